@@ -14,12 +14,12 @@ use volley_types::{ErrorCode, PredictError};
 
 use crate::ArtifactConfig;
 use crate::cache::{Cache, CacheLimits, Key, Lock, Record};
+use crate::cancel::Cancel;
 use crate::failure;
 use crate::fetch::{self, FileRequest, Work};
 use crate::hash::sha256;
 use crate::plan::{self, ARCHIVE_FILE, Plan};
 use crate::progress::Progress;
-use crate::stop::Cancel;
 use crate::store;
 use crate::unpack::{self, Archive};
 

@@ -5,7 +5,7 @@ use std::io;
 use object_store::client::HttpError;
 use volley_types::{ErrorCode, PredictError};
 
-use crate::caller::{ForbiddenAddress, RedirectRejected, cause};
+use crate::http_client::{ForbiddenAddress, RedirectRejected, cause};
 
 /// An error of a store.
 pub(crate) fn of_store(error: object_store::Error) -> PredictError {

@@ -16,10 +16,10 @@ use volley_types::registry::Sha256;
 use volley_types::{ErrorCode, PredictError};
 
 use crate::cache::Lock;
+use crate::cancel::Cancel;
 use crate::failure;
 use crate::hash::{Hasher, sha256};
 use crate::progress::Progress;
-use crate::stop::Cancel;
 
 /// Pieces that arrived and wait for the disk.
 const PIECES: usize = 32;

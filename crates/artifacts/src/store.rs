@@ -14,7 +14,7 @@ use volley_types::registry::{ModelUrl, ModelUrlScheme};
 use volley_types::{ErrorCode, PredictError};
 
 use crate::ArtifactConfig;
-use crate::caller::ClientFactory;
+use crate::http_client::ClientFactory;
 
 /// Waiting between tries must end before the credentials of a request do.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(180);

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use volley_types::{ErrorCode, PredictError};
 
 use crate::cache::Cache;
+use crate::cancel::Cancel;
 use crate::failure;
 use crate::manifest::{MAX_FILES, relative};
-use crate::stop::Cancel;
 
 const BLOCK: usize = 256 << 10;
 /// Between two looks at the free disk, in bytes written.

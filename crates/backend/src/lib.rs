@@ -1,11 +1,11 @@
 //! The seam between a worker and the kinds of executors, and the two backends that are always
 //! compiled: [`fake`] (scripted behaviours) and [`text`] (word-splitting).
 
-mod around;
 pub mod fake;
 pub mod items;
 mod progress;
 pub mod text;
+mod wrapped;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,8 +15,8 @@ use async_trait::async_trait;
 use volley_types::registry::{Assignment, BackendKind};
 use volley_types::{Predict, PredictError};
 
-pub use around::WrappedBackend;
 pub use progress::LoadProgress;
+pub use wrapped::WrappedBackend;
 
 /// Keeps what was prepared where it is, until it is dropped.
 pub type Hold = Box<dyn Send + Sync>;

@@ -1,22 +1,22 @@
 //! Measures a Volley cluster: starts its processes, loads them, and prints what they cost.
 //! `scripts/bench.sh` builds what it needs and runs it.
 
-mod bed;
+mod http_load;
 mod load;
-mod post;
 mod process;
 mod report;
 mod scenario;
 mod standin;
 mod stats;
+mod test_bed;
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::bed::TestBed;
 use crate::scenario::{cpu, decode, latency, memory, start};
+use crate::test_bed::TestBed;
 
 #[derive(Debug, Parser)]
 #[command(about)]
@@ -42,7 +42,7 @@ enum Command {
         rounds: usize,
     },
     /// Send one request again and again to any server, and print rate and times as JSON.
-    Post(post::HttpLoad),
+    Post(http_load::HttpLoad),
     /// The stand-in upstream.
     Standin {
         /// Where to listen.

@@ -9,8 +9,8 @@ use volley_types::control::CoordinatorReport;
 use volley_types::{NodeId, PredictError};
 
 use crate::Cluster;
+use crate::feature_level::silent;
 use crate::identity::{Ballot, Identity};
-use crate::levels::silent;
 use crate::lines::membership_client;
 
 /// A coordinator, as it describes itself.

@@ -93,10 +93,10 @@ impl Cluster {
             return Next::Wait(standing.bound + MARGIN);
         }
         let others = voters.iter().filter(|member| member.id != own);
-        let patience = self.0.config.timing.canvass();
+        let patience = self.0.config.timing.pre_vote();
         let asked: FuturesUnordered<_> = others
             .map(|member| async {
-                let asked = tokio::time::timeout(patience, self.canvass(member)).await;
+                let asked = tokio::time::timeout(patience, self.pre_vote(member)).await;
                 asked.ok().flatten().map(|standing| (member.id, standing))
             })
             .collect();
@@ -151,15 +151,15 @@ impl Cluster {
     }
 
     /// What a voter has to say; `None` when it does not answer.
-    async fn canvass(&self, member: &CoordinatorMember) -> Option<Candidacy> {
+    async fn pre_vote(&self, member: &CoordinatorMember) -> Option<Candidacy> {
         let address = member.address.as_str();
         let line = self.peer(address).await?;
         let mut client = RaftServiceClient::new(line).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        let mut request = Request::new(wire::CanvassRequest {});
+        let mut request = Request::new(wire::PreVoteRequest {});
         self.0.lineage.mark(request.metadata_mut());
         let admission = &self.0.identity;
         admission.address(member.id.0, request.metadata_mut());
-        match client.canvass(request).await {
+        match client.pre_vote(request).await {
             Ok(reply) => {
                 let checked = admission.check_answer(member.id.0, reply.metadata());
                 checked.await.ok()?;
@@ -167,7 +167,11 @@ impl Cluster {
             }
             Err(status) => {
                 admission.heed(&status);
-                tracing::debug!(address, reason = status.message(), "no answer to a canvass");
+                tracing::debug!(
+                    address,
+                    reason = status.message(),
+                    "no answer to a pre-vote"
+                );
                 self.0.peers.lock().await.remove(address);
                 None
             }
@@ -176,8 +180,8 @@ impl Cluster {
 }
 
 impl Candidacy {
-    pub(crate) fn to_wire(self) -> wire::CanvassReply {
-        wire::CanvassReply {
+    pub(crate) fn to_wire(self) -> wire::PreVoteReply {
+        wire::PreVoteReply {
             // Rounded up: who asks must not come too early.
             bound_ms: u64::try_from(self.bound.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX),
             willing: self.willing,
@@ -189,7 +193,7 @@ impl Candidacy {
         }
     }
 
-    fn from_wire(reply: wire::CanvassReply) -> Self {
+    fn from_wire(reply: wire::PreVoteReply) -> Self {
         let position = |last: wire::LogPosition| {
             LogId::new(CommittedLeaderId::new(last.term, last.leader), last.index)
         };

@@ -1,6 +1,6 @@
 //! Coordinators come and go.
 
-mod hand_over;
+mod leadership_transfer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use volley_types::registry::{CoordinatorMember, MEMBER_LEVEL};
 use volley_types::{ErrorCode, NodeId, PredictError};
 
 use crate::admission::reason;
-use crate::levels::Reports;
+use crate::feature_level::Reports;
 use crate::lines::{Line, membership_client, was_not_sent};
 use crate::raft_types::MemberNode;
 use crate::status::{from_reply, from_status, was_not_proposed};
@@ -211,7 +211,7 @@ impl Cluster {
         if !self.is_leader() {
             return Err(no_leader());
         }
-        if node == self.0.config.node_id && self.hand_over_here(None).await.is_ok() {
+        if node == self.0.config.node_id && self.transfer_leadership_here(None).await.is_ok() {
             // Who leads now lets this one go. Without anybody who could, it lets itself go.
             return Box::pin(self.leave(node)).await;
         }

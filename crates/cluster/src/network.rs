@@ -18,7 +18,7 @@ use volley_proto::raft::v1::raft_service_client::RaftServiceClient;
 use volley_proto::raft::v1::snapshot_part::Part;
 
 use crate::admission::Admission;
-use crate::lineage::ClusterEpoch;
+use crate::cluster_epoch::ClusterEpoch;
 use crate::lines::{Line, Lines, MAX_MESSAGE_BYTES};
 use crate::raft_types::{MemberNode, RaftError, Snapshot, TypeConfig, Vote};
 

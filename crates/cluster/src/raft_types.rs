@@ -11,7 +11,7 @@ use volley_proto::registry_records::{command_from_wire, command_to_wire};
 use volley_types::registry::{RegistryCommand, RegistryReply};
 use volley_types::{ErrorCode, ModelVersion, PredictError, Revision};
 
-use crate::levels;
+use crate::feature_level;
 
 /// What runs the consensus library's tasks.
 #[cfg(not(test))]
@@ -120,11 +120,11 @@ impl LogCommand {
         let wire = wire.map_err(|error| malformed(error.to_string()))?;
         // What a later version added is left out when it is read, and so makes it shorter.
         if wire.encoded_len() != bytes.len() {
-            return Err(levels::too_new("a command in the log"));
+            return Err(feature_level::too_new("a command in the log"));
         }
         let command = command_from_wire(wire)?;
         if level < command.level() {
-            return Err(levels::needs(
+            return Err(feature_level::needs(
                 "a command in the log",
                 command.level(),
                 level,

@@ -12,15 +12,15 @@
 //! first that broke a law.
 
 mod history;
+mod invariants;
 mod killed;
-mod laws;
 mod lost;
 mod net;
 mod operator;
+mod runner;
 pub(crate) mod runtime;
+mod scenario;
 mod scripted;
-mod story;
-mod telling;
 mod users;
 mod world;
 
@@ -29,11 +29,11 @@ use std::io::Write;
 use std::time::Instant;
 
 use volley_sim_kit::Scenario;
+use volley_sim_kit::scenario::{FailedScenario, tell_all};
 use volley_sim_kit::seeds::from_env;
-use volley_sim_kit::story::{FailedScenario, tell_all};
 use volley_sim_kit::trace::Trace;
 
-use telling::{Consensus, Summary};
+use runner::{Consensus, Summary};
 
 /// Stories in an ordinary run.
 const SEEDS: u64 = 25;

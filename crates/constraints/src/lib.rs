@@ -11,7 +11,7 @@ use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use volley_types::{ErrorOrigin, PredictError};
 
-use volley_tokens::spelling::TokenBytes;
+use volley_tokens::token_bytes::TokenBytes;
 use volley_tool_calls::{CallStyle, MarkIds};
 
 pub use self::form::{ConstraintForm, is_guided, short};

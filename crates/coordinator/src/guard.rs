@@ -6,7 +6,7 @@ use futures::{Stream, StreamExt, pin_mut};
 use volley_types::chunk::{BatchResult as Item, ends_generation};
 use volley_types::{Deadline, Task};
 
-use crate::refusal;
+use crate::errors;
 
 /// Ends `batches` with `DeadlineExceeded` once the deadline has passed. The work is dropped
 /// before the error is given.
@@ -36,13 +36,13 @@ pub(crate) fn deadline(
                 }
             }
         }
-        yield Err(refusal::too_late());
+        yield Err(errors::too_late());
     }
 }
 
 /// Turns a generation's end without a last row into an error, so that no caller takes a cut
 /// answer for a whole one.
-pub(crate) fn terminated(
+pub(crate) fn require_terminal_row(
     task: Task,
     batches: impl Stream<Item = Item> + Send,
 ) -> impl Stream<Item = Item> + Send {
@@ -54,7 +54,7 @@ pub(crate) fn terminated(
             yield item;
         }
         if !complete {
-            yield Err(refusal::silent_end());
+            yield Err(errors::silent_end());
         }
     }
 }
@@ -85,14 +85,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_generation_without_its_last_row_ends_in_an_error() {
-        let cut = terminated(Task::Generate, stream::iter([Ok(row(false))]));
+        let cut = require_terminal_row(Task::Generate, stream::iter([Ok(row(false))]));
         assert_eq!(codes(cut).await, [None, Some(ErrorCode::Internal)]);
-        let whole = terminated(
+        let whole = require_terminal_row(
             Task::Generate,
             stream::iter([Ok(row(false)), Ok(row(true))]),
         );
         assert_eq!(codes(whole).await, [None, None]);
-        let empty = terminated(Task::Tensors, stream::iter([]));
+        let empty = require_terminal_row(Task::Tensors, stream::iter([]));
         assert_eq!(codes(empty).await, []);
     }
 

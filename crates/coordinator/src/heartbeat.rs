@@ -83,7 +83,7 @@ impl Coordinator {
             .write()
             .heard(report, stream, Instant::now(), connect);
         if changed {
-            self.tell();
+            self.notify_change();
         }
     }
 }
@@ -105,7 +105,7 @@ impl Drop for WorkerSession {
             Some(Liveness::Draining) => tracing::info!(worker = %self.worker, "worker left"),
             Some(_) => tracing::warn!(worker = %self.worker, "worker lost"),
         }
-        self.coordinator.tell();
+        self.coordinator.notify_change();
     }
 }
 

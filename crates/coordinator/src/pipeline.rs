@@ -10,12 +10,12 @@
 
 mod call;
 mod expression;
-mod pure;
-mod said;
+mod local_steps;
+mod run;
 mod table;
 mod tensor;
-mod typed;
-mod wave;
+mod text_columns;
+mod typecheck;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,7 +24,7 @@ use arrow_array::RecordBatch;
 use async_stream::try_stream;
 use futures::stream::select_all;
 use futures::{Stream, StreamExt, TryStreamExt};
-use volley_telemetry::{StreamRecord, recorded};
+use volley_telemetry::{StreamRecord, with_metrics};
 use volley_types::control::ModelStatus;
 use volley_types::registry::{
     Branch, ModelState, PipelineSpec, PipelineStep, RegistryState, Shape, StepKind,
@@ -36,9 +36,9 @@ use volley_types::{
 };
 
 use self::call::{CallHead, PipelineRequest};
-use self::typed::TypedPipeline;
-use self::wave::{Output, PipelineRun};
-use crate::places::StreamPermit;
+use self::run::{Output, PipelineRun};
+use self::typecheck::TypedPipeline;
+use crate::stream_limiter::StreamPermit;
 use crate::{Coordinator, guard};
 
 /// Rows of one wave.
@@ -150,8 +150,8 @@ impl Coordinator {
             head,
         });
         let batches = guard::deadline(deadline, answers(run, request.input));
-        let batches = guard::terminated(task, batches);
-        let batches = recorded(record, request_id, batches);
+        let batches = guard::require_terminal_row(task, batches);
+        let batches = with_metrics(record, request_id, batches);
         let stream = ChunkStream::new(schema, batches).with_answered_by(answered_by);
         Ok(stream.holding(permit))
     }

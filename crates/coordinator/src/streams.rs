@@ -15,11 +15,11 @@ use futures::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
+use volley_proto::resume::{refusal_from_wire, refusal_to_wire};
 use volley_proto::streams::v1 as wire;
+use volley_proto::streams::v1::resume_reply::Reply;
 use volley_proto::streams::v1::stream_service_client::StreamServiceClient;
 use volley_proto::streams::v1::stream_service_server::{StreamService, StreamServiceServer};
-use volley_proto::streams::v1::take_up_reply::Reply;
-use volley_proto::take_up::{refusal_from_wire, refusal_to_wire};
 use volley_types::{ErrorCode, NodeId, PredictError, ResumedStream, StreamId, StreamSource};
 
 use crate::Coordinator;
@@ -82,28 +82,28 @@ fn parse(stream: &str) -> Result<StreamId, PredictError> {
     stream.parse()
 }
 
-fn reply(reply: Reply) -> wire::TakeUpReply {
-    wire::TakeUpReply { reply: Some(reply) }
+fn reply(reply: Reply) -> wire::ResumeReply {
+    wire::ResumeReply { reply: Some(reply) }
 }
 
 #[tonic::async_trait]
 impl StreamService for StreamEndpoint {
-    type TakeUpStream = Pin<Box<dyn Stream<Item = Result<wire::TakeUpReply, Status>> + Send>>;
+    type ResumeStream = Pin<Box<dyn Stream<Item = Result<wire::ResumeReply, Status>> + Send>>;
 
-    async fn take_up(
+    async fn resume(
         &self,
-        request: Request<wire::TakeUpRequest>,
-    ) -> Result<Response<Self::TakeUpStream>, Status> {
+        request: Request<wire::ResumeRequest>,
+    ) -> Result<Response<Self::ResumeStream>, Status> {
         let request = request.into_inner();
-        let taken_up = match parse(&request.stream) {
+        let resumed = match parse(&request.stream) {
             Ok(stream) => {
                 let caller = &request.caller;
-                self.0.take_up(&stream, request.after, caller).await
+                self.0.resume(&stream, request.after, caller).await
             }
             Err(error) => Err(error),
         };
         let refused = |error: &PredictError| reply(Reply::Refused(refusal_to_wire(error)));
-        let replies: Self::TakeUpStream = match taken_up {
+        let replies: Self::ResumeStream = match resumed {
             Ok(ResumedStream::Events(pieces)) => {
                 let begun = stream::iter([reply(Reply::Begun(wire::Nothing {}))]);
                 let rest = pieces.map(move |piece| match piece {
@@ -146,20 +146,20 @@ impl Peer {
 
 #[async_trait]
 impl StreamSource for Peer {
-    async fn take_up(
+    async fn resume(
         &self,
         stream: &StreamId,
         after: u64,
         caller: &str,
     ) -> Result<ResumedStream, PredictError> {
-        let request = wire::TakeUpRequest {
+        let request = wire::ResumeRequest {
             stream: stream.to_string(),
             after,
             caller: caller.to_owned(),
         };
         let mut client = self.client()?;
         let begin = async {
-            let mut replies = client.take_up(request).await?.into_inner();
+            let mut replies = client.resume(request).await?.into_inner();
             let first = replies.message().await?;
             Ok((first.and_then(|first| first.reply), replies))
         };
@@ -197,7 +197,7 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, Status>>) -> Result<T
 }
 
 fn events(
-    mut replies: Streaming<wire::TakeUpReply>,
+    mut replies: Streaming<wire::ResumeReply>,
 ) -> impl Stream<Item = Result<Bytes, PredictError>> + Send {
     try_stream! {
         while let Some(next) = replies.message().await.map_err(failed)? {

@@ -11,7 +11,7 @@ use futures::{Stream, stream};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 use volley_proto::registry::v1::Task;
-use volley_proto::take_up::{refusal_from_wire, refusal_to_wire};
+use volley_proto::resume::{refusal_from_wire, refusal_to_wire};
 use volley_proto::task_records::{task_from_wire, task_to_wire};
 use volley_proto::tasks::v1 as wire;
 use volley_proto::tasks::v1::get_reply::Reply;

@@ -1,4 +1,4 @@
-//! What the bearers of API keys use, told between coordinators, so that a key's limits hold for
+//! What the bearers of API keys use, reported between coordinators, so that a key's limits hold for
 //! all of them together: the door through which others tell it, and the rounds in which this one
 //! does.
 
@@ -29,7 +29,7 @@ pub struct QuotaEndpoint(Usage);
 
 #[tonic::async_trait]
 impl QuotaService for QuotaEndpoint {
-    async fn tell(
+    async fn report(
         &self,
         request: Request<wire::UsageReport>,
     ) -> Result<Response<wire::UsageReply>, Status> {
@@ -114,7 +114,7 @@ impl Coordinator {
                 if talks.contains_key(&other) {
                     continue;
                 }
-                // An address that is malformed is told by who else calls it.
+                // An address that is malformed is reported by who else calls it.
                 if let Ok(channel) = self.0.peers.channel(&other.1, &open) {
                     let talk = ReportSession::new(raft.id, usage.clone());
                     let task = tokio::spawn(talk.run(channel));
@@ -131,7 +131,7 @@ struct ReportSession {
     usage: Usage,
     session: u64,
     first: bool,
-    told: HashMap<KeyId, KeyUse>,
+    reported: HashMap<KeyId, KeyUse>,
 }
 
 impl ReportSession {
@@ -141,7 +141,7 @@ impl ReportSession {
             usage,
             session: uuid::Uuid::new_v4().as_u64_pair().0,
             first: true,
-            told: HashMap::new(),
+            reported: HashMap::new(),
         }
     }
 
@@ -151,7 +151,7 @@ impl ReportSession {
         loop {
             tokio::time::sleep(EVERY).await;
             let most = if self.first { MAX_HEARD } else { MAX_REPORTED };
-            let keys = self.usage.news(&mut self.told, most);
+            let keys = self.usage.news(&mut self.reported, most);
             let is_due = last.is_none_or(|last| AT_LEAST <= last.elapsed());
             if keys.is_empty() && !is_due {
                 continue;
@@ -162,18 +162,18 @@ impl ReportSession {
                 first: self.first,
                 keys,
             };
-            let told = client.tell(to_wire(&report));
-            match tokio::time::timeout(ANSWER_TIMEOUT, told).await {
+            let sent = client.report(to_wire(&report));
+            match tokio::time::timeout(ANSWER_TIMEOUT, sent).await {
                 Ok(Ok(reply)) if reply.get_ref().known => {
-                    self.told.extend(report.keys);
+                    self.reported.extend(report.keys);
                     self.first = false;
                     last = Some(Instant::now());
                 }
                 Ok(Ok(_)) => {
-                    self.told.clear();
+                    self.reported.clear();
                     self.first = true;
                 }
-                // It is away, or of a version that does not count. What is new is told again.
+                // It is away, or of a version that does not count. What is new is reported again.
                 Ok(Err(_)) | Err(_) => tokio::time::sleep(ANSWER_TIMEOUT).await,
             }
         }

@@ -93,7 +93,7 @@ impl Lines {
         }
         let mut line = self.kind.object(&self.model, "", "", true);
         line["done_reason"] = done_reason(self.reason).into();
-        self.times.tell(self.usage, details, &mut line);
+        self.times.write_into(self.usage, details, &mut line);
         write(&line, out);
         self.finished = true;
     }

@@ -121,7 +121,7 @@ fn whole(
         object["logprobs"] = choice.tokens.clone().into();
     }
     object["done_reason"] = done_reason(choice.finish_reason).into();
-    times.tell(usage, &choice.details, &mut object);
+    times.write_into(usage, &choice.details, &mut object);
     if let Some(Value::Object(given)) = supplement::of(&choice.details, FORMAT) {
         let mut given = given.clone();
         // A server may be asked by the other of the two interfaces.

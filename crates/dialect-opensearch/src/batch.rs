@@ -2,7 +2,7 @@
 //! took it, which holds the answer for a while; any other one asks it. That a task is there, and
 //! how it ended, is noted in the registry, for when that coordinator is gone.
 
-pub(crate) mod held;
+pub(crate) mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -13,12 +13,12 @@ use volley_http_edge::axum::Json;
 use volley_types::registry::{RegistryCommand, RegistryState, TaskRecord, TaskState};
 use volley_types::{Deadline, ErrorCode, ModelRef, NodeId, PredictError, StoredTask};
 
-pub use self::held::ClusterBatches;
-pub use self::held::{Batches, PeerTasks};
-use self::held::{HELD, millis, missing, note};
-use crate::forms::UpstreamDialect;
+pub use self::table::ClusterBatches;
+pub use self::table::{Batches, PeerTasks};
+use self::table::{HELD, millis, missing, note};
 use crate::prediction::Prediction;
 use crate::state::OpenSearchCaller;
+use crate::upstream_dialect::UpstreamDialect;
 use crate::{predict, settings};
 use volley_dialect_kit::clock::now_ms;
 use volley_http_edge::context::RequestContext;
@@ -246,7 +246,7 @@ pub(crate) async fn predict(
     };
     let (control, own) = (caller.control.clone(), task.clone());
     let form = UpstreamDialect::of(&body.fields, &caller.control.registry(), &request.model);
-    let begin = |ending: held::WeakBatches| async move {
+    let begin = |ending: table::WeakBatches| async move {
         let answer = predict::whole(&*control, &signature, request, form);
         let until = tokio::time::Instant::from_std(deadline.instant());
         let outcome = match tokio::time::timeout_at(until, answer).await {

@@ -1,7 +1,7 @@
-//! Models: register, get, search; what comes after is in [`life`]. A model's id is its unique
+//! Models: register, get, search; what comes after is in [`lifecycle`]. A model's id is its unique
 //! name; registering it again makes its next version.
 
-mod life;
+mod lifecycle;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -15,7 +15,7 @@ use volley_types::{
     ConnectorId, ErrorCode, ModelName, ModelRef, ModelVersion, PredictError, WorkerId,
 };
 
-pub(crate) use self::life::{delete, deploy, undeploy, undeploy_many, update};
+pub(crate) use self::lifecycle::{delete, deploy, undeploy, undeploy_many, update};
 use crate::search::{Search, SearchQuery};
 use crate::state::OpenSearchCaller;
 use crate::{connectors, deployment, model_config, settings, tasks};
@@ -44,8 +44,8 @@ pub(crate) async fn register(
     let model = ModelName::new(body.required("name")?)?;
     let mut spec = spec(&body)?;
     let registry = caller.control.registry();
-    let group = life::group(&registry, &body)?;
-    life::allowed(&registry, &spec)?;
+    let group = lifecycle::group(&registry, &body)?;
+    lifecycle::allowed(&registry, &spec)?;
     origin_allowed(&registry, &spec.source)?;
     if let Some(connector) = body.object("connector")? {
         let given = connectors::sealing::read(&caller, &registry, connector)?;
@@ -71,11 +71,11 @@ pub(crate) async fn register(
         let fields = fields
             .into_iter()
             .filter_map(|(name, value)| Some((name.to_owned(), value?.clone())));
-        let deploy = life::deploy_command(
+        let deploy = lifecycle::deploy_command(
             &caller.control.registry(),
             model.clone(),
             Some(version),
-            &life::DeployQuery::default(),
+            &lifecycle::DeployQuery::default(),
             &fields.collect(),
         )?;
         caller.control.write(deploy).await?;

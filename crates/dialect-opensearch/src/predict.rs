@@ -11,9 +11,9 @@ use volley_types::{
 };
 
 use crate::events::OpenSearchEvents;
-use crate::forms::UpstreamDialect;
 use crate::prediction::Prediction;
 use crate::request;
+use crate::upstream_dialect::UpstreamDialect;
 use crate::{settings, texts};
 use volley_dialect_kit::answer;
 use volley_dialect_kit::answer::Choice;
@@ -165,7 +165,7 @@ fn output(choice: Choice, form: Option<UpstreamDialect>) -> Value {
         });
     }
     if let Some(form) = form {
-        form.tell(&choice, &mut map);
+        form.write_into(&choice, &mut map);
     }
     if !choice.citations.is_empty() {
         map["citations"] = choice.citations.iter().map(Citation::value).collect();

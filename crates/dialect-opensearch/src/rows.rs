@@ -4,13 +4,13 @@
 //! It is the route of the dialect's own streams; a JSON body that is answered with events is the
 //! dialect's (`opensearch/predict.rs`).
 
-mod ahead;
 mod answer;
 mod arrow;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod ndjson;
 mod pieces;
+mod read_ahead;
 
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ use volley_types::{
     Task,
 };
 
-use self::ahead::ReadAhead;
 use self::answer::Format;
 use self::pieces::Pieces;
+use self::read_ahead::ReadAhead;
 use crate::predict;
 use crate::prediction::Prediction;
 use crate::state::OpenSearchCaller;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use volley_types::arrow_messages::OpenArrow;
 
-use crate::batch::held::ClusterBatches;
+use crate::batch::table::ClusterBatches;
 use volley_http_edge::edge::{DialectCaller, Edge};
 
 /// Encodes the node's metrics in the OpenMetrics text format.

@@ -5,7 +5,7 @@
 //! The events are held as they were written, whatever the dialect, by the coordinator that took
 //! the request; its node id is part of the stream's, so that any other finds the way.
 
-mod held;
+mod buffered_stream;
 mod store;
 
 use std::sync::Arc;
@@ -104,15 +104,15 @@ pub struct LocalStreams {
 
 #[async_trait]
 impl StreamSource for LocalStreams {
-    async fn take_up(
+    async fn resume(
         &self,
         id: &StreamId,
         after: u64,
         caller: &str,
     ) -> Result<ResumedStream, PredictError> {
-        match self.responses.take_up(id, after, caller).await {
+        match self.responses.resume(id, after, caller).await {
             Err(error) if error.code == ErrorCode::NotFound => {
-                self.streams.take_up(id, after, caller).await
+                self.streams.resume(id, after, caller).await
             }
             answer => answer,
         }
@@ -158,7 +158,7 @@ impl StreamKeeper for ResumeLayer {
             Err(error) => return ApiError(error).into_response(),
         };
         if let Some(event) = again {
-            return take_up(self, &caller, &event.stream, event.sequence, &context).await;
+            return resume(self, &caller, &event.stream, event.sequence, &context).await;
         }
         match mode(request.headers(), request.uri()) {
             Ok(None) => {}
@@ -273,23 +273,23 @@ pub(crate) async fn get(
         }
         None => behind.after.unwrap_or(0),
     };
-    Ok(take_up(&caller.state.keeper, &caller, &id, after, &context).await)
+    Ok(resume(&caller.state.keeper, &caller, &id, after, &context).await)
 }
 
-async fn take_up(
+async fn resume(
     keeper: &ResumeLayer,
     caller: &edge::Caller,
     id: &StreamId,
     after: u64,
     context: &RequestContext,
 ) -> Response {
-    let taken_up = async {
+    let resumed = async {
         keeper
             .holder(id)?
-            .take_up(id, after, caller.principal.who())
+            .resume(id, after, caller.principal.who())
             .await
     };
-    match context.in_time(taken_up).await {
+    match context.in_time(resumed).await {
         Ok(ResumedStream::Events(pieces)) => {
             let mut response = attached(pieces, caller.config.keep_alive, context);
             name(&mut response, id);

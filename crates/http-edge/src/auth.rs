@@ -110,7 +110,7 @@ pub async fn check(access: Access, mut request: Request, next: Next) -> Response
         Err(error) => {
             let what = format!("{} {}", request.method(), path_of(&request));
             drop(request);
-            note(access, found, &what).await;
+            audit_denied(access, found, &what).await;
             refuse(error)
         }
     }
@@ -124,7 +124,7 @@ fn path_of(request: &Request) -> &str {
 
 /// Notes who was known, and was refused what changes something: handlers, which note the rest, are
 /// not reached.
-async fn note(access: Access, found: Option<Identification>, what: &str) {
+async fn audit_denied(access: Access, found: Option<Identification>, what: &str) {
     let (Access::Role(needed), Some(found)) = (access, found) else {
         return;
     };

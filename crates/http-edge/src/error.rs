@@ -31,13 +31,13 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.code.http_status())
             .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        tell(&self.0);
+        log_defect(&self.0);
         respond(&self.0, status)
     }
 }
 
 /// Logs a defect of which no log tells yet, in the request's span.
-pub fn tell(error: &PredictError) {
+pub fn log_defect(error: &PredictError) {
     if error.code != ErrorCode::Internal {
         return;
     }

@@ -24,7 +24,7 @@ use tower::ServiceExt;
 use volley_security::tls::EdgeTls;
 
 use crate::config::EdgeConfig;
-use crate::crowd::{
+use crate::connection_limits::{
     ConnectionLimiter, ConnectionPermit, ConnectionRejector, PendingRequest, RapidResetGuard,
 };
 use crate::idle::{Idle, RunningRequest};
@@ -90,7 +90,7 @@ pub async fn run(
     stays: KeepAlivePolicy,
 ) {
     let places = ConnectionLimiter::new(config.max_connections, config.max_connections_per_address);
-    let doorman = ConnectionRejector::new();
+    let rejector = ConnectionRejector::new();
     let tasks = Tasks {
         tracker: TaskTracker::new(),
         connections: TaskTracker::new(),
@@ -106,7 +106,7 @@ pub async fn run(
             Ok(place) => place,
             Err(full) => {
                 let end = tasks.end.clone();
-                return doorman.turn_away(socket, full, tls.is_none(), &tasks.tracker, end);
+                return rejector.reject(socket, full, tls.is_none(), &tasks.tracker, end);
             }
         };
         let (router, config, tls) = (router.clone(), config, tls.clone());

@@ -21,7 +21,7 @@ use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use volley_backend::{Backend, BackendLoader};
 use volley_backend_onnx::{Device, OnnxConfig, OnnxLoader, Runtime};
-use volley_model_host::{HostedLoader, Program, Use, host};
+use volley_model_host::{HostedLoader, Program, Use, runtime};
 use volley_telemetry::Metrics;
 use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
 use volley_types::{
@@ -49,7 +49,7 @@ struct Settings {
 async fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments == ["model-host"] {
-        let commission = host::commission().await?;
+        let commission = runtime::commission().await?;
         let Settings { library, onnx } = commission.settings()?;
         let loader = OnnxLoader::new(Runtime::init(&library), onnx);
         return Ok(commission.serve(&loader).await?);

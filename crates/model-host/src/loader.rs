@@ -10,8 +10,8 @@ use volley_telemetry::Metrics;
 use volley_types::PredictError;
 use volley_types::registry::{Assignment, BackendKind, ModelSource};
 
-use crate::child::Program;
-use crate::hosted::{HostedModel, Restarts, Supervisor};
+use crate::process::Program;
+use crate::supervisor::{HostedModel, Restarts, Supervisor};
 
 /// What a process takes beside its model: the binary, the library and its threads. Measured, with
 /// a reserve.

@@ -25,10 +25,10 @@ use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 use self::growing::{Graph, GrowingCacheDecoder};
 use self::shared::SharedCacheDecoder;
 use super::model::ModelFiles;
+use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::session;
 use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::session::SharedRunOptions;
-use volley_onnx_runtime::watch::RunTimeout;
 use volley_onnx_runtime::{OnnxConfig, Runtime};
 
 /// How far logits of the same prompt may be apart: what the order of sums does, also in 16 bits,

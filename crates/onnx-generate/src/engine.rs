@@ -19,7 +19,7 @@ use super::decoder::Decoder;
 use super::event::EngineEvent;
 use super::model::ModelFiles;
 use super::options::Options;
-use super::telling::OutputAssembler;
+use super::output_assembler::OutputAssembler;
 use volley_constraints::Constraint;
 
 /// Chunks that wait for one reader; its generation pauses when they are not read.

@@ -8,19 +8,19 @@
 //! that a reader who is slow holds up nobody but itself. `docs/explanation/batching-and-kv-cache.md` explains it.
 
 pub mod bare;
-mod begin;
 mod decoder;
 mod engine;
 mod event;
-mod look;
 mod memory;
 mod merge;
 mod model;
 mod options;
+mod output_assembler;
+mod prepare;
 mod prompt;
 mod reasoning;
 mod sampler;
-mod telling;
+mod token_view;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,14 +33,14 @@ use volley_types::{
     Predict, PredictError, PredictRequest, Signature,
 };
 
-use self::begin::PreparedRequest;
 use self::engine::Engine;
-use self::look::TokenView;
 use self::model::ModelFiles;
 use self::options::Options;
+use self::prepare::PreparedRequest;
+use self::token_view::TokenView;
 use volley_chat_template::{CancelFlag, ChatTemplate};
 use volley_model_directory::overrides::VARIANT;
-use volley_onnx_runtime::watch::RunTimeout;
+use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph};
 
 /// Rows of one record batch, at most.
@@ -147,7 +147,7 @@ impl Predict for Generator {
         let options = Options::read(&parameters, self.files.context)?.or_seed(seed);
         options.check(self.files.vocabulary)?;
         if let Some(look) = TokenView::read(&parameters)? {
-            let batches = look::look(self.files.clone(), request.input, options, look);
+            let batches = token_view::look(self.files.clone(), request.input, options, look);
             let batches = futures::stream::once(batches);
             return Ok(ChunkStream::new(Signature::generation().output, batches));
         }
@@ -157,7 +157,7 @@ impl Predict for Generator {
             let answers = answers(rows.len(), &options)?;
             let readable = engine::CHUNKS_PER_READER * answers.min(slots);
             let (sender, mut events) = tokio::sync::mpsc::channel(readable);
-            let begun = begin::begin(&files, rows, options, sent, sender).await?;
+            let begun = prepare::begin(&files, rows, options, sent, sender).await?;
             let PreparedRequest { requests, mut merge, mut ready } = begun;
             for request in requests {
                 engine.submit(request)?;

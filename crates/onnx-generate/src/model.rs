@@ -17,8 +17,8 @@ use volley_chat_template::ChatTemplate;
 use volley_constraints::{Constraint, ConstraintForm, Constraints};
 use volley_model_directory::layout::DecoderGraphs;
 use volley_onnx_runtime::OnnxConfig;
-use volley_tokens::spelling::TokenBytes;
 use volley_tokens::text::{Decode, TokenTexts};
+use volley_tokens::token_bytes::TokenBytes;
 use volley_tool_calls::CallStyle;
 
 #[derive(Default, Deserialize)]

@@ -6,7 +6,7 @@
 
 mod classes;
 mod constant;
-mod division;
+mod integer_division;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -18,7 +18,7 @@ use volley_types::PredictError;
 use self::classes::ClassMaps as FoundClasses;
 pub use self::classes::Classes;
 use self::constant::{Constant, HALVES};
-use self::division::{Division, GraphNode};
+use self::integer_division::{Division, GraphNode};
 
 /// How deep messages may be nested; ONNX Runtime reads no deeper either.
 const MAX_DEPTH: usize = 100;

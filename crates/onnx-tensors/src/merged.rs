@@ -10,8 +10,8 @@ use volley_types::{ErrorCode, PredictError};
 use super::job::{Job, SharedRun, guarded};
 use super::run::Runner;
 use volley_onnx_runtime::failure::internal;
+use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::session::SharedRunOptions;
-use volley_onnx_runtime::watch::RunTimeout;
 
 /// Runs all of `jobs` together. Where that fails each is run again by itself: what is wrong with a
 /// row is only its own caller's concern.

@@ -23,10 +23,10 @@ use super::wait;
 use super::wait::{WaitCounts, WaitOptions};
 use volley_model_directory::triton::QueuePolicies;
 use volley_onnx_runtime::failure::internal;
+use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::session;
 use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::session::SharedRunOptions;
-use volley_onnx_runtime::watch::RunTimeout;
 
 /// Between two looks for more rows.
 const LOOK: Duration = Duration::from_micros(200);

@@ -17,9 +17,9 @@ use super::run::Runner;
 use crate::columns::{Port, RowLayout, dim, elements};
 use volley_model_directory::triton::Sample;
 use volley_onnx_runtime::failure::internal;
+use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::session;
 use volley_onnx_runtime::session::SharedRunOptions;
-use volley_onnx_runtime::watch::RunTimeout;
 
 /// The most values of one input.
 const MAX_VALUES: usize = 1 << 26;

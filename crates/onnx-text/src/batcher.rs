@@ -13,7 +13,7 @@ use volley_types::PredictError;
 
 use super::plan;
 use super::plan::Budget;
-use super::reading::Values;
+use super::pooling::Values;
 use super::texts::Tokens;
 
 /// Rows for each thread that are sorted by length together. More of them sort better, and make

@@ -12,10 +12,10 @@ use icu_properties::props::Script;
 use volley_types::signature::entity_fields;
 use volley_types::{ErrorCode, Parameters, PredictError, Signature, Task};
 
-use super::reading::{Values, activated};
+use super::parameters::EncodeParameters;
+use super::pooling::{Values, activated};
 use super::settings::EncoderSettings;
 use super::texts::{Texts, TokenSpan, Tokens};
-use super::wanted::EncodeParameters;
 use volley_model_directory::overrides::{Activation, DIMENSIONS};
 use volley_onnx_runtime::failure::internal;
 

@@ -9,18 +9,18 @@
 
 pub mod bare;
 mod batcher;
+mod binding_cache;
 mod columns;
-mod kept;
-mod lanes;
-mod look;
 mod padding;
+mod parameters;
 mod plan;
-mod reading;
+mod pooling;
 mod run;
+mod session_pool;
 mod settings;
 mod texts;
 mod thread;
-mod wanted;
+mod token_view;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -39,19 +39,19 @@ use volley_types::{
 
 use self::batcher::RequestKey;
 use self::columns::ColumnBuilder;
-use self::lanes::SessionPool;
-use self::look::TokenView;
+use self::parameters::EncodeParameters;
 use self::plan::Budget;
 use self::run::Runner;
+use self::session_pool::SessionPool;
 use self::settings::EncoderSettings;
 use self::texts::Texts;
 use self::thread::{BatchWindow, EncodeQueue};
-use self::wanted::EncodeParameters;
+use self::token_view::TokenView;
 use volley_model_directory::layout;
 use volley_model_directory::overrides::VARIANT;
 use volley_model_directory::registered::RegisteredConfig;
+use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::session::ExecutionDevice;
-use volley_onnx_runtime::watch::RunTimeout;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph, session};
 
 /// Pieces of one request that are under way at a time.

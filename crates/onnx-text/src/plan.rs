@@ -1,6 +1,6 @@
 //! Which rows run together. Pure.
 
-use super::lanes::SessionPool;
+use super::session_pool::SessionPool;
 use volley_onnx_runtime::session::ExecutionDevice;
 
 /// Tokens that are not shared out: fewer are run for less together.

@@ -10,16 +10,16 @@ use volley_onnx_runtime::ort::value::{
 };
 use volley_types::{ErrorCode, ErrorOrigin, PredictError, Task};
 
-use super::kept::{BindingCache, Output};
+use super::binding_cache::{BindingCache, Output};
 use super::padding::{GraphInput, InputKind, Padding};
-use super::reading::{Readout, Values};
+use super::pooling::{Readout, Values};
 use super::settings::EncoderSettings;
 use super::texts::Tokens;
 use volley_onnx_runtime::failure::internal;
+use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::session;
 use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::session::SharedRunOptions;
-use volley_onnx_runtime::watch::RunTimeout;
 
 /// Owns a session.
 pub(super) struct Runner {

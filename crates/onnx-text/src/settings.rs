@@ -12,8 +12,8 @@ use self::files::{
     Config, Module, PoolingConfig, Prompts, SentenceConfig, SpladeConfig, TokenizerConfig, json,
     of_module,
 };
-use super::lanes::SessionPool;
 use super::plan::Budget;
+use super::session_pool::SessionPool;
 use volley_model_directory::overrides::{Activation, ModelKind, Overrides, Pooling};
 use volley_model_directory::registered::{ModelConfig, RegisteredConfig};
 use volley_onnx_runtime::session::ExecutionDevice;

@@ -11,8 +11,8 @@ use volley_types::chat::text_at;
 use volley_types::signature::{INPUT_TYPE, QUERY, TEXT, TEXT_PAIR};
 use volley_types::{ErrorCode, PredictError, Task};
 
+use super::parameters::EncodeParameters;
 use super::settings::EncoderSettings;
-use super::wanted::EncodeParameters;
 use volley_tokens::vocabulary;
 
 /// The tokens of one row.

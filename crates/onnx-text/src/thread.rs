@@ -13,7 +13,7 @@ use super::batcher::{BatchRows, Batcher, Job, PlannedRun, RequestKey, RowResults
 use super::plan::Budget;
 use super::run::Runner;
 use volley_onnx_runtime::failure::internal;
-use volley_onnx_runtime::watch::RunTimeout;
+use volley_onnx_runtime::run_timeout::RunTimeout;
 
 /// How the threads take what waits.
 #[derive(Clone, Copy, Debug)]

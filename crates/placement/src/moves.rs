@@ -8,10 +8,10 @@ mod room;
 
 use volley_types::WorkerId;
 
+use crate::desired::{DesiredVersion, need};
 use crate::fleet::{Fleet, Need};
 use crate::input::PlacementInput;
 use crate::output::{Move, MoveReason, Plan};
-use crate::wanted::{DesiredVersion, need};
 
 /// Replicas that are on their way to one worker at a time.
 const MAX_COMING: usize = 2;

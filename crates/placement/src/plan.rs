@@ -3,12 +3,12 @@
 use volley_types::registry::{Deployment, ModelEntry, PlacementDecision, RegistryState};
 use volley_types::{ModelVersion, WorkerId};
 
+use crate::desired::{DesiredVersion, need, workers_of};
 use crate::fleet::Fleet;
 use crate::input::PlacementInput;
 use crate::moves;
 use crate::output::Plan;
 use crate::rollout::{self, RolloutStatus, RolloutStep};
-use crate::wanted::{DesiredVersion, need, workers_of};
 
 /// Where all replicas go.
 ///

@@ -2,8 +2,8 @@
 //! coordinator has heard of the workers and the time come in, and what was decided goes out.
 
 mod failures;
-mod mover;
 mod observed;
+mod rebalancer;
 mod situation;
 
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use std::time::Instant;
 use volley_types::registry::{PlacementDecision, RegistryCommand, RegistryState};
 
 pub use self::failures::Failures;
-pub use self::mover::{MoveOutcome, Rebalancer};
 pub use self::observed::{ObservedWorker, ObservedWorkers};
+pub use self::rebalancer::{MoveOutcome, Rebalancer};
 pub use self::situation::situation;
 use crate::output::{Move, Plan};
 use crate::plan::plan;

@@ -5,18 +5,18 @@
 //! store and services (`volley-cluster`, in its tests), and a whole cluster with the real planner,
 //! heartbeats and routing (`volley-sim`). Both have their [`Scenario`] told here.
 //!
-//! Reading order: [`story`], [`seeds`], [`laws`], [`network`]; then the two clocks: [`agenda`] for
+//! Reading order: [`scenario`], [`seeds`], [`invariants`], [`network`]; then the two clocks: [`agenda`] for
 //! a world whose events are values, `process` (feature `paused-time`) for one that runs real tasks;
 //! `trace` for what happened.
 
 pub mod agenda;
-pub mod laws;
+pub mod invariants;
 pub mod network;
 #[cfg(feature = "paused-time")]
 pub mod process;
+pub mod scenario;
 pub mod seeds;
-pub mod story;
 #[cfg(feature = "paused-time")]
 pub mod trace;
 
-pub use crate::story::{FailedScenario, Scenario, World};
+pub use crate::scenario::{FailedScenario, Scenario, World};

@@ -9,7 +9,7 @@ use prost::Message;
 use volley_coordinator::LivenessConfig;
 use volley_coordinator::live::LiveWorkers;
 use volley_placement::Plan;
-use volley_placement::orders::AssignmentIndex;
+use volley_placement::assignments::AssignmentIndex;
 use volley_placement::planner::{Failures, MoveOutcome, Rebalancer, decide};
 use volley_proto::report_changes::changes_from_wire;
 use volley_proto::worker::v1 as wire;

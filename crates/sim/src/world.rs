@@ -2,7 +2,7 @@
 
 mod events;
 mod faults;
-mod laws;
+mod invariants;
 mod raft;
 mod traffic;
 
@@ -16,7 +16,7 @@ use volley_types::WorkerId;
 use volley_types::registry::{RegistryCommand, RegistryState};
 
 use self::events::{BEAT_MS, Event, PATROL_MS, TICK_MS};
-use self::laws::Invariants;
+use self::invariants::Invariants;
 use self::raft::RaftMember;
 use crate::coordinator::SimCoordinator;
 use crate::cost::Cost;

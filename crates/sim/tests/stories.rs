@@ -4,10 +4,10 @@
 use std::io::Write;
 use std::time::Instant;
 
-use volley_sim::story::Drill;
+use volley_sim::scenario::Drill;
 use volley_sim_kit::Scenario;
+use volley_sim_kit::scenario::tell_all;
 use volley_sim_kit::seeds::from_env;
-use volley_sim_kit::story::tell_all;
 
 /// Stories in an ordinary run; `VOLLEY_SIM_SEEDS` asks for more.
 const SEEDS: u64 = 2_000;

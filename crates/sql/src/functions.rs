@@ -17,7 +17,7 @@ use datafusion::logical_expr::{
 use volley_flight::client::FunctionType;
 
 use crate::cluster::Cluster;
-use crate::places::AsyncUdfPlacementRule;
+use crate::udf_placement::AsyncUdfPlacementRule;
 
 /// Registers the functions in `context`:
 ///

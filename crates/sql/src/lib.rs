@@ -22,8 +22,8 @@
 mod cluster;
 mod functions;
 pub mod output;
-mod places;
 pub mod session;
+mod udf_placement;
 
 pub use self::cluster::{Cluster, ClusterConfig};
 pub use self::functions::register;

@@ -113,7 +113,7 @@ impl StreamRecord {
 
 /// Passes `batches` on and counts them in `record`; an error ends them. Errors that are no
 /// caller's fault are logged, once on their way: by who classified them.
-pub fn recorded(
+pub fn with_metrics(
     mut record: StreamRecord,
     request: RequestId,
     batches: impl Stream<Item = BatchResult> + Send,
@@ -233,7 +233,7 @@ mod tests {
                 ..GenerationChunk::default()
             });
             let record = StreamRecord::begin(&metrics, &model, Instant::now());
-            let batches = recorded(
+            let batches = with_metrics(
                 record,
                 RequestId::random(),
                 futures::stream::iter([Ok(row.clone()), Ok(row)]),

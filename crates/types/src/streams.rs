@@ -154,7 +154,7 @@ pub trait StreamSource: Send + Sync + 'static {
     /// # Errors
     /// `NotFound` when the caller has no such stream, or that part of it is not held (any more); `InvalidInput`
     /// when it has no such event; `Unavailable` when its coordinator does not answer.
-    async fn take_up(
+    async fn resume(
         &self,
         stream: &StreamId,
         after: u64,

@@ -55,14 +55,14 @@ pub(crate) struct AdmissionRequest<'a> {
 /// The right to run one stream; given on when dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
-    door: Option<Arc<QueueInner>>,
+    queue: Option<Arc<QueueInner>>,
     since: Instant,
 }
 
 /// A place in the queue, or the permit at once. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct QueuedPermit {
-    door: Arc<QueueInner>,
+    queue: Arc<QueueInner>,
     place: QueuePosition,
     answer: oneshot::Receiver<Result<Permit, PredictError>>,
 }
@@ -83,7 +83,7 @@ impl AdmissionQueue {
     ///
     /// # Errors
     /// `Overloaded` when the queue is full, or when the wait would outlast the deadline.
-    pub(crate) fn enter(
+    pub(crate) fn acquire(
         &self,
         visitor: AdmissionRequest<'_>,
     ) -> Result<QueuedPermit, PredictError> {
@@ -113,7 +113,7 @@ impl AdmissionQueue {
             }
         }
         Ok(QueuedPermit {
-            door: self.0.clone(),
+            queue: self.0.clone(),
             place,
             answer,
         })
@@ -160,9 +160,9 @@ impl State {
 }
 
 impl Permit {
-    fn new(door: Arc<QueueInner>) -> Self {
+    fn new(queue: Arc<QueueInner>) -> Self {
         Self {
-            door: Some(door),
+            queue: Some(queue),
             since: Instant::now(),
         }
     }
@@ -182,16 +182,18 @@ impl Future for QueuedPermit {
 
 impl Drop for QueuedPermit {
     fn drop(&mut self) {
-        let left = self.door.state.lock().waiting.remove(&self.place);
+        let left = self.queue.state.lock().waiting.remove(&self.place);
         drop(left);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let Some(door) = self.door.take() else { return };
+        let Some(queue) = self.queue.take() else {
+            return;
+        };
         let next = {
-            let mut state = door.state.lock();
+            let mut state = queue.state.lock();
             state.service.observe(self.since.elapsed());
             let next = state.waiting.pop();
             if next.is_none() {
@@ -202,7 +204,7 @@ impl Drop for Permit {
         };
         if let Some(next) = next {
             // A receiver that has gone gives the permit back by dropping it here.
-            drop(next.send(Ok(Self::new(door))));
+            drop(next.send(Ok(Self::new(queue))));
         }
     }
 }

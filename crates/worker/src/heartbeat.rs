@@ -218,7 +218,7 @@ impl Worker {
             queued: replicas.iter().map(|replica| replica.queued).sum(),
             draining: !self.ready(),
             memory_bytes: resident_bytes(),
-            memory_budget_bytes: self.0.ledger.budget(),
+            memory_budget_bytes: self.0.budget.budget(),
             gpus: self.0.gpus.lock().clone(),
             uptime_ms: self.0.uptime_ms(Instant::now()),
             replicas,

@@ -2,25 +2,25 @@
 //! and tells every coordinator twice a second how it is.
 //!
 //! Reading order: [`Worker`], `predict` (one request), `admission` (the door of a replica),
-//! `table` (what is held), `load`, `ledger` and `room` (loading, within the
+//! `table` (what is held), `load`, `budget` and `room` (loading, within the
 //! budget), `heartbeat`.
 
+mod abandoned_loads;
 mod admission;
+mod backend_slot;
 mod config;
 mod converge;
+mod eviction;
 mod gpus;
 mod heartbeat;
-mod ledger;
-mod lingering;
 mod load;
 mod memory;
-mod oversee;
+mod memory_budget;
 mod predict;
 mod replica;
-mod room;
-mod seat;
 mod table;
 mod waits;
+mod watchdog;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,13 +36,13 @@ use volley_telemetry::Metrics;
 use volley_types::registry::{Assignment, BackendKind};
 use volley_types::{Assignments, Incarnation, ModelName, Revision};
 
+use crate::abandoned_loads::AbandonedLoads;
 pub use crate::config::WorkerConfig;
 use crate::heartbeat::RunningStreams;
-use crate::ledger::MemoryBudget;
-use crate::lingering::AbandonedLoads;
 pub use crate::memory::system_bytes;
-use crate::oversee::StreamWatchdog;
+use crate::memory_budget::MemoryBudget;
 use crate::replica::Replica;
+use crate::watchdog::StreamWatchdog;
 
 /// One worker. Cloning gives another handle.
 #[derive(Clone)]
@@ -66,9 +66,9 @@ struct Shared {
     /// Rings when something changed that coordinators should hear at once.
     news: watch::Sender<()>,
     loads: Semaphore,
-    ledger: MemoryBudget,
-    lingering: AbandonedLoads,
-    overseer: StreamWatchdog,
+    budget: MemoryBudget,
+    abandoned_loads: AbandonedLoads,
+    watchdog: StreamWatchdog,
     /// What the driver last said of them.
     gpus: Mutex<Vec<volley_types::GpuReport>>,
     streams: Mutex<RunningStreams>,
@@ -112,9 +112,9 @@ impl Worker {
             assigned: tokio::sync::Notify::new(),
             news: watch::Sender::new(()),
             loads: Semaphore::new(config.concurrent_loads.max(1)),
-            ledger: MemoryBudget::new(config.memory_budget.unwrap_or_else(memory::default_budget)),
-            lingering: AbandonedLoads::default(),
-            overseer: StreamWatchdog::default(),
+            budget: MemoryBudget::new(config.memory_budget.unwrap_or_else(memory::default_budget)),
+            abandoned_loads: AbandonedLoads::default(),
+            watchdog: StreamWatchdog::default(),
             gpus: Mutex::default(),
             streams: Mutex::default(),
             members: watch::Sender::default(),
@@ -127,8 +127,8 @@ impl Worker {
         worker.spawn(worker.clone().run_table());
         worker.spawn(worker.clone().publish_memory());
         worker.spawn(worker.clone().watch_gpus());
-        worker.spawn(worker.0.overseer.clone().run(worker.0.config.write_stall));
-        let budget = memory::size(worker.0.ledger.budget());
+        worker.spawn(worker.0.watchdog.clone().run(worker.0.config.write_stall));
+        let budget = memory::size(worker.0.budget.budget());
         tracing::info!(budget, "memory for models");
         worker.report_to(&Assignments {
             revision: Revision::default(),
@@ -142,7 +142,7 @@ impl Worker {
     /// Tells the coordinators that this worker takes nothing new.
     pub fn begin_drain(&self) {
         self.0.draining.store(true, Ordering::Release);
-        self.tell();
+        self.notify_change();
     }
 
     /// Drains: tells the coordinators, and waits until every stream has ended, at most
@@ -166,7 +166,7 @@ impl Worker {
         self.0.tasks.close();
         self.0.tasks.wait().await;
         let replicas = std::mem::take(&mut *self.0.replicas.write());
-        replicas.iter().for_each(|replica| replica.cut());
+        replicas.iter().for_each(|replica| replica.abort());
     }
 
     /// Streams that run or wait, over all replicas.
@@ -192,7 +192,7 @@ impl Worker {
     }
 
     /// Something changed that coordinators should hear at once.
-    fn tell(&self) {
+    fn notify_change(&self) {
         self.0.news.send_replace(());
         let mut ready = BTreeMap::new();
         for replica in self.0.replicas.read().iter() {
@@ -205,8 +205,8 @@ impl Worker {
 
     /// Keeps the metrics of memory up to date.
     async fn publish_memory(self) {
-        let mut freed = self.0.ledger.freed();
-        let mut ended = self.0.lingering.ended();
+        let mut freed = self.0.budget.freed();
+        let mut ended = self.0.abandoned_loads.ended();
         loop {
             self.publish();
             tokio::select! {
@@ -221,13 +221,15 @@ impl Worker {
         for replica in self.0.replicas.read().iter() {
             let model = &replica.assignment.model;
             *bytes.entry(model.clone()).or_insert(0) += replica.memory_bytes();
-            let away = replica.seat().is_some_and(|seat| seat.is_evicted());
+            let away = replica.slot().is_some_and(|slot| slot.is_evicted());
             *evicted.entry(model.clone()).or_insert(0) += usize::from(away);
         }
         self.0.metrics.set_evicted_replicas(&evicted);
-        let (budget, held) = (self.0.ledger.budget(), self.0.ledger.held());
+        let (budget, held) = (self.0.budget.budget(), self.0.budget.held());
         self.0.metrics.set_memory(budget, held, &bytes);
-        self.0.metrics.set_lingering_loads(self.0.lingering.count());
+        self.0
+            .metrics
+            .set_lingering_loads(self.0.abandoned_loads.count());
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {

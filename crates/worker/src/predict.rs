@@ -8,7 +8,7 @@ use async_stream::try_stream;
 use async_trait::async_trait;
 use futures::StreamExt;
 use tokio_util::sync::CancellationToken;
-use volley_telemetry::{StreamRecord, recorded};
+use volley_telemetry::{StreamRecord, with_metrics};
 use volley_types::{
     ChunkStream, Deadline, ErrorCode, ErrorOrigin, ModelName, ModelRef, Predict, PredictError,
     PredictRequest, Signature,
@@ -39,7 +39,7 @@ impl Predict for Worker {
             priority: request.priority,
             deadline: request.deadline,
         };
-        let entered = entered.and_then(|()| loaded.admission.enter(visitor));
+        let entered = entered.and_then(|()| loaded.admission.acquire(visitor));
         let ticket = entered.inspect_err(|error| {
             self.0.metrics.refused(Some(&model), error.code);
         })?;
@@ -50,7 +50,7 @@ impl Predict for Worker {
         let (request_id, until) = (request.request_id.clone(), request.deadline);
         let limits = StreamLimits {
             deadline: request.deadline,
-            cut: loaded.cut.clone(),
+            abort: loaded.abort.clone(),
         };
         let queue_timeout = self.0.config.queue_timeout;
         let worker = self.clone();
@@ -58,7 +58,7 @@ impl Predict for Worker {
             let place = async {
                 let permit = ticket.await?;
                 // The place goes last: whoever is next finds the backend.
-                Ok::<_, PredictError>((worker.enter(&loaded.seat).await?, permit))
+                Ok::<_, PredictError>((worker.acquire(&loaded.slot).await?, permit))
             };
             let place = limits.within(tokio::time::timeout(queue_timeout, place)).await?;
             let (guest, permit) = place.map_err(|_| waited_too_long())??;
@@ -92,10 +92,10 @@ impl Predict for Worker {
         let fenced = AssertUnwindSafe(run).catch_unwind();
         let batches = fenced.map(|item| item.unwrap_or_else(|_| Err(panicked())));
         let until = until.map(|deadline| deadline.instant().into());
-        let watched = (self.0.overseer).watch(Box::pin(batches), request_id.clone(), until);
+        let watched = (self.0.watchdog).watch(Box::pin(batches), request_id.clone(), until);
         Ok(ChunkStream::new(
             schema,
-            recorded(record, request_id, watched),
+            with_metrics(record, request_id, watched),
         ))
     }
 
@@ -118,7 +118,7 @@ impl Predict for Worker {
 /// What ends a stream from outside.
 struct StreamLimits {
     deadline: Option<Deadline>,
-    cut: CancellationToken,
+    abort: CancellationToken,
 }
 
 impl StreamLimits {
@@ -140,7 +140,7 @@ impl StreamLimits {
     /// # Errors
     /// What ends the stream, where something does by now.
     fn check(&self) -> Result<(), PredictError> {
-        if self.cut.is_cancelled() {
+        if self.abort.is_cancelled() {
             return Err(unloaded());
         }
         match self.deadline {
@@ -159,7 +159,7 @@ impl StreamLimits {
         };
         tokio::select! {
             biased;
-            () = self.cut.cancelled() => unloaded(),
+            () = self.abort.cancelled() => unloaded(),
             () = late => too_late(),
         }
     }

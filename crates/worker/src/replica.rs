@@ -11,14 +11,14 @@ use volley_types::registry::{Assignment, ReplicaState};
 use volley_types::{ReplicaReport, Signature};
 
 use crate::admission::AdmissionQueue;
-use crate::seat::BackendSlot;
+use crate::backend_slot::BackendSlot;
 use crate::waits::WaitAverage;
 
 /// What can be called once a replica is loaded.
 #[derive(Clone)]
 pub(crate) struct LoadedReplica {
     /// Where the backend is.
-    pub(crate) seat: Arc<BackendSlot>,
+    pub(crate) slot: Arc<BackendSlot>,
     /// How many streams may run at once.
     pub(crate) capacity: usize,
     pub(crate) signature: Signature,
@@ -26,7 +26,7 @@ pub(crate) struct LoadedReplica {
     /// How long requests waited for a place of late.
     pub(crate) waits: Arc<WaitAverage>,
     /// Ends every stream of the replica.
-    pub(crate) cut: CancellationToken,
+    pub(crate) abort: CancellationToken,
 }
 
 /// One replica.
@@ -90,9 +90,9 @@ impl Replica {
     }
 
     /// Ends every stream.
-    pub(crate) fn cut(&self) {
+    pub(crate) fn abort(&self) {
         if let Some(loaded) = &self.state.read().1 {
-            loaded.cut.cancel();
+            loaded.abort.cancel();
         }
     }
 
@@ -123,13 +123,13 @@ impl Replica {
         state
             .1
             .as_ref()
-            .map_or(0, |loaded| loaded.seat.held_bytes())
+            .map_or(0, |loaded| loaded.slot.held_bytes())
     }
 
     /// Where its backend is, once it has been loaded.
-    pub(crate) fn seat(&self) -> Option<Arc<BackendSlot>> {
+    pub(crate) fn slot(&self) -> Option<Arc<BackendSlot>> {
         let state = self.state.read();
-        state.1.as_ref().map(|loaded| loaded.seat.clone())
+        state.1.as_ref().map(|loaded| loaded.slot.clone())
     }
 
     /// Its part of a heartbeat; `uptime_ms` tells times in the worker's uptime.
@@ -149,8 +149,8 @@ impl Replica {
             queue_wait_ms: loaded.map_or(0, |loaded| loaded.waits.ms(Instant::now())),
             fetch: self.progress.get(),
             signature: loaded.map(|loaded| loaded.signature.clone()),
-            evicted: loaded.is_some_and(|loaded| loaded.seat.is_evicted()),
-            memory_bytes: loaded.map_or(0, |loaded| loaded.seat.held_bytes()),
+            evicted: loaded.is_some_and(|loaded| loaded.slot.is_evicted()),
+            memory_bytes: loaded.map_or(0, |loaded| loaded.slot.held_bytes()),
         }
     }
 }

@@ -54,7 +54,7 @@ impl Worker {
                     self.unload(assignment);
                 }
             }
-            self.tell();
+            self.notify_change();
         }
     }
 
@@ -78,14 +78,14 @@ impl Worker {
             let limit = worker.0.config.unload_timeout;
             if tokio::time::timeout(limit, idle).await.is_err() {
                 tracing::warn!(model = %replica.assignment.model, "unloaded with streams running");
-                replica.cut();
+                replica.abort();
             }
             worker
                 .0
                 .replicas
                 .write()
                 .retain(|held| !Arc::ptr_eq(held, &replica));
-            worker.tell();
+            worker.notify_change();
         });
     }
 

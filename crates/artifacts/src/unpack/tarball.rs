@@ -9,8 +9,8 @@ use tar::{Archive, EntryType};
 use volley_types::PredictError;
 
 use super::{Survey, Writer, entry_path, malformed, not_plain};
+use crate::cancel::Cancel;
 use crate::failure;
-use crate::stop::Cancel;
 
 /// The largest header that carries a long name or other attributes; it is read into memory.
 const MAX_HEADER_BYTES: u64 = 64 << 10;

@@ -9,9 +9,9 @@ use zip::ZipArchive;
 use zip::read::ZipFile;
 
 use super::{Survey, Writer, entry_path, malformed, not_plain};
+use crate::cancel::Cancel;
 use crate::failure;
 use crate::manifest::MAX_FILES;
-use crate::stop::Cancel;
 
 /// The end of a zip: a record of 22 bytes, and a comment of up to 65,535.
 const END_BYTES: u64 = 22 + 65_535;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
-use crate::bed::TestBed;
 use crate::load::{self, Target};
 use crate::report::Table;
 use crate::standin::Script;
 use crate::stats::median;
+use crate::test_bed::TestBed;
 
 const STREAMS: usize = 64;
 const CHUNKS: u32 = 200;

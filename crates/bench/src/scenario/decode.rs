@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
-use crate::bed::TestBed;
 use crate::load::{self, EventDialect, Target};
 use crate::report::Table;
 use crate::stats::median;
+use crate::test_bed::TestBed;
 
 const TOKENS: u32 = 128;
 const ROUNDS: usize = 5;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::Context;
 use futures::StreamExt;
 
-use crate::bed::TestBed;
 use crate::report::Table;
 use crate::standin::Script;
+use crate::test_bed::TestBed;
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Streams that are opened at the same moment, so that connecting does not become a flood.

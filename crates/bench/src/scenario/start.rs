@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::bed::{CoordinatorCluster, Embedded, TestBed};
 use crate::process::until;
 use crate::report::Table;
 use crate::stats::percentile;
+use crate::test_bed::{CoordinatorCluster, Embedded, TestBed};
 
 const LIMIT: Duration = Duration::from_secs(60);
 

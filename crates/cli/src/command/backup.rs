@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use volley_artifacts::keep;
+use volley_artifacts::blob_store;
 use volley_client::Client;
 use volley_cluster::backup::{self, BackupHead, ClusterSeed, MAX_BACKUP_BYTES, RecoverySource};
 
@@ -21,7 +21,7 @@ pub(crate) async fn take(client: &Client, arguments: Backup) -> anyhow::Result<(
     let size = bytes.len();
     match arguments.target.as_str() {
         "-" => return Terminal::stdout().raw(&bytes),
-        url if is_url(url) => keep::put(url, bytes, arguments.overwrite)
+        url if is_url(url) => blob_store::put(url, bytes, arguments.overwrite)
             .await
             .map_err(|error| anyhow::anyhow!("{}", error.chain()))?,
         file => write(Path::new(file), &bytes, arguments.overwrite)?,
@@ -121,7 +121,7 @@ fn is_url(text: &str) -> bool {
 
 async fn read(source: &str) -> anyhow::Result<Vec<u8>> {
     if is_url(source) {
-        return keep::get(source, MAX_BACKUP_BYTES)
+        return blob_store::get(source, MAX_BACKUP_BYTES)
             .await
             .map_err(|error| anyhow::anyhow!("{}", error.chain()));
     }

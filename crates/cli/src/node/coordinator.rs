@@ -323,7 +323,7 @@ fn encode(
         metrics.set_held_streams(volley_telemetry::ResumeCounts {
             streams: held.streams,
             bytes: held.bytes,
-            taken_up: held.taken_up,
+            taken_up: held.resumed,
             abandoned: held.abandoned,
         });
         metrics.set_certificate_ends(&security.certificate_ends());

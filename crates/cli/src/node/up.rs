@@ -1,7 +1,7 @@
 //! `volley up`: a whole cluster in one process, with demo models.
 
+mod banner;
 mod demo;
-mod greeting;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -91,7 +91,7 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     )?;
     let serve = async {
         demo::deploy(&coordinator.coordinator, &data_dir.join("models")).await?;
-        let text = greeting::greeting(&addresses, &data_dir, has_keys);
+        let text = banner::greeting(&addresses, &data_dir, has_keys);
         Terminal::stdout().raw(text.as_bytes())?;
         shutdown.cancelled().await;
         anyhow::Ok(())

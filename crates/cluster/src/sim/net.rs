@@ -229,7 +229,7 @@ impl Net {
         }
         self.transit(from.node(), target, &mut dice).await?;
         let Some(server) = self.server(&to) else {
-            self.tell(&from, target, &path, "refused");
+            self.log(&from, target, &path, "refused");
             let error = ConnectError("nobody listens there".into());
             return Err(Status::from_error(error.into()));
         };
@@ -240,18 +240,18 @@ impl Net {
             let (from, path) = (from.clone(), path.clone());
             tokio::spawn(async move {
                 sleep(later).await;
-                net.tell(&from, target, &path, "again");
+                net.log(&from, target, &path, "again");
                 drop(again.answer(request).await);
             });
         }
-        self.tell(&from, target, &path, "arrived");
+        self.log(&from, target, &path, "arrived");
         let answer = server.answer(again(&head, &body)).await?;
         self.transit(target, from.node(), &mut dice).await?;
-        self.tell(&from, target, &path, "answered");
+        self.log(&from, target, &path, "answered");
         Ok(answer)
     }
 
-    fn tell(&self, from: &Life, to: u64, path: &str, what: &str) {
+    fn log(&self, from: &Life, to: u64, path: &str, what: &str) {
         let method = path.rsplit('/').next().unwrap_or_default();
         self.0
             .trace

@@ -362,7 +362,7 @@ pub(crate) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, DiskError> {
 #[cfg(test)]
 mod crashes;
 #[cfg(test)]
-pub(crate) mod platter;
+pub(crate) mod faulty_disk;
 #[cfg(test)]
 mod simulated;
 #[cfg(test)]

@@ -12,7 +12,7 @@ use volley_proto::registry_records::{state_from_wire, state_to_wire};
 use volley_registry::apply;
 use volley_types::registry::{LEVEL, RegistryCommand, RegistryState};
 
-use crate::levels;
+use crate::feature_level;
 use crate::raft_types::{
     Entry, LogId, LogReply, MemberNode, Snapshot, SnapshotMeta, StorageError, StorageIoError,
     StoredMembership, TypeConfig,
@@ -120,10 +120,10 @@ pub(crate) fn decode(data: &[u8], level: u32) -> Result<RegistryState, volley_ty
         volley_types::PredictError::internal("a registry snapshot is malformed", error)
     })?;
     if wire.encoded_len() != data.len() {
-        return Err(levels::too_new("the registry"));
+        return Err(feature_level::too_new("the registry"));
     }
     if level < wire.level {
-        return Err(levels::needs("the registry", wire.level, level));
+        return Err(feature_level::needs("the registry", wire.level, level));
     }
     state_from_wire(wire)
 }

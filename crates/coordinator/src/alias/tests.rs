@@ -22,7 +22,7 @@ fn alias(name: &str, target: &str, mirror: Option<&str>) -> (ModelName, AliasEnt
 }
 
 fn follow(registry: &RegistryState, name: &str) -> Result<ResolvedAlias, PredictError> {
-    aim(
+    resolve(
         registry,
         &name.parse().unwrap(),
         StickinessKeys { id: 1, target: 1 },

@@ -14,7 +14,7 @@ use volley_types::{
     TraceContext, Usage,
 };
 
-use super::typed::TypedPipeline;
+use super::typecheck::TypedPipeline;
 use crate::Coordinator;
 use crate::alias::{Mirroring, StickinessKeys};
 
@@ -133,9 +133,11 @@ impl PipelineRequest {
             false => parameters.clone(),
         };
         let (keys, deadline) = (StickinessKeys::of(&request), request.deadline);
-        let woken = self.coordinator.wake_for(&request.model, keys, deadline);
-        woken.await?;
-        self.coordinator.answer(request, None, Mirroring::Sent)
+        let activated = self
+            .coordinator
+            .activate_for(&request.model, keys, deadline);
+        activated.await?;
+        self.coordinator.answer(request, None, Mirroring::Enabled)
     }
 
     fn answers(&self, place: usize) -> bool {

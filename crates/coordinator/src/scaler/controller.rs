@@ -67,7 +67,7 @@ impl Controller {
     /// it or requests wait too long, at most twice as many in one step; fewer after a minute in
     /// which fewer were enough with room to spare; none after the model was idle for as long as
     /// its deployment says. From none it is a request that brings the first one back.
-    pub fn look(
+    pub fn decide(
         &mut self,
         scaling: &Scaling,
         replicas: u32,
@@ -188,7 +188,7 @@ mod tests {
                     idle_ms: self.idle_s * 1_000,
                 };
                 let now = self.start + Duration::from_secs(self.second);
-                let next = self.controller.look(&SCALING, self.replicas, &load, now);
+                let next = self.controller.decide(&SCALING, self.replicas, &load, now);
                 if self.second.is_multiple_of(2) {
                     self.ready = self.replicas;
                 }

@@ -72,7 +72,7 @@ impl CallContext {
 
 /// An error as the end of a call.
 pub(super) fn status(error: &PredictError) -> Status {
-    volley_http_edge::error::tell(error);
+    volley_http_edge::error::log_defect(error);
     let mut status = Status::new(grpc_code(error.code), public_message(error));
     if let Some(after) = error.retry_after {
         let after = MetadataValue::from(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));

@@ -234,7 +234,7 @@ impl ResponseTable {
 
 #[async_trait]
 impl StreamSource for Responses {
-    async fn take_up(
+    async fn resume(
         &self,
         id: &StreamId,
         _: u64,

@@ -66,8 +66,8 @@ fn holder(caller: &Caller, id: &str) -> Result<(StreamId, Arc<dyn StreamSource>)
 /// answer.
 pub(super) async fn find(caller: &Caller, id: &str) -> Result<StoredResponse, PredictError> {
     let (held, holder) = holder(caller, id)?;
-    let taken_up = holder.take_up(&held, 0, caller.principal.who()).await;
-    let ResumedStream::Events(mut pieces) = taken_up.map_err(|error| named(error, id))? else {
+    let resumed = holder.resume(&held, 0, caller.principal.who()).await;
+    let ResumedStream::Events(mut pieces) = resumed.map_err(|error| named(error, id))? else {
         return Err(missing(id));
     };
     let (mut text, most) = (Vec::new(), caller.state.responses().largest() + AROUND);

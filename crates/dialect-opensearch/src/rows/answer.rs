@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use volley_http_edge::axum::response::Response;
 use volley_types::{ChunkStream, Citation, GenerationRow, PredictError, Task};
 
-use super::ahead::ReadAhead;
+use super::read_ahead::ReadAhead;
 use volley_dialect_kit::citations;
 use volley_dialect_kit::sse;
 use volley_dialect_kit::tensors;

@@ -19,7 +19,7 @@ use volley_types::{
     ErrorCode, NodeId, PredictError, ResumedStream, StreamId, StreamOwner, StreamSource, TenantId,
 };
 
-use super::held::{BufferedStream, StreamEnd, gone, total};
+use super::buffered_stream::{BufferedStream, StreamEnd, gone, total};
 use crate::gateway_config::ResumeConfig;
 
 /// What a stream costs besides its events.
@@ -41,7 +41,7 @@ pub struct ResumeCounts {
     /// The memory that they take.
     pub bytes: usize,
     /// Streams that were taken up, each time counted.
-    pub taken_up: u64,
+    pub resumed: u64,
     /// Streams that nobody took up again, and that were cancelled before their end.
     pub abandoned: u64,
 }
@@ -59,7 +59,7 @@ struct Store {
     streams: Mutex<HashMap<StreamId, Arc<BufferedStream>>>,
     used: Mutex<StoredBytes>,
     freed: Notify,
-    taken_up: AtomicU64,
+    resumed: AtomicU64,
     abandoned: AtomicU64,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -75,7 +75,7 @@ impl Streams {
             streams: Mutex::default(),
             used: Mutex::default(),
             freed: Notify::new(),
-            taken_up: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -88,7 +88,7 @@ impl Streams {
         ResumeCounts {
             streams: self.0.streams.lock().len(),
             bytes: self.0.used.lock().total,
-            taken_up: self.0.taken_up.load(Ordering::Relaxed),
+            resumed: self.0.resumed.load(Ordering::Relaxed),
             abandoned: self.0.abandoned.load(Ordering::Relaxed),
         }
     }
@@ -158,7 +158,7 @@ impl Streams {
     /// What is left behind the event `after`.
     ///
     /// # Errors
-    /// As [`StreamSource::take_up`].
+    /// As [`StreamSource::resume`].
     pub(super) fn read(
         &self,
         id: &StreamId,
@@ -194,15 +194,15 @@ impl std::fmt::Debug for Streams {
 
 #[async_trait]
 impl StreamSource for Streams {
-    async fn take_up(
+    async fn resume(
         &self,
         id: &StreamId,
         after: u64,
         caller: &str,
     ) -> Result<ResumedStream, PredictError> {
-        let taken_up = self.read(id, after, caller)?;
-        self.0.taken_up.fetch_add(1, Ordering::Relaxed);
-        Ok(taken_up)
+        let resumed = self.read(id, after, caller)?;
+        self.0.resumed.fetch_add(1, Ordering::Relaxed);
+        Ok(resumed)
     }
 
     async fn cancel(&self, id: &StreamId, caller: &str) -> Result<(), PredictError> {

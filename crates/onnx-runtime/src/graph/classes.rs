@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::division::GraphNode;
+use super::integer_division::GraphNode;
 
 /// The most classes of one output.
 const MAX_CLASSES: usize = 65_536;

@@ -1,7 +1,7 @@
 //! What is read of a constant (`TensorProto` of `onnx.proto`): its type, how many elements it has,
 //! and of small ones of whole numbers the elements themselves.
 
-use super::division::{ElementType, INT32, INT64};
+use super::integer_division::{ElementType, INT32, INT64};
 
 /// `FLOAT16` and `BFLOAT16` of ONNX's `TensorProto.DataType`.
 pub(crate) const HALVES: [ElementType; 2] = [10, 16];

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use volley_types::WorkerId;
 
 use super::{MAX_COMING, Step};
+use crate::desired::DesiredVersion;
 use crate::fleet::Fleet;
 use crate::input::PlacementInput;
-use crate::wanted::DesiredVersion;
 
 /// By how much a move must make the fuller of its two workers less full, in thousandths: less is
 /// not worth a load.

@@ -1,9 +1,9 @@
 //! Room for a replica that has no place: others make it, where they find places themselves.
 
 use super::Step;
+use crate::desired::{DesiredVersion, need};
 use crate::fleet::{Fleet, Need};
 use crate::input::PlacementInput;
-use crate::wanted::{DesiredVersion, need};
 
 /// Replicas without a place for which room is looked for at a time.
 const MAX_WAITING: usize = 8;

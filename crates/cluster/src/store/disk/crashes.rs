@@ -12,7 +12,7 @@ use openraft::{CommittedLeaderId, EntryPayload};
 use volley_types::ModelName;
 use volley_types::registry::RegistryCommand;
 
-use super::platter::{Fault, FaultyDisk};
+use super::faulty_disk::{Fault, FaultyDisk};
 use super::*;
 use crate::raft_types::{Entry, LogCommand};
 use crate::store::log::LogStore;

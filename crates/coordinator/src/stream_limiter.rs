@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use volley_types::{PredictError, TenantId};
 
-use crate::refusal;
+use crate::errors;
 
 /// The places of one coordinator. Cloning gives another handle.
 #[derive(Clone, Debug)]
@@ -46,16 +46,16 @@ impl StreamLimiter {
     ///
     /// # Errors
     /// `Overloaded` when there is none, or when the tenant has its share of what is scarce.
-    pub(crate) fn enter(&self, tenant: &TenantId) -> Result<StreamPermit, PredictError> {
+    pub(crate) fn acquire(&self, tenant: &TenantId) -> Result<StreamPermit, PredictError> {
         let mut state = self.0.state.lock();
         let limit = self.0.limit;
         if limit <= state.held {
-            return Err(refusal::full(limit));
+            return Err(errors::full(limit));
         }
         let holds = state.tenants.get(tenant).copied();
         let tenants = state.tenants.len() + usize::from(holds.is_none());
         if let Some(share) = exhausted_share(limit, state.held, tenants, holds.unwrap_or(0)) {
-            return Err(refusal::share_full(share));
+            return Err(errors::share_full(share));
         }
         state.held += 1;
         *state.tenants.entry(tenant.clone()).or_default() += 1;
@@ -104,14 +104,14 @@ mod tests {
     fn a_flood_leaves_room_for_others_and_one_tenant_alone_may_have_all() {
         let places = StreamLimiter::new(8);
         let (loud, quiet) = (tenant("loud"), tenant("quiet"));
-        let mut held: Vec<_> = (0..8).map(|_| places.enter(&loud).unwrap()).collect();
-        assert!(places.enter(&loud).is_err());
-        assert!(places.enter(&quiet).is_err(), "all places are taken");
+        let mut held: Vec<_> = (0..8).map(|_| places.acquire(&loud).unwrap()).collect();
+        assert!(places.acquire(&loud).is_err());
+        assert!(places.acquire(&quiet).is_err(), "all places are taken");
         // What the flood gives back is another's now, up to the half of it.
         for _ in 0..4 {
             held.truncate(held.len() - 1);
-            held.insert(0, places.enter(&quiet).unwrap());
-            assert!(places.enter(&loud).is_err());
+            held.insert(0, places.acquire(&quiet).unwrap());
+            assert!(places.acquire(&loud).is_err());
         }
         assert_eq!(places.held(), 8);
         drop(held);
@@ -132,7 +132,7 @@ mod tests {
                 if who < 4 {
                     let tenant = tenant(&format!("t{who}"));
                     let own = held.iter().filter(|place| place.tenant == tenant).count();
-                    match places.enter(&tenant) {
+                    match places.acquire(&tenant) {
                         Ok(place) => held.push(place),
                         Err(_) => proptest::prop_assert!(own != 0 || held.len() == limit),
                     }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use volley_backend::Backend;
 use volley_types::PredictError;
 
-use crate::ledger::{MemoryBudget, Reservation};
+use crate::memory_budget::{MemoryBudget, Reservation};
 
 /// The least time that a model stays once it is loaded. It also stays for as long as its load
 /// took, so that a worker whose models push each other out spends at most about half of its time
@@ -38,12 +38,12 @@ impl LoadedBackend {
 
 /// The place of one replica's backend.
 pub(crate) struct BackendSlot {
-    ledger: MemoryBudget,
+    budget: MemoryBudget,
     state: Mutex<State>,
 }
 
 struct State {
-    place: SlotState,
+    slot: SlotState,
     /// Whether it may be taken away.
     overcommit: bool,
     /// Requests that use it.
@@ -54,9 +54,9 @@ struct State {
 }
 
 enum SlotState {
-    In(LoadedBackend),
-    Out,
-    Coming(LoadSender),
+    Loaded(LoadedBackend),
+    Evicted,
+    Loading(LoadSender),
 }
 
 /// The end of a load that several requests may wait for; `None` until it is known.
@@ -66,16 +66,16 @@ type LoadSender = Arc<watch::Sender<Outcome>>;
 /// What a request finds.
 pub(crate) enum Lookup {
     /// The backend.
-    Here(BackendLease),
+    Ready(BackendLease),
     /// It is being loaded: wait for this, and look again.
-    Coming(watch::Receiver<Outcome>),
-    /// As `LoadSender`, and the one who found it has to see to the load.
-    Away(watch::Receiver<Outcome>),
+    Loading(watch::Receiver<Outcome>),
+    /// As `Loading`, and the one who found it has to see to the load.
+    MustLoad(watch::Receiver<Outcome>),
 }
 
 /// The right to use the backend; it is not taken away while this lives.
 pub(crate) struct BackendLease {
-    // Dropped before the seat hears of it.
+    // Dropped before the slot hears of it.
     pub(crate) backend: Arc<dyn Backend>,
     _user: LeaseCount,
 }
@@ -90,12 +90,12 @@ impl Drop for LeaseCount {
         let idle = state.users == 0 && state.overcommit;
         drop(state);
         if idle {
-            self.0.ledger.ring_idle();
+            self.0.budget.notify_idle();
         }
     }
 }
 
-/// A seat that nobody uses.
+/// A slot that nobody uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Idle {
     pub(crate) since: Instant,
@@ -104,37 +104,37 @@ pub(crate) struct Idle {
 }
 
 impl BackendSlot {
-    pub(crate) fn new(ledger: &MemoryBudget, held: LoadedBackend, overcommit: bool) -> Self {
+    pub(crate) fn new(budget: &MemoryBudget, held: LoadedBackend, overcommit: bool) -> Self {
         held.memory.set_pinned(!overcommit);
         Self {
-            ledger: ledger.clone(),
+            budget: budget.clone(),
             state: Mutex::new(State {
                 overcommit,
                 users: 0,
                 last_used: Instant::now(),
                 bytes: held.memory.bytes(),
-                place: SlotState::In(held),
+                slot: SlotState::Loaded(held),
             }),
         }
     }
 
     /// Looks for the backend.
-    pub(crate) fn look(self: &Arc<Self>) -> Lookup {
+    pub(crate) fn lookup(self: &Arc<Self>) -> Lookup {
         let mut state = self.state.lock();
-        match &state.place {
-            SlotState::In(held) => {
+        match &state.slot {
+            SlotState::Loaded(held) => {
                 let backend = held.backend.clone();
                 state.users += 1;
-                Lookup::Here(BackendLease {
+                Lookup::Ready(BackendLease {
                     backend,
                     _user: LeaseCount(self.clone()),
                 })
             }
-            SlotState::Coming(coming) => Lookup::Coming(coming.subscribe()),
-            SlotState::Out => {
+            SlotState::Loading(coming) => Lookup::Loading(coming.subscribe()),
+            SlotState::Evicted => {
                 let (coming, outcome) = watch::channel(None);
-                state.place = SlotState::Coming(Arc::new(coming));
-                Lookup::Away(outcome)
+                state.slot = SlotState::Loading(Arc::new(coming));
+                Lookup::MustLoad(outcome)
             }
         }
     }
@@ -142,8 +142,8 @@ impl BackendSlot {
     /// What it is when nobody uses it, it is there, and it may be taken away.
     pub(crate) fn idle(&self) -> Option<Idle> {
         let state = self.state.lock();
-        match &state.place {
-            SlotState::In(held) if state.users == 0 && state.overcommit => Some(Idle {
+        match &state.slot {
+            SlotState::Loaded(held) if state.users == 0 && state.overcommit => Some(Idle {
                 since: state.last_used,
                 stays_until: held.stays_until,
                 bytes: held.memory.bytes(),
@@ -155,48 +155,48 @@ impl BackendSlot {
     /// Takes the backend away, unless somebody has come to use it.
     pub(crate) fn take(&self) -> Option<LoadedBackend> {
         let mut state = self.state.lock();
-        if state.users != 0 || !state.overcommit || !matches!(state.place, SlotState::In(_)) {
+        if state.users != 0 || !state.overcommit || !matches!(state.slot, SlotState::Loaded(_)) {
             return None;
         }
-        match std::mem::replace(&mut state.place, SlotState::Out) {
-            SlotState::In(held) => {
+        match std::mem::replace(&mut state.slot, SlotState::Evicted) {
+            SlotState::Loaded(held) => {
                 state.bytes = held.memory.bytes();
                 Some(held)
             }
-            SlotState::Out | SlotState::Coming(_) => None,
+            SlotState::Evicted | SlotState::Loading(_) => None,
         }
     }
 
     /// Waits until nobody waits for the load any more; it is then as if it had not been asked
     /// for.
-    pub(crate) async fn forsaken(&self) {
-        let coming = match &self.state.lock().place {
-            SlotState::Coming(coming) => coming.clone(),
-            SlotState::In(_) | SlotState::Out => return,
+    pub(crate) async fn no_waiters(&self) {
+        let coming = match &self.state.lock().slot {
+            SlotState::Loading(coming) => coming.clone(),
+            SlotState::Loaded(_) | SlotState::Evicted => return,
         };
         loop {
             coming.closed().await;
             let mut state = self.state.lock();
             if coming.receiver_count() == 0 {
-                state.place = SlotState::Out;
+                state.slot = SlotState::Evicted;
                 return;
             }
         }
     }
 
     /// Tells everybody who waits how the load ended.
-    pub(crate) fn settle(&self, loaded: Result<LoadedBackend, PredictError>) {
+    pub(crate) fn complete_load(&self, loaded: Result<LoadedBackend, PredictError>) {
         let mut state = self.state.lock();
         let (next, outcome) = match loaded {
             Ok(held) => {
                 held.memory.set_pinned(!state.overcommit);
                 state.bytes = held.memory.bytes();
                 state.last_used = Instant::now();
-                (SlotState::In(held), Ok(()))
+                (SlotState::Loaded(held), Ok(()))
             }
-            Err(error) => (SlotState::Out, Err(error)),
+            Err(error) => (SlotState::Evicted, Err(error)),
         };
-        if let SlotState::Coming(coming) = std::mem::replace(&mut state.place, next) {
+        if let SlotState::Loading(coming) = std::mem::replace(&mut state.slot, next) {
             coming.send_replace(Some(outcome));
         }
     }
@@ -208,10 +208,10 @@ impl BackendSlot {
             return false;
         }
         state.overcommit = overcommit;
-        if let SlotState::In(held) = &state.place {
+        if let SlotState::Loaded(held) = &state.slot {
             held.memory.set_pinned(!overcommit);
         }
-        matches!(state.place, SlotState::Out) && !overcommit
+        matches!(state.slot, SlotState::Evicted) && !overcommit
     }
 
     /// Whether it may be taken away.
@@ -221,14 +221,14 @@ impl BackendSlot {
 
     /// Whether it was taken away, and is not being loaded.
     pub(crate) fn is_evicted(&self) -> bool {
-        matches!(self.state.lock().place, SlotState::Out)
+        matches!(self.state.lock().slot, SlotState::Evicted)
     }
 
     /// Bytes that it takes of the budget now.
     pub(crate) fn held_bytes(&self) -> u64 {
-        match &self.state.lock().place {
-            SlotState::In(held) => held.memory.bytes(),
-            SlotState::Out | SlotState::Coming(_) => 0,
+        match &self.state.lock().slot {
+            SlotState::Loaded(held) => held.memory.bytes(),
+            SlotState::Evicted | SlotState::Loading(_) => 0,
         }
     }
 
@@ -278,18 +278,18 @@ mod tests {
             stays_until: at(stays_until),
             bytes,
         };
-        let seats = [
+        let slots = [
             idle(5, 6, 10),
             idle(3, 4, 10),
             idle(4, 90, 10),
             idle(1, 2, 0),
         ];
         let now = at(50);
-        assert_eq!(choose(&seats, 5, now), Ok(vec![1]));
-        assert_eq!(choose(&seats, 10, now), Ok(vec![1]));
-        assert_eq!(choose(&seats, 11, now), Ok(vec![1, 0]));
-        assert_eq!(choose(&seats, 21, now), Err(Some(at(90))));
-        assert_eq!(choose(&seats[..2], 21, now), Err(None));
+        assert_eq!(choose(&slots, 5, now), Ok(vec![1]));
+        assert_eq!(choose(&slots, 10, now), Ok(vec![1]));
+        assert_eq!(choose(&slots, 11, now), Ok(vec![1, 0]));
+        assert_eq!(choose(&slots, 21, now), Err(Some(at(90))));
+        assert_eq!(choose(&slots[..2], 21, now), Err(None));
         assert_eq!(choose(&[], 0, now), Ok(vec![]));
     }
 }

@@ -11,8 +11,8 @@ use volley_types::registry::{ModelEntry, RegistryState};
 use volley_types::{ModelName, WorkerId};
 
 use super::observed::ObservedWorkers;
+use crate::assignments::differences;
 use crate::input::Moves;
-use crate::orders::differences;
 use crate::output::{Move, MoveReason, Plan};
 
 /// Moves that are under way at a time.

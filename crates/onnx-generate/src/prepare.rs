@@ -13,9 +13,9 @@ use super::event::{AnswerIndex, EngineEvent};
 use super::merge::Merge;
 use super::model::ModelFiles;
 use super::options::Options;
+use super::output_assembler::{OutputAssembler, usage};
 use super::prompt;
 use super::prompt::Prompt;
-use super::telling::{OutputAssembler, usage};
 use volley_chat_template::CancelFlag;
 use volley_constraints::Constraint;
 
@@ -190,7 +190,7 @@ impl RequestBuilder<'_> {
         let mut prompt = prompt.ids.clone();
         let mut said = 0;
         if let Some(sent) = sent {
-            telling.go_behind(sent, constraint.as_mut(), self.files)?;
+            telling.replay(sent, constraint.as_mut(), self.files)?;
             prompt.extend_from_slice(&sent.tokens);
             said = sent.tokens.len();
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use volley_placement::Plan;
-use volley_sim_kit::laws::Verdict;
+use volley_sim_kit::invariants::Verdict;
 use volley_types::control::Liveness;
 use volley_types::registry::{ModelEntry, PlacementDecision, RegistryState};
 use volley_types::{ModelName, ModelVersion, Revision, WorkerId};

@@ -22,8 +22,8 @@ use volley_types::{
     PredictRequest, Signature,
 };
 
-use crate::child::{LoadedProcess, ProcessEnd, Program, broke, code_of};
 use crate::message::LoadReport;
+use crate::process::{LoadedProcess, ProcessEnd, Program, broke, code_of};
 
 /// Between the end of a stream and the news of the process' end.
 const NEWS: Duration = Duration::from_secs(10);

@@ -14,8 +14,8 @@ use super::prompt::{BLOCK, Prompt};
 use super::reasoning::Reasoning;
 use super::sampler::{SampledToken, Scratch, scores};
 use volley_constraints::Constraint;
-use volley_tokens::spelling::TokenBytes;
 use volley_tokens::text::{Detokenizer, StopFilter};
+use volley_tokens::token_bytes::TokenBytes;
 use volley_tool_calls::{ParsedCalls, ToolCalls};
 
 /// Tokens of a prompt whose probabilities are told in one row.
@@ -158,7 +158,7 @@ impl OutputAssembler {
     ///
     /// # Errors
     /// `InvalidInput` when this cannot have been told so.
-    pub(crate) fn go_behind(
+    pub(crate) fn replay(
         &mut self,
         sent: &SentAnswer,
         mut constraint: Option<&mut Constraint>,

@@ -147,7 +147,7 @@ impl ConnectionRejector {
     }
 
     /// Says no in plain HTTP, if that is what is spoken here, and closes. Never waits.
-    pub fn turn_away(
+    pub fn reject(
         &self,
         socket: TcpStream,
         full: LimitReached,
@@ -161,7 +161,8 @@ impl ConnectionRejector {
         };
         if plain {
             tasks.spawn(async move {
-                let told = tokio::time::timeout(HEARD_WITHIN, tell(socket, full.refusal()));
+                let told =
+                    tokio::time::timeout(HEARD_WITHIN, write_refusal(socket, full.refusal()));
                 // Who does not listen is let go as well.
                 let _ = end.run_until_cancelled(told).await;
                 drop(permit);
@@ -170,7 +171,7 @@ impl ConnectionRejector {
     }
 }
 
-async fn tell(mut socket: TcpStream, refusal: String) -> std::io::Result<()> {
+async fn write_refusal(mut socket: TcpStream, refusal: String) -> std::io::Result<()> {
     socket.write_all(refusal.as_bytes()).await?;
     socket.shutdown().await?;
     let mut rest = (&mut socket).take(LISTENED_BYTES as u64);

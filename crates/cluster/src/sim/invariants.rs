@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use volley_sim_kit::laws::Verdict;
+use volley_sim_kit::invariants::Verdict;
 use volley_types::registry::RegistryState;
 
 use crate::raft_types::Entry;

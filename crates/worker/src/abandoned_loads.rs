@@ -85,14 +85,14 @@ pub(crate) struct Work<T: Send + 'static> {
     // `Some` until it is done or dropped.
     task: Option<JoinHandle<Result<T, PredictError>>>,
     stops: bool,
-    lingering: AbandonedLoads,
+    abandoned_loads: AbandonedLoads,
     key: Key,
 }
 
 impl<T: Send + 'static> Work<T> {
     /// Begins it. `stops` tells whether dropping `work` ends it.
     pub(crate) fn begin(
-        lingering: &AbandonedLoads,
+        abandoned_loads: &AbandonedLoads,
         key: Key,
         stops: bool,
         work: impl Future<Output = Result<T, PredictError>> + Send + 'static,
@@ -100,7 +100,7 @@ impl<T: Send + 'static> Work<T> {
         Self {
             task: Some(tokio::spawn(work)),
             stops,
-            lingering: lingering.clone(),
+            abandoned_loads: abandoned_loads.clone(),
             key,
         }
     }
@@ -128,7 +128,7 @@ impl<T: Send + 'static> Drop for Work<T> {
         if self.stops || task.is_finished() {
             return task.abort();
         }
-        let shared = self.lingering.0.clone();
+        let shared = self.abandoned_loads.0.clone();
         *shared.loads.lock().entry(self.key.clone()).or_insert(0) += 1;
         let lingers = AbandonedLoadGuard(shared, self.key.clone());
         tracing::warn!(model = %self.key.0, version = %self.key.1, "a load was given up and goes on");
@@ -148,33 +148,36 @@ mod tests {
 
     #[tokio::test]
     async fn given_up_work_is_counted_until_it_ends_and_refused_beyond_a_bound() {
-        let lingering = AbandonedLoads::default();
+        let abandoned_loads = AbandonedLoads::default();
         let key = |version| (ModelName::new("m").unwrap(), ModelVersion(version));
         let (release, released) = watch::channel(false);
         let begin = |version, stops| {
             let mut released = released.clone();
-            Work::<()>::begin(&lingering, key(version), stops, async move {
+            Work::<()>::begin(&abandoned_loads, key(version), stops, async move {
                 let _ = released.wait_for(|released| *released).await;
                 Ok(())
             })
         };
         drop(begin(0, true));
-        assert_eq!(lingering.count(), 0, "it was ended");
+        assert_eq!(abandoned_loads.count(), 0, "it was ended");
         for version in 1..=8 {
-            assert!(lingering.check().is_ok());
+            assert!(abandoned_loads.check().is_ok());
             drop(begin(version, false));
         }
-        assert_eq!(lingering.count(), 8);
-        assert_eq!(lingering.check().unwrap_err().code, ErrorCode::Unavailable);
-        lingering.until_gone(&key(9)).await;
+        assert_eq!(abandoned_loads.count(), 8);
+        assert_eq!(
+            abandoned_loads.check().unwrap_err().code,
+            ErrorCode::Unavailable
+        );
+        abandoned_loads.until_gone(&key(9)).await;
 
         release.send(true).unwrap();
-        lingering.until_gone(&key(1)).await;
-        let mut ended = lingering.ended();
-        while lingering.count() != 0 {
+        abandoned_loads.until_gone(&key(1)).await;
+        let mut ended = abandoned_loads.ended();
+        while abandoned_loads.count() != 0 {
             ended.changed().await.unwrap();
         }
-        assert!(lingering.check().is_ok());
+        assert!(abandoned_loads.check().is_ok());
         assert!(begin(1, false).done().await.is_ok());
     }
 }

@@ -15,9 +15,9 @@ use super::event::AnswerIndex;
 use super::merge::Merge;
 use super::model::ModelFiles;
 use super::options::Options;
+use super::output_assembler::spelled;
 use super::prompt;
 use super::prompt::Prompt;
-use super::telling::spelled;
 use volley_chat_template::CancelFlag;
 use volley_tokens::text::Decode;
 

@@ -16,7 +16,7 @@ use volley_types::{
 };
 
 use super::{AttemptPlan, ReplicaAnswer};
-use crate::refusal;
+use crate::errors;
 
 /// Workers that one stream may lose and still go on. A request that ends the worker it runs on
 /// ends no more of them than this and one.
@@ -124,7 +124,7 @@ impl Course {
         if self.ledger.note(batch) || self.lost.is_empty() {
             Ok(())
         } else {
-            Err(refusal::torn())
+            Err(errors::torn())
         }
     }
 

@@ -54,26 +54,26 @@ impl Replica {
     /// anything of this exchange has come. It is looked at twice, so that a coordinator that was
     /// itself held up hears first what has come meanwhile. A worker that shuts down ends its
     /// heartbeats by itself, and is not judged.
-    pub(super) async fn given_up(&self, heard: &LivenessWatch) {
+    pub(super) async fn given_up(&self, watch: &LivenessWatch) {
         let shared = &self.coordinator.0;
         let mut news = shared.news.subscribe();
         let mut before = WorkerSignal::Speaks;
         loop {
-            let look = self.look(heard, Instant::now());
-            if look == WorkerSignal::Speaks {
+            let signal = self.signal(watch, Instant::now());
+            if signal == WorkerSignal::Speaks {
                 if news.changed().await.is_err() {
                     return std::future::pending().await;
                 }
-            } else if look == WorkerSignal::Silent && before == WorkerSignal::Silent {
+            } else if signal == WorkerSignal::Silent && before == WorkerSignal::Silent {
                 return;
             } else {
                 tokio::time::sleep(shared.config.liveness.tick).await;
             }
-            before = look;
+            before = signal;
         }
     }
 
-    fn look(&self, heard: &LivenessWatch, now: Instant) -> WorkerSignal {
+    fn signal(&self, watch: &LivenessWatch, now: Instant) -> WorkerSignal {
         let shared = &self.coordinator.0;
         let live = shared.live.read();
         let silence = match live.get(&self.candidate.worker) {
@@ -85,7 +85,7 @@ impl Replica {
             }
             Some(worker) => LiveWorkers::silence(worker, now),
         };
-        if shared.config.liveness.dead_after <= silence.min(heard.silence(now)) {
+        if shared.config.liveness.dead_after <= silence.min(watch.silence(now)) {
             WorkerSignal::Silent
         } else {
             WorkerSignal::Fades

@@ -6,10 +6,10 @@ use std::time::Instant;
 use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
 use crate::Worker;
-use crate::ledger::{Reservation, Shortage};
+use crate::backend_slot::{self, BackendLease, BackendSlot, Lookup};
 use crate::load;
+use crate::memory_budget::{Reservation, Shortage};
 use crate::replica::Replica;
-use crate::seat::{self, BackendLease, BackendSlot, Lookup};
 
 /// What there is of room now.
 enum ReserveOutcome {
@@ -24,16 +24,16 @@ impl Worker {
     ///
     /// # Errors
     /// `Overloaded` when there would be none even then.
-    pub(crate) async fn room(
+    pub(crate) async fn reserve_or_evict(
         &self,
         bytes: u64,
         overcommit: bool,
     ) -> Result<Reservation, PredictError> {
-        let (mut freed, mut idle) = (self.0.ledger.freed(), self.0.ledger.idle());
+        let (mut freed, mut idle) = (self.0.budget.freed(), self.0.budget.idle());
         loop {
             freed.mark_unchanged();
             idle.mark_unchanged();
-            let again = match self.room_now(bytes, overcommit) {
+            let again = match self.reserve_now(bytes, overcommit) {
                 ReserveOutcome::Reserved(reservation) => return Ok(reservation),
                 ReserveOutcome::Later(shortage, _) if shortage.is_final() => {
                     return Err(shortage.error());
@@ -54,9 +54,9 @@ impl Worker {
         }
     }
 
-    /// What [`room`](Self::room) waits for, in the words of a failed load.
+    /// What [`reserve_or_evict`](Self::reserve_or_evict) waits for, in the words of a failed load.
     pub(crate) fn shortage(&self, bytes: u64, overcommit: bool) -> PredictError {
-        match self.room_now(bytes, overcommit) {
+        match self.reserve_now(bytes, overcommit) {
             ReserveOutcome::Later(shortage, _) => shortage.error(),
             ReserveOutcome::Reserved(_) => {
                 let message = "the room for the model came too late; it is tried again";
@@ -66,32 +66,32 @@ impl Worker {
     }
 
     /// One look. Nobody else takes the room that is made here.
-    fn room_now(&self, bytes: u64, overcommit: bool) -> ReserveOutcome {
+    fn reserve_now(&self, bytes: u64, overcommit: bool) -> ReserveOutcome {
         let _alone = self.0.making_room.lock();
-        let shortage = match self.0.ledger.reserve(bytes, !overcommit) {
+        let shortage = match self.0.budget.reserve(bytes, !overcommit) {
             Ok(reservation) => return ReserveOutcome::Reserved(reservation),
             Err(shortage) if shortage.is_final() => return ReserveOutcome::Later(shortage, None),
             Err(shortage) => shortage,
         };
         let replicas = self.0.replicas.read().clone();
         let idle = replicas.iter().filter_map(|replica| {
-            let seat = replica.seat()?;
-            Some((replica, seat.idle()?, seat))
+            let slot = replica.slot()?;
+            Some((replica, slot.idle()?, slot))
         });
         let idle: Vec<_> = idle.collect();
         let states: Vec<_> = idle.iter().map(|(_, idle, _)| *idle).collect();
-        let chosen = match seat::choose(&states, shortage.missing(), Instant::now()) {
+        let chosen = match backend_slot::choose(&states, shortage.missing(), Instant::now()) {
             Ok(chosen) => chosen,
             Err(again) => return ReserveOutcome::Later(shortage, again),
         };
         for index in chosen {
-            let (replica, _, seat) = &idle[index];
-            if let Some(held) = seat.take() {
+            let (replica, _, slot) = &idle[index];
+            if let Some(held) = slot.take() {
                 drop(held);
                 self.evicted(replica);
             }
         }
-        match self.0.ledger.reserve(bytes, !overcommit) {
+        match self.0.budget.reserve(bytes, !overcommit) {
             Ok(reservation) => ReserveOutcome::Reserved(reservation),
             // Somebody came to use what was idle a moment ago.
             Err(shortage) => ReserveOutcome::Later(shortage, Some(Instant::now())),
@@ -113,16 +113,16 @@ impl Worker {
     ///
     /// # Errors
     /// `Unavailable` when it cannot be loaded any more.
-    pub(crate) async fn enter(
+    pub(crate) async fn acquire(
         &self,
-        seat: &Arc<BackendSlot>,
+        slot: &Arc<BackendSlot>,
     ) -> Result<BackendLease, PredictError> {
         loop {
-            let mut outcome = match seat.look() {
-                Lookup::Here(guest) => return Ok(guest),
-                Lookup::Coming(outcome) => outcome,
-                Lookup::Away(outcome) => {
-                    self.spawn(self.clone().bring_back(seat.clone()));
+            let mut outcome = match slot.lookup() {
+                Lookup::Ready(guest) => return Ok(guest),
+                Lookup::Loading(outcome) => outcome,
+                Lookup::MustLoad(outcome) => {
+                    self.spawn(self.clone().reload(slot.clone()));
                     outcome
                 }
             };
@@ -146,27 +146,29 @@ impl Worker {
 
     /// Loads what was unloaded to make room. Where that fails the replica has failed, and is
     /// tried again as any other.
-    pub(crate) async fn bring_back(self, seat: Arc<BackendSlot>) {
+    pub(crate) async fn reload(self, slot: Arc<BackendSlot>) {
         let replica = self.0.replicas.read().iter().find_map(|replica| {
-            let same = replica.seat().is_some_and(|held| Arc::ptr_eq(&held, &seat));
+            let same = replica.slot().is_some_and(|held| Arc::ptr_eq(&held, &slot));
             same.then(|| replica.clone())
         });
         let Some(replica) = replica else {
             let message = "the model is not wanted on this worker any more";
-            return seat.settle(Err(PredictError::new(ErrorCode::Unavailable, message)));
+            return slot.complete_load(Err(PredictError::new(ErrorCode::Unavailable, message)));
         };
         let model = &replica.assignment.model;
         let room = async {
             // What was thrown away meanwhile is fetched again, outside the limit on loading.
             let loader = self.loader(&replica.assignment)?;
             let hold = load::prepare(&loader, &replica).await?;
-            let memory = self.room(seat.bytes(), seat.overcommit()).await?;
+            let memory = self
+                .reserve_or_evict(slot.bytes(), slot.overcommit())
+                .await?;
             Ok((hold, memory, self.0.loads.acquire().await))
         };
         let room = tokio::select! {
             biased;
             // A model that must stay is loaded whether anybody waits or not.
-            () = seat.forsaken(), if seat.overcommit() => return,
+            () = slot.no_waiters(), if slot.overcommit() => return,
             room = room => room,
         };
         let loaded = match room {
@@ -178,14 +180,14 @@ impl Worker {
                 self.0.metrics.reloaded(model);
                 self.watch(&replica, held.backend.lost());
                 tracing::info!(%model, version = %replica.assignment.spec.version, "replica loaded again");
-                seat.settle(Ok(held));
-                self.tell();
+                slot.complete_load(Ok(held));
+                self.notify_change();
             }
             Err(error) => {
                 tracing::warn!(%model, error = error.chain(), "replica not loaded again");
                 replica.failed(error.message.clone());
-                seat.settle(Err(error.clone()));
-                self.tell();
+                slot.complete_load(Err(error.clone()));
+                self.notify_change();
                 self.spawn(self.clone().load(replica, Some(error)));
             }
         }
@@ -196,11 +198,11 @@ impl Worker {
         let wanted = self.0.overcommit.lock().clone();
         for replica in self.0.replicas.read().iter() {
             let overcommit = wanted.contains(&replica.assignment.model);
-            let Some(seat) = replica.seat() else { continue };
-            if seat.set_overcommit(overcommit)
-                && let Lookup::Away(_) = seat.look()
+            let Some(slot) = replica.slot() else { continue };
+            if slot.set_overcommit(overcommit)
+                && let Lookup::MustLoad(_) = slot.lookup()
             {
-                self.spawn(self.clone().bring_back(seat));
+                self.spawn(self.clone().reload(slot));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What stories of coordinators are made of: how they begin, and what goes wrong.
 
 use super::operator::Change;
-use crate::store::disk::platter::Fault;
+use crate::store::disk::faulty_disk::Fault;
 
 /// How a story begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Act {
             49..=51 => Self::Change(Change::Replace(one)),
             52 | 53 => Self::Change(Change::Lose(one)),
             54 | 55 => Self::Change(Change::Wipe(one)),
-            _ => Self::Change(Change::HandOver(one)),
+            _ => Self::Change(Change::TransferLeadership(one)),
         }
     }
 }

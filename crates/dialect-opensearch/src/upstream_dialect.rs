@@ -58,7 +58,7 @@ impl UpstreamDialect {
     }
 
     /// Adds the answer in this form to `map`.
-    pub(crate) fn tell(self, choice: &Choice, map: &mut Value) {
+    pub(crate) fn write_into(self, choice: &Choice, map: &mut Value) {
         let usage = choice.usage.unwrap_or_default();
         match self {
             Self::OpenAi => {
@@ -188,7 +188,7 @@ mod tests {
             ..Choice::default()
         };
         let mut map = json!({ "response": "I look.", "usage": { "total_tokens": 5 } });
-        form.tell(&choice, &mut map);
+        form.write_into(&choice, &mut map);
         assert_eq!(map["response"], "I look.", "Volley's own stays");
         map
     }

@@ -16,7 +16,7 @@ use volley_types::PredictError;
 use volley_types::registry::Assignment;
 
 use crate::message::{self, ChildCommand, LoadReport};
-use crate::trial;
+use crate::warmup;
 
 /// Longer than the worker's own patience with those who do not read, which then has the word.
 const STALL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -103,7 +103,7 @@ async fn load(
     assignment: &Assignment,
 ) -> Result<Arc<dyn Backend>, PredictError> {
     let backend = loader.load(assignment).await?;
-    trial::run(&*backend, assignment).await?;
+    warmup::run(&*backend, assignment).await?;
     Ok(backend)
 }
 

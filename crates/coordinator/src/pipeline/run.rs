@@ -20,8 +20,8 @@ use volley_types::{ChunkStream, PredictError, Task, Usage};
 use super::call::{self, PipelineRequest};
 use super::expression::{self, Scope};
 use super::table::{DomainRows, Table, pick};
-use super::typed::{QUESTION, TEXT, is_messages};
-use super::{of_step, pure, said, tensor};
+use super::typecheck::{QUESTION, TEXT, is_messages};
+use super::{local_steps, of_step, tensor, text_columns};
 
 /// What steps have given, by their places.
 pub(super) type StepOutputs = BTreeMap<usize, Arc<Table>>;
@@ -49,13 +49,16 @@ impl PipelineRun {
         let rows = DomainRows::root(batch.num_rows());
         let fields = run.typed.signature.input.fields().iter();
         let columns = fields.map(|field| {
-            let column = batch.column_by_name(field.name()).map(said::plain);
+            let column = batch.column_by_name(field.name()).map(text_columns::plain);
             let column = column.unwrap_or_else(|| new_null_array(field.data_type(), rows.len));
             (field.name().clone(), column)
         });
         let mut columns: BTreeMap<_, _> = columns.collect();
         if run.spec.task == Task::Generate {
-            columns.insert(QUESTION.to_owned(), said::questions(&columns, rows.len));
+            columns.insert(
+                QUESTION.to_owned(),
+                text_columns::questions(&columns, rows.len),
+            );
         }
         Self {
             usage: Mutex::new(vec![Usage::default(); rows.len]),
@@ -118,7 +121,7 @@ impl PipelineRun {
             return Ok(over.iter().map(all).collect());
         }
         let branches: Vec<_> = over.iter().map(AsRef::as_ref).collect();
-        let owners = pure::owners(&self.root.rows, &branches);
+        let owners = local_steps::owners(&self.root.rows, &branches);
         let owners = owners.map_err(|error| of_step(output, error))?;
         let mut kept = vec![Vec::new(); over.len()];
         for (branch, row) in owners {
@@ -274,13 +277,13 @@ impl PipelineRun {
             }
             StepKind::Branch(Branch::Otherwise(steps)) => {
                 let branches = self.tables(steps, given)?;
-                let places = pure::rest(&rows, &branches);
+                let places = local_steps::rest(&rows, &branches);
                 Ok(Table::of(below(places), none()))
             }
             StepKind::Merge(steps) => self.merge(place, &rows, &self.tables(steps, given)?),
             StepKind::TopK { k, by } => {
                 let scores = self.column(by, &rows, given)?;
-                let places = pure::top_k(&rows, &scores, *k as usize)?;
+                let places = local_steps::top_k(&rows, &scores, *k as usize)?;
                 Ok(Table::of(below(places), none()))
             }
             StepKind::Similarity {
@@ -290,7 +293,7 @@ impl PipelineRun {
             } => {
                 let left = self.column(left, &rows, given)?;
                 let right = self.column(right, &rows, given)?;
-                Ok(one(column, pure::cosines(&left, &right)?))
+                Ok(one(column, local_steps::cosines(&left, &right)?))
             }
             StepKind::Compute {
                 expression,
@@ -323,12 +326,12 @@ impl PipelineRun {
         branches: &[&Table],
     ) -> Result<Table, PredictError> {
         let of: Vec<_> = branches.iter().map(|branch| branch.rows.as_ref()).collect();
-        let owners = pure::owners(rows, &of)?;
+        let owners = local_steps::owners(rows, &of)?;
         let columns = self.run.typed.gives[place].keys().map(|name| {
             let columns = branches.iter().map(|branch| branch.columns.get(name));
             let columns = columns.collect::<Option<Vec<_>>>();
             let columns = columns.ok_or_else(|| lost(name))?;
-            Ok((name.clone(), pure::merge(&columns, &owners)?))
+            Ok((name.clone(), local_steps::merge(&columns, &owners)?))
         });
         let columns: BTreeMap<_, _> = columns.collect::<Result<_, PredictError>>()?;
         Ok(Table::of(rows.clone(), columns))
@@ -346,12 +349,12 @@ impl PipelineRun {
         list: &ColumnRef,
         rows: &DomainRows,
         given: &StepOutputs,
-    ) -> Result<pure::Elements, PredictError> {
+    ) -> Result<local_steps::Elements, PredictError> {
         if list.is_parameter() {
             let value = self.run.parameters.get(&list.column);
-            return pure::explode_parameter(&list.column, value, rows.len);
+            return local_steps::explode_parameter(&list.column, value, rows.len);
         }
-        pure::explode_column(&self.column(list, rows, given)?)
+        local_steps::explode_column(&self.column(list, rows, given)?)
     }
 
     /// A text for each row of the request, of all rows that belong to it, and of what is known
@@ -416,7 +419,7 @@ impl PipelineRun {
         declared: &Field,
     ) -> Result<ArrayRef, PredictError> {
         if *column.data_type() == DataType::Utf8 && is_messages(declared.data_type()) {
-            return Ok(said::messages(&column));
+            return Ok(text_columns::messages(&column));
         }
         match self.run.typed.field(&self.run.spec, from) {
             Some(field) if tensor::adapts(field, declared) => {
@@ -466,7 +469,11 @@ impl PipelineRun {
     /// The rows of the answer; a text is a generation of one chunk.
     fn rows(&self, table: &Table) -> Result<RecordBatch, PredictError> {
         if self.run.spec.task == Task::Generate {
-            let texts = table.columns.get(TEXT).map(pure::texts).unwrap_or_default();
+            let texts = table
+                .columns
+                .get(TEXT)
+                .map(local_steps::texts)
+                .unwrap_or_default();
             let usage = (0..).zip(&texts).map(|(row, _)| self.usage(row)).collect();
             return Ok(call::chunks(texts, usage));
         }

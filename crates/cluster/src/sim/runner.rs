@@ -19,7 +19,7 @@ use volley_types::NodeId;
 use super::history::Outcome;
 use super::net::address;
 use super::operator::{Change, Operator};
-use super::story::{Act, Beginning};
+use super::scenario::{Act, Beginning};
 use super::users::Users;
 use super::world::{Coordinators, Running};
 
@@ -191,7 +191,7 @@ impl World for Consensus {
     }
 
     async fn perform(&mut self, act: Act) -> Result<(), String> {
-        self.world.tell(format_args!("{act:?}"));
+        self.world.log(format_args!("{act:?}"));
         let (world, net) = (&self.world, self.world.net());
         let all: Vec<u64> = world.asked(|asked| asked.iter().copied().collect());
         match act {

@@ -2,7 +2,7 @@
 //! call of a request that waits long for its first.
 
 mod continuation;
-mod silence;
+mod liveness;
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -19,10 +19,10 @@ use volley_types::{
     PredictRequest, Signature, Task, WorkerId,
 };
 
-use self::silence::LivenessWatch;
+use self::liveness::LivenessWatch;
 use crate::live::{Candidate, ReplicaCall};
 use crate::route::{self, RoutingHints, affinity};
-use crate::{Coordinator, refusal};
+use crate::{Coordinator, errors};
 
 /// What a request's model reference stands for now.
 pub(crate) struct Target {
@@ -75,7 +75,7 @@ impl ReplicaAnswer {
                     // First, so that what has come is read.
                     biased;
                     item = rest.next() => item,
-                    () = &mut given_up => Some(Err(refusal::silent_worker())),
+                    () = &mut given_up => Some(Err(errors::silent_worker())),
                 };
                 heard.again();
                 match item {
@@ -125,7 +125,7 @@ impl Replica {
         let begun = tokio::select! {
             biased;
             begun = begun => begun,
-            () = self.given_up(&heard) => Err(refusal::silent_worker()),
+            () = self.given_up(&heard) => Err(errors::silent_worker()),
         };
         match begun {
             Ok((first, rest)) => {
@@ -145,13 +145,13 @@ impl Replica {
     }
 
     fn ended(&self, call: &mut ReplicaCall, error: &PredictError) {
-        if was_refused(error) && self.coordinator.may_sleep(&self.model) {
+        if was_refused(error) && self.coordinator.may_scale_to_zero(&self.model) {
             // Sooner than its next report: who comes after this one need not be refused too.
             let live = &self.coordinator.0.live;
             let mut live = live.write();
             if live.refused(&self.model, &self.candidate, Instant::now()) {
                 drop(live);
-                self.coordinator.tell();
+                self.coordinator.notify_change();
             }
         }
         if !is_fault(error) {
@@ -210,7 +210,7 @@ pub(crate) struct AttemptPlan {
     tells_tokens: bool,
     last_error: Option<PredictError>,
     /// How often it may still wait for the model to come back from nothing.
-    wakes: usize,
+    activations: usize,
     /// Until when, once it has begun to.
     wakes_until: Option<Deadline>,
 }
@@ -237,7 +237,7 @@ impl Coordinator {
             left: if held { 1 } else { self.0.config.max_tries },
             tells_tokens: target.draws(),
             last_error: None,
-            wakes: MAX_WAKES,
+            activations: MAX_WAKES,
             wakes_until: None,
             model: target.model.clone(),
             version: target.version,
@@ -262,28 +262,28 @@ impl AttemptPlan {
                 return Err(error.unwrap_or_else(|| {
                     let live = self.coordinator.0.live.read();
                     let failure = live.failure(&self.model, self.version);
-                    refusal::no_replica(&self.model, failure.as_deref())
+                    errors::no_replica(&self.model, failure.as_deref())
                 }));
             }
-            self.wake().await?;
+            self.activate().await?;
         }
     }
 
     /// Whether the request may wait for its model to come back from nothing.
     fn may_wake(&self) -> bool {
-        0 < self.wakes && self.coordinator.may_sleep(&self.model)
+        0 < self.activations && self.coordinator.may_scale_to_zero(&self.model)
     }
 
     /// Waits until the model is back, and begins anew with its replicas.
-    async fn wake(&mut self) -> Result<(), PredictError> {
-        self.wakes -= 1;
+    async fn activate(&mut self) -> Result<(), PredictError> {
+        self.activations -= 1;
         let timeout = self.coordinator.0.config.wake_timeout;
         let until = *self
             .wakes_until
             .get_or_insert_with(|| Deadline::after(Instant::now(), timeout));
-        let woken = self.coordinator.wake(&self.model, None);
-        let woken = tokio::time::timeout_at(until.instant().into(), woken).await;
-        woken.unwrap_or_else(|_| Err(refusal::not_woken(&self.model)))?;
+        let activated = self.coordinator.activate(&self.model, None);
+        let activated = tokio::time::timeout_at(until.instant().into(), activated).await;
+        activated.unwrap_or_else(|_| Err(errors::not_woken(&self.model)))?;
         self.left = self.coordinator.0.config.max_tries;
         self.renew(&[]);
         Ok(())

@@ -53,7 +53,7 @@ impl Cluster {
     }
 
     /// Asks everybody again and again.
-    pub(crate) async fn ask_for_reports(self, publish: watch::Sender<Reports>) {
+    pub(crate) async fn poll_peers(self, publish: watch::Sender<Reports>) {
         let started = Instant::now();
         loop {
             let reports = tokio::select! {

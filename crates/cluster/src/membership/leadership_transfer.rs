@@ -30,13 +30,13 @@ impl Cluster {
     /// without a leader or when nobody could take over; then the old leader goes on.
     pub async fn hand_over(&self, to: Option<NodeId>) -> Result<NodeId, PredictError> {
         if self.is_leader() {
-            return self.hand_over_here(to).await;
+            return self.transfer_leadership_here(to).await;
         }
-        let request = wire::HandOverRequest {
+        let request = wire::TransferLeadershipRequest {
             node_id: to.map_or(0, |node| node.0),
             forwarded: true,
         };
-        let ask = |mut leader: Leader| async move { leader.hand_over(request).await };
+        let ask = |mut leader: Leader| async move { leader.transfer_leadership(request).await };
         let reply = self.through_leader(ask).await?;
         Ok(NodeId(reply.node_id))
     }
@@ -48,7 +48,7 @@ impl Cluster {
         if !self.is_leader() || self.other_voters().is_empty() {
             return;
         }
-        match self.hand_over_here(None).await {
+        match self.transfer_leadership_here(None).await {
             Ok(leader) => tracing::info!(leader = %leader, "leadership handed over"),
             Err(error) => tracing::warn!(
                 error = error.chain(),
@@ -57,7 +57,10 @@ impl Cluster {
         }
     }
 
-    pub(crate) async fn hand_over_here(&self, to: Option<NodeId>) -> Result<NodeId, PredictError> {
+    pub(crate) async fn transfer_leadership_here(
+        &self,
+        to: Option<NodeId>,
+    ) -> Result<NodeId, PredictError> {
         if !self.is_leader() {
             return Err(no_leader());
         }
@@ -85,7 +88,7 @@ impl Cluster {
             let message = format!("coordinator {to} is drained; undrain it first");
             return Err(PredictError::new(ErrorCode::Conflict, message));
         }
-        let _one = self.0.hand_over.lock().await;
+        let _one = self.0.transfer.lock().await;
         // Whatever happens, this node leads as before unless somebody else was elected.
         let _pause = Pause::begin(self);
         let matched = self.matched();
@@ -95,7 +98,7 @@ impl Cluster {
         };
         chosen.sort_by_key(|node| std::cmp::Reverse(matched.get(node).copied().flatten()));
         for node in chosen {
-            if self.catch_up(node).await && self.ask_to_take_over(node).await {
+            if self.catch_up(node).await && self.ask_to_lead(node).await {
                 return Ok(node);
             }
         }
@@ -107,7 +110,7 @@ impl Cluster {
     }
 
     /// Stands for election, when the leader of `term` asks for it.
-    pub(crate) async fn take_over_here(&self, term: u64) -> Result<(), PredictError> {
+    pub(crate) async fn lead_now(&self, term: u64) -> Result<(), PredictError> {
         let current = self.0.raft.metrics().borrow().current_term;
         let own = self.0.config.node_id;
         let drained = self.0.registry.borrow().drains_coordinator(own);
@@ -123,7 +126,7 @@ impl Cluster {
 
     /// Waits until `node` has the whole log. Nothing is added to it meanwhile.
     async fn catch_up(&self, node: NodeId) -> bool {
-        let by = Instant::now() + self.0.config.timing.hand_over();
+        let by = Instant::now() + self.0.config.timing.leadership_transfer();
         loop {
             let last = self.0.raft.metrics().borrow().last_log_index;
             if self.matched().get(&node).copied().flatten() == last {
@@ -136,11 +139,11 @@ impl Cluster {
         }
     }
 
-    async fn ask_to_take_over(&self, node: NodeId) -> bool {
+    async fn ask_to_lead(&self, node: NodeId) -> bool {
         let Some(address) = self.other_voters().remove(&node) else {
             return false;
         };
-        let by = Instant::now() + self.0.config.timing.hand_over();
+        let by = Instant::now() + self.0.config.timing.leadership_transfer();
         let peer = tokio::time::timeout_at(by, self.peer(&address)).await;
         let Ok(Some(channel)) = peer else {
             return false;
@@ -149,10 +152,10 @@ impl Cluster {
         self.0.raft.runtime_config().heartbeat(false);
         tokio::time::sleep(self.lease() + MARGIN).await;
         let term = self.0.raft.metrics().borrow().current_term;
-        let request = wire::TakeOverRequest { term };
+        let request = wire::TimeoutNowRequest { term };
         let mut client = membership_client(channel);
-        let asked = client.take_over(request);
-        let by = Instant::now() + self.0.config.timing.hand_over();
+        let asked = client.timeout_now(request);
+        let by = Instant::now() + self.0.config.timing.leadership_transfer();
         if !matches!(tokio::time::timeout_at(by, asked).await, Ok(Ok(_))) {
             self.0.raft.runtime_config().heartbeat(true);
             return false;

@@ -31,11 +31,11 @@ struct WatchState<S> {
 /// Something that may be ended from beside.
 trait Abort: Send + Sync {
     /// Ends it where it is due. False where it is ended already.
-    fn cut(&self, now: Instant, stall: Duration) -> bool;
+    fn abort(&self, now: Instant, stall: Duration) -> bool;
 }
 
 impl<S: Send> Abort for Mutex<WatchState<S>> {
-    fn cut(&self, now: Instant, stall: Duration) -> bool {
+    fn abort(&self, now: Instant, stall: Duration) -> bool {
         // Whoever holds the lock is asking for more.
         let Some(mut watched) = self.try_lock() else {
             return true;
@@ -106,15 +106,15 @@ impl StreamWatchdog {
         let mut tick = tokio::time::interval(TICK.min(stall).max(Duration::from_millis(1)));
         loop {
             tick.tick().await;
-            self.cut(Instant::now(), stall);
+            self.abort(Instant::now(), stall);
         }
     }
 
-    fn cut(&self, now: Instant, stall: Duration) {
+    fn abort(&self, now: Instant, stall: Duration) {
         let all = std::mem::take(&mut *self.0.lock());
         let live = |weak: &Weak<dyn Abort>| {
             let watched = weak.upgrade();
-            watched.is_some_and(|watched| watched.cut(now, stall))
+            watched.is_some_and(|watched| watched.abort(now, stall))
         };
         let mut live: Vec<_> = all.into_iter().filter(live).collect();
         self.0.lock().append(&mut live);
@@ -156,31 +156,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_what_is_not_read_is_ended_and_its_reader_is_told() {
-        let overseer = StreamWatchdog::default();
+        let watchdog = StreamWatchdog::default();
         let id = RequestId::random;
-        let mut unread = overseer.watch(chunks(), id(), None);
-        let mut waited_for = overseer.watch(stream::pending(), id(), Some(Instant::now()));
-        let mut read = overseer.watch(chunks(), id(), None);
-        let mut late = overseer.watch(chunks(), id(), Some(Instant::now() + STALL / 2));
+        let mut unread = watchdog.watch(chunks(), id(), None);
+        let mut waited_for = watchdog.watch(stream::pending(), id(), Some(Instant::now()));
+        let mut read = watchdog.watch(chunks(), id(), None);
+        let mut late = watchdog.watch(chunks(), id(), Some(Instant::now() + STALL / 2));
         for stream in [&mut unread, &mut late] {
             stream.next().await.unwrap().unwrap();
         }
         assert!(futures::poll!(waited_for.next()).is_pending());
         tokio::time::advance(STALL / 2).await;
         read.next().await.unwrap().unwrap();
-        overseer.cut(Instant::now(), STALL);
+        watchdog.abort(Instant::now(), STALL);
         let code = |item: Option<BatchResult>| item.unwrap().unwrap_err().code;
         assert_eq!(code(late.next().await), ErrorCode::DeadlineExceeded);
         tokio::time::advance(STALL / 2).await;
-        overseer.cut(Instant::now(), STALL);
+        watchdog.abort(Instant::now(), STALL);
         assert_eq!(code(unread.next().await), ErrorCode::Cancelled);
         assert!(unread.next().await.is_none());
         assert!(read.next().await.unwrap().is_ok());
         assert!(futures::poll!(waited_for.next()).is_pending());
         drop((read, waited_for));
-        overseer.cut(Instant::now(), STALL);
+        watchdog.abort(Instant::now(), STALL);
         assert!(
-            overseer.0.lock().is_empty(),
+            watchdog.0.lock().is_empty(),
             "nothing is kept of what is gone"
         );
     }

@@ -135,7 +135,7 @@ impl MemoryBudget {
     }
 
     /// A model that may be unloaded is not used any more.
-    pub(crate) fn ring_idle(&self) {
+    pub(crate) fn notify_idle(&self) {
         self.0.idle.send_replace(());
     }
 }
