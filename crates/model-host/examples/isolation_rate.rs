@@ -61,7 +61,7 @@ async fn main() -> anyhow::Result<()> {
         path.canonicalize()
             .with_context(|| format!("no model at {}", path.display()))
     };
-    let places = Places::new()?;
+    let places = Loaders::new()?;
     let mut out = std::io::stdout();
     writeln!(
         out,
@@ -135,7 +135,7 @@ impl Kind {
 }
 
 /// The two ways to load a model.
-struct Places {
+struct Loaders {
     here: OnnxLoader,
     beside: HostedLoader,
 }
@@ -151,7 +151,7 @@ struct Turn {
     cpu: f64,
 }
 
-impl Places {
+impl Loaders {
     fn new() -> anyhow::Result<Self> {
         let library = Runtime::locate(None)?;
         let onnx = OnnxConfig {

@@ -20,7 +20,7 @@ use volley_flight::client::{Access, FlightClient, FlightClientConfig};
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
 use volley_sql::output::{OutputFormat, write};
-use volley_sql::{Cluster, ClusterConfig, session};
+use volley_sql::{ClusterConfig, SqlCluster, session};
 use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
 use volley_types::signature::with_labels;
 use volley_types::{
@@ -175,7 +175,7 @@ impl Story {
             rows_per_call: 2,
             ..ClusterConfig::default()
         };
-        let cluster = Cluster::connect(client, config).await.unwrap();
+        let cluster = SqlCluster::connect(client, config).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(
             folder.path().join("books.csv"),

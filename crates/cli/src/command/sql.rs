@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use volley_flight::client::{Access, FlightClient, FlightClientConfig};
 use volley_sql::output::{self, OutputFormat};
-use volley_sql::{Cluster, ClusterConfig, session};
+use volley_sql::{ClusterConfig, SqlCluster, session};
 
 use crate::args::{Sql, SqlFormat};
 
@@ -20,7 +20,7 @@ pub(crate) async fn run(
         rows_per_call: sql.rows_per_call,
         call_timeout: sql.call_timeout.into(),
     };
-    let cluster = Cluster::connect(client, config)
+    let cluster = SqlCluster::connect(client, config)
         .await
         .map_err(|error| anyhow::anyhow!("{}", error.message))
         .context("asking the coordinator for its models (see --flight)")?;

@@ -316,7 +316,7 @@ impl fmt::Debug for Way {
 
 impl Lines for Way {
     fn lazy(&self, address: &str) -> Result<Line, tonic::transport::Error> {
-        Ok(BoxCloneSyncService::new(Calls {
+        Ok(BoxCloneSyncService::new(SimChannel {
             net: self.net.clone(),
             from: self.from.clone(),
             to: address.to_owned(),
@@ -339,13 +339,13 @@ impl Lines for Way {
 }
 
 #[derive(Clone)]
-struct Calls {
+struct SimChannel {
     net: Net,
     from: Life,
     to: String,
 }
 
-impl Service<Request<Body>> for Calls {
+impl Service<Request<Body>> for SimChannel {
     type Response = Response<Body>;
     type Error = Status;
     type Future = BoxFuture<'static, Answer>;

@@ -19,7 +19,7 @@ use volley_types::NodeId;
 use super::history::Outcome;
 use super::net::address;
 use super::operator::{Change, Operator};
-use super::scenario::{Act, Beginning};
+use super::scenario::{Act, InitialState};
 use super::users::Users;
 use super::world::{Coordinators, Running};
 
@@ -110,7 +110,7 @@ pub(super) struct Consensus {
 }
 
 impl World for Consensus {
-    type Setting = Beginning;
+    type Setting = InitialState;
     type Act = Act;
     type Summary = Summary;
     type Trace = Trace;
@@ -119,15 +119,15 @@ impl World for Consensus {
     const PAUSES_MS: [u64; 3] = [300, 1_500, 6_000];
     const BEGINS_MS: u64 = 0;
 
-    fn setting(random: &mut fastrand::Rng) -> Beginning {
-        Beginning::draw(random)
+    fn setting(random: &mut fastrand::Rng) -> InitialState {
+        InitialState::draw(random)
     }
 
     fn act(random: &mut fastrand::Rng) -> Act {
         Act::draw(random)
     }
 
-    fn describe(setting: &Beginning) -> String {
+    fn describe(setting: &InitialState) -> String {
         let (first, every) = (setting.first, setting.snapshot_every);
         format!(", coordinators 1 to {first}, snapshots of {every}")
     }

@@ -5,14 +5,14 @@ use crate::store::disk::faulty_disk::Fault;
 
 /// How a story begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Beginning {
+pub(super) struct InitialState {
     /// How many coordinators there are.
     pub(super) first: u64,
     /// Entries between two snapshots.
     pub(super) snapshot_every: u64,
 }
 
-impl Beginning {
+impl InitialState {
     pub(super) fn draw(random: &mut fastrand::Rng) -> Self {
         Self {
             first: [1, 3, 3, 3, 5, 5][random.usize(..6)],

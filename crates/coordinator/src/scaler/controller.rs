@@ -151,7 +151,7 @@ mod tests {
     };
 
     /// A model whose replicas have ten places each and load within two seconds.
-    struct Bed {
+    struct ScaledModel {
         controller: Controller,
         start: Instant,
         second: u64,
@@ -161,7 +161,7 @@ mod tests {
         changes: u32,
     }
 
-    impl Bed {
+    impl ScaledModel {
         fn new(replicas: u32) -> Self {
             Self {
                 controller: Controller::new(),
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn it_follows_the_load_up_at_once_down_slowly_and_to_nothing_when_idle() {
-        let mut bed = Bed::new(1);
+        let mut bed = ScaledModel::new(1);
         bed.run(30, |_| 38);
         assert_eq!(bed.replicas, 8);
         bed.run(30, |_| 9);
@@ -224,7 +224,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_steady_load_comes_to_rest_and_stays_within_the_bounds(demand in 1_u64..200, first in 1_u32..9) {
-            let mut bed = Bed::new(first);
+            let mut bed = ScaledModel::new(first);
             bed.run(400, |_| demand);
             let (changes, replicas) = (bed.changes, bed.replicas);
             prop_assert!((1..=8).contains(&replicas));
@@ -239,7 +239,7 @@ mod tests {
             high in 20_u64..39,
             period in 2_u64..40,
         ) {
-            let mut bed = Bed::new(1);
+            let mut bed = ScaledModel::new(1);
             bed.run(600, |second| if second % period < period / 2 { low } else { high });
             prop_assert!(bed.changes <= 6, "{} changes", bed.changes);
         }

@@ -148,7 +148,7 @@ fn a_run_is_alone_while_nothing_else_runs_or_waits() {
 
 /// A batcher with a window, and threads of it that sleep: each tells its number for every run
 /// that it takes, and another when it ends.
-fn asleep(window: Duration, threads: usize) -> (Arc<Batcher>, mpsc::Sender<Job>, Told) {
+fn asleep(window: Duration, threads: usize) -> (Arc<Batcher>, mpsc::Sender<Job>, Wakeups) {
     let (sender, queue) = mpsc::channel(8);
     let batcher = Arc::new(Batcher::new(queue, 8, window, BUDGET, threads));
     let (told, hears) = std::sync::mpsc::channel();
@@ -169,7 +169,7 @@ fn asleep(window: Duration, threads: usize) -> (Arc<Batcher>, mpsc::Sender<Job>,
     (batcher, sender, hears)
 }
 
-type Told = std::sync::mpsc::Receiver<(usize, usize)>;
+type Wakeups = std::sync::mpsc::Receiver<(usize, usize)>;
 
 #[test]
 fn a_job_wakes_the_thread_that_fell_asleep_last_and_no_other() {

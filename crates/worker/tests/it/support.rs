@@ -92,7 +92,7 @@ impl Coordinator {
             open: AtomicUsize::new(0),
             stop: CancellationToken::new(),
         });
-        let service = WorkerServiceServer::new(Door(desk.clone()));
+        let service = WorkerServiceServer::new(DeskService(desk.clone()));
         let stop = desk.stop.clone();
         let server = tokio::spawn(async move {
             tonic::transport::Server::builder()
@@ -153,7 +153,7 @@ impl Coordinator {
     }
 }
 
-struct Door(Arc<Desk>);
+struct DeskService(Arc<Desk>);
 
 struct Open(Arc<Desk>);
 
@@ -164,7 +164,7 @@ impl Drop for Open {
 }
 
 #[tonic::async_trait]
-impl WorkerService for Door {
+impl WorkerService for DeskService {
     type HeartbeatStream = Pin<Box<dyn Stream<Item = Result<wire::Assignments, Status>> + Send>>;
 
     async fn heartbeat(

@@ -41,7 +41,7 @@ pub struct Node {
 
 /// The cluster.
 #[derive(Debug)]
-pub struct Bed {
+pub struct TestBed {
     /// Coordinators, then workers.
     pub nodes: Vec<Node>,
     /// The way to the last worker.
@@ -51,7 +51,7 @@ pub struct Bed {
     _network: Network,
 }
 
-impl Bed {
+impl TestBed {
     /// Makes the hosts, writes the files into `folder`, and starts the binary `volley` on each.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for TestBed {
     fn drop(&mut self) {
         for node in &mut self.nodes {
             if let Some(disk) = &node.disk {
