@@ -17,12 +17,12 @@ pub(crate) async fn join(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let (node, address) = newcomer(&body)?;
-    let joined = caller.control.join(node, address).await?;
+    let joined = caller.cluster.membership.join(node, address).await?;
     Ok(Json(json!({ "coordinators": members(&joined) })))
 }
 
 pub(crate) async fn leave(caller: Caller, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
-    let left = caller.control.leave(node_id(&id)?).await?;
+    let left = caller.cluster.membership.leave(node_id(&id)?).await?;
     Ok(Json(json!({ "coordinators": members(&left) })))
 }
 
@@ -33,7 +33,8 @@ pub(crate) async fn replace(
 ) -> Result<Json<Value>, ApiError> {
     let (node, address) = newcomer(&body)?;
     let replaced = caller
-        .control
+        .cluster
+        .membership
         .replace(node_id(&old)?, node, address)
         .await?;
     Ok(Json(json!({ "coordinators": members(&replaced) })))
@@ -44,12 +45,12 @@ pub(crate) async fn hand_over(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let to = body.count("to")?.map(NodeId);
-    let leader = caller.control.hand_over(to).await?;
+    let leader = caller.cluster.membership.transfer_leadership(to).await?;
     Ok(Json(json!({ "leader": leader.0 })))
 }
 
 pub(crate) async fn backup(caller: Caller) -> Result<Response, ApiError> {
-    let backup = caller.control.backup().await?;
+    let backup = caller.cluster.membership.backup().await?;
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream"),
         (header::CACHE_CONTROL, "no-store"),

@@ -29,7 +29,7 @@ impl ExpectedRevision {
 }
 
 pub(crate) async fn list(caller: Caller) -> Json<Value> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let aliases = registry.aliases.values();
     let aliases: Vec<_> = aliases.map(|entry| render(&caller, entry)).collect();
     Json(json!({ "aliases": aliases }))
@@ -74,7 +74,7 @@ pub(crate) async fn delete(
         name: name.clone(),
         expected: at.expected(),
     };
-    caller.control.write(delete).await?;
+    caller.cluster.registry.write(delete).await?;
     Ok(Json(json!({ "_id": name.as_str(), "result": "deleted" })))
 }
 
@@ -85,12 +85,12 @@ async fn put(
 ) -> Result<Value, PredictError> {
     let name = alias.name.clone();
     let write = RegistryCommand::PutAlias { alias, expected };
-    caller.control.write(write).await?;
+    caller.cluster.registry.write(write).await?;
     find(caller, &name)
 }
 
 fn find(caller: &Caller, name: &ModelName) -> Result<Value, PredictError> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let entry = registry.aliases.get(name);
     let entry = entry.ok_or_else(|| {
         PredictError::new(ErrorCode::NotFound, format!("no alias '{name}' exists"))
@@ -164,7 +164,7 @@ fn render(caller: &Caller, entry: &AliasEntry) -> Value {
         let percent = f64::from(mirror.permille) / 10.0;
         json!({ "model": mirror.model.to_string(), "percent": percent })
     });
-    let status = caller.control.model_status(&alias.name);
+    let status = caller.cluster.view.model_status(&alias.name);
     json!({
         "name": alias.name.as_str(),
         "targets": targets,

@@ -23,7 +23,7 @@ pub(crate) async fn drain(
     };
     let node = find(&caller, &id, body.text("kind")?)?;
     let command = RegistryCommand::Drain(node.clone(), Drain { force });
-    caller.control.write(command).await?;
+    caller.cluster.registry.write(command).await?;
     Ok(Json(answer(&caller, &node)))
 }
 
@@ -34,12 +34,12 @@ pub(crate) async fn undrain(
 ) -> Result<Json<Value>, ApiError> {
     let node = find(&caller, &id, body.text("kind")?)?;
     let command = RegistryCommand::Undrain(node.clone());
-    caller.control.write(command).await?;
+    caller.cluster.registry.write(command).await?;
     Ok(Json(answer(&caller, &node)))
 }
 
 fn answer(caller: &Caller, node: &NodeIdentity) -> Value {
-    let status = caller.control.status();
+    let status = caller.cluster.view.status();
     let drain = status.drains.iter().find(|drain| drain.node == *node);
     let (kind, id) = names(node);
     drain.map_or_else(
@@ -100,11 +100,11 @@ fn find(caller: &Caller, id: &str, kind: Option<&str>) -> Result<NodeIdentity, P
 }
 
 fn is_known(caller: &Caller, node: &NodeIdentity) -> bool {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     if registry.drains.contains_key(node) {
         return true;
     }
-    let status = caller.control.status();
+    let status = caller.cluster.view.status();
     match node {
         NodeIdentity::Coordinator(id) => {
             let mut members = status.raft.members.iter();

@@ -44,14 +44,15 @@ pub(crate) async fn create(
     let (id, text) = KeyText::create()?;
     let key = read(&body, id, &text, now_ms())?;
     caller
-        .control
+        .cluster
+        .registry
         .write(RegistryCommand::CreateKey(key.clone()))
         .await?;
     Ok(secret(StatusCode::CREATED, &key, &text))
 }
 
 pub(crate) async fn list(caller: Caller) -> Json<Value> {
-    let (registry, now) = (caller.control.registry(), now_ms());
+    let (registry, now) = (caller.cluster.registry.state(), now_ms());
     let keys: Vec<_> = registry.keys.values().map(|key| render(key, now)).collect();
     Json(json!({ "keys": keys }))
 }
@@ -77,7 +78,7 @@ pub(crate) async fn rotate(
         hash: text.hash(),
         previous_until_ms,
     };
-    caller.control.write(rotate).await?;
+    caller.cluster.registry.write(rotate).await?;
     let rotated = ApiKey {
         previous: (previous_until_ms != 0).then_some((key.hash, previous_until_ms)),
         ..key
@@ -99,7 +100,8 @@ pub(crate) async fn limits(
     let key = find(&caller, id)?;
     let id = key.id.clone();
     caller
-        .control
+        .cluster
+        .registry
         .write(RegistryCommand::LimitKey { id, quota })
         .await?;
     Ok(Json(render(&ApiKey { quota, ..key }, now_ms())))
@@ -111,7 +113,8 @@ pub(crate) async fn revoke(
 ) -> Result<Json<Value>, ApiError> {
     let id = KeyId::new(id)?;
     caller
-        .control
+        .cluster
+        .registry
         .write(RegistryCommand::RevokeKey(id.clone()))
         .await?;
     Ok(Json(json!({ "id": id.as_str(), "result": "revoked" })))
@@ -119,7 +122,7 @@ pub(crate) async fn revoke(
 
 fn find(caller: &Caller, id: String) -> Result<ApiKey, PredictError> {
     let id = KeyId::new(id)?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     registry
         .keys
         .get(&id)

@@ -18,7 +18,7 @@ pub(crate) async fn about(caller: Caller) -> Json<Value> {
     Json(json!({
         "name": "volley",
         "version": env!("CARGO_PKG_VERSION"),
-        "node": caller.control.status().raft.id.0,
+        "node": caller.cluster.view.status().raft.id.0,
         "links": {
             "status": "/_volley/status",
             "models": "/_plugins/_ml/models/_search",
@@ -33,7 +33,7 @@ pub async fn live() -> Json<Value> {
 }
 
 pub(crate) async fn ready(caller: Caller) -> Response {
-    readiness(caller.control.ready())
+    readiness(caller.cluster.view.ready())
 }
 
 /// Readiness as a response: 200, or 503.
@@ -68,7 +68,7 @@ pub fn open_metrics(text: String) -> Response {
 
 /// How many workers the cluster could use, for an external autoscaler.
 pub(crate) async fn scale(caller: Caller) -> Json<Value> {
-    let scale = caller.control.status().scale;
+    let scale = caller.cluster.view.status().scale;
     Json(json!({
         "workers": scale.workers,
         "workers_wanted": scale.workers_wanted,
@@ -79,10 +79,10 @@ pub(crate) async fn scale(caller: Caller) -> Json<Value> {
 }
 
 pub(crate) async fn status(caller: Caller) -> Json<Value> {
-    let status = caller.control.status();
-    let registry = caller.control.registry();
+    let status = caller.cluster.view.status();
+    let registry = caller.cluster.registry.state();
     let models = registry.models.keys().filter_map(|name| {
-        let model = caller.control.model_status(name)?;
+        let model = caller.cluster.view.model_status(name)?;
         let ready = model
             .replicas
             .iter()

@@ -18,11 +18,11 @@ use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::{Path, Query};
 
 pub(crate) async fn list(caller: Caller) -> Json<Value> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let pipelines = registry.pipelines.values();
     let pipelines: Vec<_> = pipelines
         .map(|entry| {
-            let status = caller.control.model_status(&entry.spec.name);
+            let status = caller.cluster.view.model_status(&entry.spec.name);
             render::entry(entry, status.as_ref())
         })
         .collect();
@@ -68,7 +68,7 @@ pub(crate) async fn delete(
         name: name.clone(),
         expected: at.expected(),
     };
-    caller.control.write(delete).await?;
+    caller.cluster.registry.write(delete).await?;
     Ok(Json(json!({ "_id": name.as_str(), "result": "deleted" })))
 }
 
@@ -100,17 +100,17 @@ async fn put(
     let name = pipeline.name.clone();
     let pipeline = Arc::new(pipeline);
     let write = RegistryCommand::PutPipeline { pipeline, expected };
-    caller.control.write(write).await?;
+    caller.cluster.registry.write(write).await?;
     find(caller, &name)
 }
 
 fn find(caller: &Caller, name: &ModelName) -> Result<Value, PredictError> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let entry = registry.pipelines.get(name);
     let entry = entry.ok_or_else(|| {
         PredictError::new(ErrorCode::NotFound, format!("no pipeline '{name}' exists"))
     })?;
-    let status = caller.control.model_status(name);
+    let status = caller.cluster.view.model_status(name);
     Ok(render::entry(entry, status.as_ref()))
 }
 

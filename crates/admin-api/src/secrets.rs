@@ -26,12 +26,12 @@ pub(crate) async fn put(
         name: name.clone(),
         sealed: sealed.clone(),
     };
-    caller.control.write(command).await?;
+    caller.cluster.registry.write(command).await?;
     Ok(Json(render(&name, &sealed)))
 }
 
 pub(crate) async fn list(caller: Caller) -> Json<Value> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let secrets = registry.secrets.iter();
     let secrets: Vec<_> = secrets.map(|(name, sealed)| render(name, sealed)).collect();
     Json(json!({ "secrets": secrets }))
@@ -43,7 +43,8 @@ pub(crate) async fn delete(
 ) -> Result<Json<Value>, ApiError> {
     let name = SecretName::new(name)?;
     caller
-        .control
+        .cluster
+        .registry
         .write(RegistryCommand::DeleteSecret(name.clone()))
         .await?;
     Ok(Json(json!({ "name": name.as_str(), "result": "deleted" })))
@@ -57,7 +58,7 @@ pub(crate) async fn rewrap(
 ) -> Result<Json<Value>, ApiError> {
     body.only("a rotation", &[])?;
     let keys = caller.gate.master_keys()?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let (mut done, mut failed) = (0, Vec::new());
     for (name, before) in registry.secrets.iter() {
         match keys.rewrap(name, before) {
@@ -68,7 +69,7 @@ pub(crate) async fn rewrap(
                     before: before.clone(),
                     after,
                 };
-                match caller.control.write(command).await {
+                match caller.cluster.registry.write(command).await {
                     Ok(_) => done += 1,
                     Err(error) => failed.push(failure(name, &error)),
                 }

@@ -74,7 +74,7 @@ impl Predict for RemoteModel {
         let (servers, clients) = (self.servers.clone(), self.clients.clone());
         let (deadline, config) = (request.deadline, self.config.clone());
         let traceparent = request.trace.to_string();
-        let input = request.input;
+        let input = request.input.into_inner();
         let batches = try_stream! {
             refuse_count(&mut given)?;
             let choices = take_choices(&mut given, &defaults)?;

@@ -89,8 +89,8 @@ impl Backend for RemoteRows {
 
 #[async_trait]
 impl Predict for RemoteRows {
-    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        self.signature.check_input(&request.input.schema())?;
+    async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        self.signature.check(&mut request.input)?;
         let (given, dialect) = (request.parameters, request.dialect);
         for name in OF_TOKENS {
             if given.boolean(name)?.unwrap_or(false) {
@@ -111,7 +111,7 @@ impl Predict for RemoteRows {
         });
         let (servers, signature) = (self.servers.clone(), self.signature.clone());
         let batches = try_stream! {
-            let mut input = request.input.into_stream();
+            let mut input = request.input.into_inner().into_stream();
             while let Some(rows) = input.try_next().await? {
                 let groups = groups(&rows, signature.task, servers.step())?;
                 let asked = groups.into_iter().map(|group| ask(&servers, &call, group));

@@ -188,7 +188,7 @@ impl Predict for FakeBackend {
         self.tally.begun.fetch_add(1, Ordering::Relaxed);
         let mut watch = Watch(self.tally.clone(), false);
         let batches = try_stream! {
-            items::collect(request.input).await?;
+            items::collect(request.input.into_inner()).await?;
             tokio::time::sleep(script.first_delay).await;
             for index in 0..=script.chunks {
                 if let Some((after, code)) = script.fail_after && after == index {

@@ -68,7 +68,7 @@ impl Predict for TextBackend {
         let delay = Duration::from_millis(delay_ms);
         let counted = parameters.boolean(COUNT_TOKENS)?.unwrap_or(false);
         let batches = try_stream! {
-            let items = items::collect(request.input).await?;
+            let items = items::collect(request.input.into_inner()).await?;
             let mut usage = Usage::default();
             let mut sequence = 0;
             if counted {

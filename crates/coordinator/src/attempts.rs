@@ -15,7 +15,7 @@ use futures::{Stream, StreamExt};
 use volley_types::chunk::ChunkStream;
 use volley_types::signature::ModelMetadata;
 use volley_types::{
-    Deadline, ErrorCode, ErrorOrigin, ErrorReason, ModelName, ModelVersion, PredictError,
+    Deadline, ErrorCode, ErrorOrigin, ErrorReason, ModelName, ModelRef, ModelVersion, PredictError,
     PredictRequest, Signature, Task, WorkerId,
 };
 
@@ -25,6 +25,7 @@ use crate::route::{self, RoutingHints, affinity};
 use crate::{Coordinator, errors};
 
 /// What a request's model reference stands for now.
+#[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) model: ModelName,
     pub(crate) version: ModelVersion,
@@ -34,6 +35,11 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// Whether it is what `model` stands for.
+    pub(crate) fn serves(&self, model: &ModelRef) -> bool {
+        self.model == model.name && model.version.is_none_or(|version| version == self.version)
+    }
+
     /// Whether its replicas draw the tokens of generations themselves.
     pub(crate) fn draws(&self) -> bool {
         self.signature.task == Task::Generate && self.keeps_prefixes

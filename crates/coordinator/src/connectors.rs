@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use volley_types::control::Liveness;
 use volley_types::registry::ConnectorSpec;
-use volley_types::{CheckConnector, ConnectorCheck, Control, ErrorCode};
+use volley_types::{CheckConnector, ConnectorCheck, ErrorCode, Registry};
 
 use crate::{Coordinator, status};
 
@@ -30,7 +30,7 @@ impl Coordinator {
         let Some(ask) = self.0.ask_worker.get() else {
             return Vec::new();
         };
-        let connector = self.registry().with_secrets(connector);
+        let connector = self.state().with_secrets(connector);
         let now = std::time::Instant::now();
         let workers = status::workers(&self.0.live.read(), now);
         let alive = workers

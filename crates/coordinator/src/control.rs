@@ -1,4 +1,4 @@
-//! [`Control`] for the edges: the registry, writes, membership and status.
+//! [`Registry`], [`ClusterView`] and [`Membership`] for the edges.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -9,15 +9,17 @@ use volley_types::control::{ClusterStatus, ModelStatus};
 use volley_types::registry::{
     ConnectorSpec, CoordinatorMember, RegistryCommand, RegistryReply, RegistryState,
 };
-use volley_types::{ConnectorCheck, Control, ModelName, NodeId, PredictError};
+use volley_types::{
+    ClusterView, ConnectorCheck, Membership, ModelName, NodeId, PredictError, Registry,
+};
 
 use crate::drain::{self, Coordinators};
 use crate::scaler::signal::signal;
 use crate::{Coordinator, status};
 
 #[async_trait]
-impl Control for Coordinator {
-    fn registry(&self) -> Arc<RegistryState> {
+impl Registry for Coordinator {
+    fn state(&self) -> Arc<RegistryState> {
         self.0.cluster.registry().borrow().clone()
     }
 
@@ -38,9 +40,11 @@ impl Control for Coordinator {
     ) -> Result<Vec<ConnectorCheck>, PredictError> {
         Ok(self.ask_of_connector(connector, test).await)
     }
+}
 
+impl ClusterView for Coordinator {
     fn model_status(&self, model: &ModelName) -> Option<ModelStatus> {
-        let registry = self.registry();
+        let registry = self.state();
         if let Some(alias) = registry.aliases.get(model) {
             return Some(self.alias_status(&registry, &alias.spec));
         }
@@ -52,7 +56,7 @@ impl Control for Coordinator {
     }
 
     fn status(&self) -> ClusterStatus {
-        let registry = self.registry();
+        let registry = self.state();
         let (raft, reports) = (
             self.0.cluster.raft().borrow().clone(),
             self.0.cluster.reports(),
@@ -79,6 +83,13 @@ impl Control for Coordinator {
         }
     }
 
+    fn ready(&self) -> bool {
+        self.invites() && self.0.cluster.healthy()
+    }
+}
+
+#[async_trait]
+impl Membership for Coordinator {
     async fn join(
         &self,
         node: NodeId,
@@ -100,7 +111,7 @@ impl Control for Coordinator {
         self.0.cluster.replace(old, node, address).await
     }
 
-    async fn hand_over(&self, to: Option<NodeId>) -> Result<NodeId, PredictError> {
+    async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<NodeId, PredictError> {
         self.0.cluster.hand_over(to).await
     }
 
@@ -108,12 +119,8 @@ impl Control for Coordinator {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now_ms = since.map_or(0, |since| since.as_millis());
         Ok(backup::encode(
-            &self.registry(),
+            &self.state(),
             u64::try_from(now_ms).unwrap_or(u64::MAX),
         ))
-    }
-
-    fn ready(&self) -> bool {
-        self.invites() && self.0.cluster.healthy()
     }
 }

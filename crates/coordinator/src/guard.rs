@@ -1,61 +1,105 @@
-//! What holds for every stream that leaves the coordinator, whichever replica it comes from:
-//! it keeps its deadline, and a generation ends in its last row or in an error.
+//! The checks on every stream that leaves the coordinator, whichever replica it comes from: it
+//! keeps its deadline, a generation ends in its last row or in an error, and the metrics count it.
 
-use async_stream::stream;
-use futures::{Stream, StreamExt, pin_mut};
-use volley_types::chunk::{BatchResult as Item, ends_generation};
-use volley_types::{Deadline, Task};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use futures::{Stream, StreamExt};
+use tokio::time::{Sleep, sleep_until};
+use volley_telemetry::StreamRecord;
+use volley_types::chunk::{BatchResult, ends_generation};
+use volley_types::{Deadline, RequestId, Task};
 
 use crate::errors;
 
-/// Ends `batches` with `DeadlineExceeded` once the deadline has passed. The work is dropped
-/// before the error is given.
-pub(crate) fn deadline(
-    deadline: Option<Deadline>,
-    batches: impl Stream<Item = Item> + Send,
-) -> impl Stream<Item = Item> + Send {
-    stream! {
-        {
-            pin_mut!(batches);
-            let expiry = async {
-                match deadline {
-                    Some(deadline) => tokio::time::sleep_until(deadline.instant().into()).await,
-                    None => std::future::pending().await,
-                }
-            };
-            pin_mut!(expiry);
-            loop {
-                let item = tokio::select! {
-                    biased;
-                    item = batches.next() => item,
-                    () = &mut expiry => break,
-                };
-                match item {
-                    Some(item) => yield item,
-                    None => return,
-                }
-            }
+/// A stream of batches with the checks of this module, in one layer.
+///
+/// Dropping it drops the work behind it. The work is also dropped before an error is returned.
+pub(crate) struct GuardedStream<S> {
+    /// `None` once the stream has ended.
+    batches: Option<S>,
+    record: StreamRecord,
+    request: RequestId,
+    deadline: Option<(Deadline, Pin<Box<Sleep>>)>,
+    /// The end of `batches` is the end of the answer.
+    complete: bool,
+}
+
+impl<S> GuardedStream<S> {
+    /// `batches` of `request`, counted in `record`.
+    pub(crate) fn new(batches: S, record: StreamRecord, request: RequestId) -> Self {
+        Self {
+            batches: Some(batches),
+            record,
+            request,
+            deadline: None,
+            complete: true,
         }
-        yield Err(errors::too_late());
+    }
+
+    /// The same, which ends with `DeadlineExceeded` at the deadline.
+    pub(crate) fn with_deadline(mut self, deadline: Option<Deadline>) -> Self {
+        self.deadline = deadline.map(|it| (it, Box::pin(sleep_until(it.instant().into()))));
+        self
+    }
+
+    /// The same for the answer of a model with this task. A generation that ends without a last row ends with an
+    /// error, so that no caller takes a part of an answer for the whole one.
+    pub(crate) fn with_task(mut self, task: Task) -> Self {
+        self.complete = task != Task::Generate;
+        self
+    }
+
+    /// `item`, or the error that takes its place.
+    fn check(&mut self, item: Option<BatchResult>) -> Option<BatchResult> {
+        match item {
+            Some(Ok(batch)) => {
+                self.complete |= ends_generation(&batch);
+                Some(Ok(batch))
+            }
+            None if !self.complete => Some(Err(errors::silent_end())),
+            item => item,
+        }
     }
 }
 
-/// Turns a generation's end without a last row into an error, so that no caller takes a cut
-/// answer for a whole one.
-pub(crate) fn require_terminal_row(
-    task: Task,
-    batches: impl Stream<Item = Item> + Send,
-) -> impl Stream<Item = Item> + Send {
-    stream! {
-        let mut complete = task != Task::Generate;
-        pin_mut!(batches);
-        while let Some(item) = batches.next().await {
-            complete |= item.as_ref().map_or(true, ends_generation);
-            yield item;
+impl<S: Stream<Item = BatchResult> + Unpin> GuardedStream<S> {
+    /// The next item, or the error of the deadline. A stream that never pauses ends in time too.
+    fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<BatchResult>> {
+        let Some(batches) = &mut self.batches else {
+            return Poll::Ready(None);
+        };
+        let polled = batches.poll_next_unpin(cx);
+        let Some((deadline, timer)) = &mut self.deadline else {
+            return polled;
+        };
+        let is_late = match &polled {
+            Poll::Ready(Some(Ok(_))) => deadline.remaining(Instant::now()).is_zero(),
+            Poll::Ready(_) => false,
+            Poll::Pending => timer.as_mut().poll(cx).is_ready(),
+        };
+        match is_late {
+            true => Poll::Ready(Some(Err(errors::too_late()))),
+            false => polled,
         }
-        if !complete {
-            yield Err(errors::silent_end());
+    }
+}
+
+impl<S: Stream<Item = BatchResult> + Unpin> Stream for GuardedStream<S> {
+    type Item = BatchResult;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<BatchResult>> {
+        if self.batches.is_none() {
+            return Poll::Ready(None);
         }
+        let item = std::task::ready!(self.poll_item(cx));
+        let item = self.check(item);
+        if !matches!(item, Some(Ok(_))) {
+            self.batches = None;
+        }
+        let this = &mut *self;
+        Poll::Ready(this.record.observe(item, &this.request, Instant::now()))
     }
 }
 
@@ -65,7 +109,8 @@ mod tests {
 
     use arrow_array::RecordBatch;
     use futures::stream;
-    use volley_types::{ErrorCode, GenerationChunk, GenerationChunks};
+    use volley_telemetry::Metrics;
+    use volley_types::{ErrorCode, GenerationChunk, GenerationChunks, ModelName};
 
     use super::*;
 
@@ -76,7 +121,13 @@ mod tests {
         })
     }
 
-    async fn codes(items: impl Stream<Item = Item>) -> Vec<Option<ErrorCode>> {
+    fn guarded<S>(batches: S) -> GuardedStream<S> {
+        let (metrics, model) = (Metrics::new(), ModelName::new("m").unwrap());
+        let record = StreamRecord::begin(&metrics, &model, Instant::now());
+        GuardedStream::new(batches, record, RequestId::random())
+    }
+
+    async fn codes(items: impl Stream<Item = BatchResult>) -> Vec<Option<ErrorCode>> {
         items
             .map(|item| item.err().map(|error| error.code))
             .collect()
@@ -85,14 +136,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_generation_without_its_last_row_ends_in_an_error() {
-        let cut = require_terminal_row(Task::Generate, stream::iter([Ok(row(false))]));
+        let cut = guarded(stream::iter([Ok(row(false))])).with_task(Task::Generate);
         assert_eq!(codes(cut).await, [None, Some(ErrorCode::Internal)]);
-        let whole = require_terminal_row(
-            Task::Generate,
-            stream::iter([Ok(row(false)), Ok(row(true))]),
-        );
+        let rows = stream::iter([Ok(row(false)), Ok(row(true))]);
+        let whole = guarded(rows).with_task(Task::Generate);
         assert_eq!(codes(whole).await, [None, None]);
-        let empty = require_terminal_row(Task::Tensors, stream::iter([]));
+        let empty = guarded(stream::iter([])).with_task(Task::Tensors);
         assert_eq!(codes(empty).await, []);
     }
 
@@ -106,7 +155,7 @@ mod tests {
         }
         let dropped = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         let work = Work(dropped.clone());
-        let stalled = stream! {
+        let stalled = async_stream::stream! {
             let _work = work;
             yield Ok(row(false));
             std::future::pending::<()>().await;
@@ -115,7 +164,7 @@ mod tests {
             tokio::time::Instant::now().into_std(),
             Duration::from_secs(5),
         );
-        let ended = codes(super::deadline(Some(by), stalled)).await;
+        let ended = codes(guarded(Box::pin(stalled)).with_deadline(Some(by))).await;
         assert_eq!(ended, [None, Some(ErrorCode::DeadlineExceeded)]);
         assert!(dropped.load(std::sync::atomic::Ordering::SeqCst));
     }

@@ -24,7 +24,7 @@ use arrow_array::RecordBatch;
 use async_stream::try_stream;
 use futures::stream::select_all;
 use futures::{Stream, StreamExt, TryStreamExt};
-use volley_telemetry::{StreamRecord, with_metrics};
+use volley_telemetry::StreamRecord;
 use volley_types::control::ModelStatus;
 use volley_types::registry::{
     Branch, ModelState, PipelineSpec, PipelineStep, RegistryState, Shape, StepKind,
@@ -38,8 +38,9 @@ use volley_types::{
 use self::call::{CallHead, PipelineRequest};
 use self::run::{Output, PipelineRun};
 use self::typecheck::TypedPipeline;
+use crate::Coordinator;
+use crate::guard::GuardedStream;
 use crate::stream_limiter::StreamPermit;
-use crate::{Coordinator, guard};
 
 /// Rows of one wave.
 const WAVE_ROWS: usize = 64;
@@ -136,10 +137,14 @@ impl Coordinator {
         self.check_fits(registry, &request.model, &typed.signature)?;
         request.input = typed.signature.conform(request.input)?;
         let head = CallHead::of(&request);
-        let (deadline, task, schema) =
-            (request.deadline, spec.task, typed.signature.output.clone());
+        let (deadline, task, schema) = (
+            request.unkept_deadline(),
+            spec.task,
+            typed.signature.output.clone(),
+        );
         let answered_by = ModelRef::deployed(spec.name.clone());
-        let record = StreamRecord::begin(&self.0.metrics, &spec.name, Instant::now());
+        let record = StreamRecord::begin(&self.0.metrics, &spec.name, Instant::now())
+            .with_deadline(request.deadline);
         let request_id = request.request_id.clone();
         let run = Arc::new(PipelineRequest {
             coordinator: self.clone(),
@@ -149,9 +154,10 @@ impl Coordinator {
             parameters: request.parameters,
             head,
         });
-        let batches = guard::deadline(deadline, answers(run, request.input));
-        let batches = guard::require_terminal_row(task, batches);
-        let batches = with_metrics(record, request_id, batches);
+        let answers = answers(run, request.input.into_inner());
+        let batches = GuardedStream::new(Box::pin(answers), record, request_id)
+            .with_deadline(deadline)
+            .with_task(task);
         let stream = ChunkStream::new(schema, batches).with_answered_by(answered_by);
         Ok(stream.holding(permit))
     }

@@ -12,24 +12,27 @@ use std::time::Instant;
 use async_stream::try_stream;
 use async_trait::async_trait;
 use futures::StreamExt;
-use volley_telemetry::{StreamRecord, with_metrics};
+use volley_telemetry::StreamRecord;
 use volley_types::chunk::ChunkStream;
 use volley_types::registry::{BackendKind, RegistryState, no_versions};
 use volley_types::{
     Continuation, Deadline, ModelName, ModelRef, ModelVersion, Predict, PredictError,
-    PredictRequest, Signature, TenantId,
+    PredictRequest, Resolved, Revision, Signature, TenantId,
 };
 
 use crate::alias::{self, Mirroring, StickinessKeys};
 use crate::attempts::Target;
+use crate::guard::GuardedStream;
 use crate::stream_limiter::StreamPermit;
-use crate::{Coordinator, errors, guard, scaler};
+use crate::{Coordinator, errors, scaler};
 
 #[async_trait]
 impl Predict for Coordinator {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        let (model, keys) = (request.model.clone(), StickinessKeys::of(&request));
-        self.activate_for(&model, keys, request.deadline).await?;
+        if self.lookup_of(&request).is_none() {
+            let (model, keys) = (request.model.clone(), StickinessKeys::of(&request));
+            self.activate_for(&model, keys, request.deadline).await?;
+        }
         // 1. Admit: a free place, or refuse at once.
         let permit = self
             .admit(&request.tenant)
@@ -38,6 +41,10 @@ impl Predict for Coordinator {
     }
 
     async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
+        Ok(Predict::resolve(self, model).await?.signature)
+    }
+
+    async fn resolve(&self, model: &ModelRef) -> Result<Resolved, PredictError> {
         self.started_for(model).await;
         let registry = self.0.cluster.registry().borrow().clone();
         if registry.models.contains_key(&model.name) {
@@ -45,7 +52,17 @@ impl Predict for Coordinator {
         } else if self.name_signature(&registry, model).is_err() {
             self.activate_targets(&registry, model).await?;
         }
-        self.name_signature(&registry, model)
+        if registry.stands_for_others(&model.name) {
+            // Which model serves a request is chosen by what the request sticks by.
+            let signature = self.name_signature(&registry, model)?;
+            return Ok(Resolved::new(model.clone(), signature));
+        }
+        let target = self.lookup(&registry, model)?;
+        let resolved = Resolved::new(model.clone(), target.signature.clone());
+        Ok(resolved.with_target(Lookup {
+            revision: registry.revision,
+            target,
+        }))
     }
 
     async fn models(&self) -> Vec<ModelName> {
@@ -60,6 +77,13 @@ impl Predict for Coordinator {
         names.sort();
         names
     }
+}
+
+/// A model as the coordinator found it.
+struct Lookup {
+    /// The registry's revision then.
+    revision: Revision,
+    target: Target,
 }
 
 impl Coordinator {
@@ -128,7 +152,11 @@ impl Coordinator {
             return self.answer_pipeline(registry, request, &pipeline.spec, permit);
         }
         // 2. Resolve: which version of the model, and whether it takes such columns.
-        let target = self.resolve(registry, &resolved)?;
+        let target = match self.lookup_of(&request) {
+            // A copy for a mirror has the lookup of another model.
+            Some(target) if target.serves(&resolved) => target.clone(),
+            Some(_) | None => self.lookup(registry, &resolved)?,
+        };
         self.check_fits(registry, &request.model, &target.signature)?;
         request.input = target.signature.conform(request.input)?;
         request.model = ModelRef {
@@ -147,14 +175,18 @@ impl Coordinator {
             false => Continuation::default(),
         };
         let record = StreamRecord::begin(&self.0.metrics, &request.model.name, Instant::now())
+            .with_deadline(request.deadline)
             .traced(&request.trace);
         let request_id = request.request_id.clone();
         let (deadline, schema, task) = (
-            request.deadline,
+            request.unkept_deadline(),
             target.signature.answer(&request.parameters),
             target.signature.task,
         );
 
+        // The guard around the stream keeps the deadline of every attempt.
+        request.caller_keeps_deadline = true;
+        request.resolved = None;
         let coordinator = self.clone();
         let batches = try_stream! {
             let mut request = Some(request);
@@ -182,10 +214,9 @@ impl Coordinator {
                 yield batch?;
             }
         };
-        // Each of the streams around it holds what it is given twice.
-        let batches = guard::deadline(deadline, Box::pin(batches));
-        let batches = guard::require_terminal_row(task, Box::pin(batches));
-        let batches = with_metrics(record, request_id, batches);
+        let batches = GuardedStream::new(Box::pin(batches), record, request_id)
+            .with_deadline(deadline)
+            .with_task(task);
         ChunkStream::new(schema, batches).with_answered_by(answered_by)
     }
 
@@ -218,7 +249,7 @@ impl Coordinator {
         match registry.pipelines.get(&name.name) {
             Some(_) if name.version.is_some() => Err(no_versions(&name.name)),
             Some(pipeline) => self.pipeline_signature(registry, &pipeline.spec),
-            None => self.resolve(registry, name).map(|target| target.signature),
+            None => self.lookup(registry, name).map(|target| target.signature),
         }
     }
 
@@ -229,7 +260,14 @@ impl Coordinator {
         self.0.places.acquire(tenant)
     }
 
-    fn resolve(&self, registry: &RegistryState, model: &ModelRef) -> Result<Target, PredictError> {
+    /// The result of the lookup that a request takes along, while the registry is as it was.
+    fn lookup_of<'r>(&self, request: &'r PredictRequest) -> Option<&'r Target> {
+        let lookup = request.resolved.as_ref()?.target::<Lookup>()?;
+        let revision = self.0.cluster.registry().borrow().revision;
+        (lookup.revision == revision).then_some(&lookup.target)
+    }
+
+    fn lookup(&self, registry: &RegistryState, model: &ModelRef) -> Result<Target, PredictError> {
         let entry = registry
             .models
             .get(&model.name)

@@ -92,7 +92,7 @@ async fn begin(
     asked: &MessagesRequest,
     context: &RequestContext,
 ) -> Result<ChunkStream, PredictError> {
-    let signature = caller.control.signature(&asked.model).await?;
+    let signature = caller.cluster.inference.signature(&asked.model).await?;
     if signature.task != Task::Generate {
         return Err(PredictError::invalid(format!(
             "model '{}' has the task '{}', and this route needs '{}'",
@@ -113,7 +113,7 @@ async fn begin(
     if let Some(native) = native {
         native.put(&mut request.parameters)?;
     }
-    caller.control.predict(request).await
+    caller.cluster.inference.predict(request).await
 }
 
 /// A whole message, its blocks in the order in which they were said.

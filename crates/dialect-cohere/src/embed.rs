@@ -64,7 +64,7 @@ async fn embed(
         let rows = rows(&texts, &mut body)?;
         take_rest(&mut body)?;
         let request = requests::request(model, rows, &body, &context)?;
-        let batches = answer::collect(caller.control.predict(request).await?).await?;
+        let batches = answer::collect(caller.cluster.inference.predict(request).await?).await?;
         let (mut vectors, mut tokens) = (Vec::with_capacity(texts.len()), 0);
         for batch in &batches {
             embeddings::vectors(batch, &mut vectors)?;

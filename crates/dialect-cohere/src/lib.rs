@@ -47,7 +47,7 @@ pub(crate) async fn chat(
         return stream(&caller, request, ChatEvents::new(&id), &context).await;
     }
     let whole = async {
-        let chunks = caller.control.predict(request).await?;
+        let chunks = caller.cluster.inference.predict(request).await?;
         let choices = answer::choices(&answer::collect(chunks).await?)?;
         choices.into_iter().next().ok_or_else(sse::silent_end)
     };

@@ -128,7 +128,7 @@ pub(super) async fn answered(
     let rows = RecordBatch::try_from_iter(columns)
         .map_err(|error| PredictError::internal("the request's rows cannot be built", error))?;
     let request = request(chosen.model.clone(), rows, parameters, context)?;
-    answer::collect(caller.control.predict(request).await?).await
+    answer::collect(caller.cluster.inference.predict(request).await?).await
 }
 
 /// What is too long is refused unless `truncate` is true, as at the original; models of other

@@ -111,7 +111,7 @@ pub(super) async fn whole(
     body: Body,
 ) -> Result<Value, PredictError> {
     let asked = read(caller, context, chosen, body, false)?;
-    let batches = answer::collect(caller.control.predict(asked.request).await?).await?;
+    let batches = answer::collect(caller.cluster.inference.predict(asked.request).await?).await?;
     let choice = answer::choices(&batches)?.into_iter().next();
     let choice = choice.ok_or_else(volley_dialect_kit::sse::silent_end)?;
     let text = match asked.options.return_full_text {

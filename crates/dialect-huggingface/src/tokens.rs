@@ -181,7 +181,7 @@ async fn ask(
     parameters: &Map<String, Value>,
 ) -> Result<Vec<RecordBatch>, PredictError> {
     let request = request(chosen.model.clone(), rows, parameters, context)?;
-    answer::collect(caller.control.predict(request).await?).await
+    answer::collect(caller.cluster.inference.predict(request).await?).await
 }
 
 async fn tokenised(

@@ -42,7 +42,7 @@ impl CatalogueEntry {
 
 /// All names, in their order.
 pub async fn all(caller: &Caller) -> Vec<CatalogueEntry> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let models = registry.models.values().map(|entry| {
         let created_ms = newest_ms(entry);
         (entry.name.clone(), created_ms, true)
@@ -59,7 +59,7 @@ pub async fn all(caller: &Caller) -> Vec<CatalogueEntry> {
 
 /// One of them, deployed or not; `None` where nothing has this name.
 pub async fn find(caller: &Caller, name: &ModelName) -> Option<CatalogueEntry> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     if let Some(entry) = registry.models.get(name) {
         return listed(caller, name.clone(), newest_ms(entry), true).await;
     }
@@ -77,7 +77,7 @@ pub async fn only(
     tasks: &[Task],
     what: &str,
 ) -> Result<(ModelRef, Signature), PredictError> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let mut found = Vec::new();
     for name in registry.models.keys() {
         // Signatures of what sleeps are not asked for: that would wake it.
@@ -110,7 +110,7 @@ pub async fn only(
 
 /// Whether a model runs in this cluster, and not at somebody else's.
 pub fn runs_here(caller: &Caller, model: &ModelRef) -> bool {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let Some(entry) = registry.models.get(&model.name) else {
         return false;
     };
@@ -133,7 +133,7 @@ async fn listed(
     created_ms: u64,
     is_model: bool,
 ) -> Option<CatalogueEntry> {
-    let status = caller.control.model_status(&name)?;
+    let status = caller.cluster.view.model_status(&name)?;
     // Of an alias or a pipeline the state is all that is known.
     let ready = match is_model {
         true => status
@@ -147,7 +147,7 @@ async fn listed(
     };
     let reference = ModelRef::deployed(name.clone());
     let signature = match ready {
-        true => caller.control.signature(&reference).await.ok(),
+        true => caller.cluster.inference.signature(&reference).await.ok(),
         false => None,
     };
     Some(CatalogueEntry {
@@ -161,7 +161,7 @@ async fn listed(
 /// Aliases and pipelines as entries of lists of models: those that answer.
 fn named(caller: &Caller, registry: &RegistryState) -> Vec<(ModelName, u64)> {
     let answers = |alias: &ModelName| {
-        let status = caller.control.model_status(alias);
+        let status = caller.cluster.view.model_status(alias);
         status.is_some_and(|status| status.state != ModelState::Undeployed)
     };
     let aliases = registry.aliases.values().map(|entry| {
@@ -203,7 +203,7 @@ pub struct ModelsQuery {
 
 /// What a reference names, where it is deployed.
 pub async fn deployed(caller: &Caller, reference: &ModelRef) -> Option<CatalogueEntry> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     if let Some(entry) = registry.models.get(&reference.name) {
         let deployed = entry.deployment.as_ref()?;
         let meant = reference.version.unwrap_or(deployed.version);

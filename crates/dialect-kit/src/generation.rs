@@ -18,7 +18,7 @@ pub async fn stream(
     context: &RequestContext,
 ) -> Result<Response, ApiError> {
     let begun = async {
-        let mut chunks = caller.control.predict(request).await?;
+        let mut chunks = caller.cluster.inference.predict(request).await?;
         let first = sse::first(&mut chunks).await?;
         GenerationRow::rows(&first)?
             .next()

@@ -9,7 +9,7 @@ use volley_http_edge::edge::Caller;
 
 /// Whether requests are taken, for clients of servers with one model.
 pub async fn health(caller: Caller) -> Response {
-    match caller.control.ready() {
+    match caller.cluster.view.ready() {
         true => Json(json!({ "status": "ok" })).into_response(),
         false => {
             let error = json!({

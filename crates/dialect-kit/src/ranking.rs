@@ -57,7 +57,7 @@ pub async fn ranked(
     let with_documents = take_flag(&mut body, "return_documents")?;
     let rows = rows(&query, &documents)?;
     let request = request(model, rows, &body, context)?;
-    let batches = answer::collect(caller.control.predict(request).await?).await?;
+    let batches = answer::collect(caller.cluster.inference.predict(request).await?).await?;
     let mut ranked = scores(&batches)?;
     if ranked.len() != documents.len() {
         return Err(malformed("another number of scores than of documents"));

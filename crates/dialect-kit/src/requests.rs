@@ -25,7 +25,7 @@ pub async fn model(
     let name = body.required("model")?.to_owned();
     body.remove("model");
     let model = reference(&name)?;
-    let signature = caller.control.signature(&model).await?;
+    let signature = caller.cluster.inference.signature(&model).await?;
     Ok((name, model, signature))
 }
 
@@ -171,7 +171,7 @@ pub async fn choose(
         ));
     }
     let model = reference(&name)?;
-    let signature = caller.control.signature(&model).await?;
+    let signature = caller.cluster.inference.signature(&model).await?;
     if tasks.contains(&signature.task) {
         return Ok(ResolvedModel {
             name,

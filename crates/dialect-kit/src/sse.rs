@@ -19,7 +19,7 @@ use volley_http_edge::axum::body::Body;
 use volley_http_edge::axum::response::Response;
 use volley_types::{ChunkStream, EventPieces, PredictError};
 
-use volley_http_edge::context::{self, RequestContext};
+use volley_http_edge::context::RequestContext;
 
 /// A piece of the body is sent once it has this size, even if more is ready.
 const PIECE_BYTES: usize = 64 << 10;
@@ -67,7 +67,7 @@ pub fn silent_end() -> PredictError {
     PredictError::internal("the answer stopped without its end", "no last row")
 }
 
-/// A response that streams `first` and then the rest of `chunks`, until the deadline; or holds
+/// A response that streams `first` and then the rest of `chunks`, whose deadline the cluster keeps; or holds
 /// them, where the caller has asked for a stream that can be taken up again.
 pub fn response(
     first: RecordBatch,
@@ -78,10 +78,10 @@ pub fn response(
 ) -> Response {
     if let Some(sink) = &context.sink {
         // Comments are for connections; what is kept has events alone.
-        let pieces = pieces(first, chunks, events, None, context.until());
+        let pieces = pieces(first, chunks, events, None);
         return sink.attach(pieces.boxed(), keep_alive, context);
     }
-    let pieces = pieces(first, chunks, events, Some(keep_alive), context.until());
+    let pieces = pieces(first, chunks, events, Some(keep_alive));
     body(pieces.map(Ok::<_, Infallible>), context)
 }
 
@@ -93,7 +93,7 @@ pub fn lines(
     events: impl Events,
     context: &RequestContext,
 ) -> Response {
-    let pieces = pieces(first, chunks, events, None, context.until());
+    let pieces = pieces(first, chunks, events, None);
     let mut response = body(pieces.map(Ok::<_, Infallible>), context);
     let media = HeaderValue::from_static("application/x-ndjson");
     response.headers_mut().insert(header::CONTENT_TYPE, media);
@@ -141,7 +141,6 @@ fn pieces(
     mut chunks: ChunkStream,
     mut events: impl Events,
     keep_alive: Option<Duration>,
-    deadline: Instant,
 ) -> impl Stream<Item = Bytes> + Send {
     stream! {
         let mut item = Some(Ok(first));
@@ -149,8 +148,7 @@ fn pieces(
         let comments = keep_alive.is_some();
         let keep_alive = keep_alive.unwrap_or_default();
         let silence = tokio::time::sleep_until(silent_since + keep_alive);
-        let late = tokio::time::sleep_until(deadline);
-        tokio::pin!(silence, late);
+        tokio::pin!(silence);
         let mut ended = false;
         while !ended {
             let next = match item.take() {
@@ -158,7 +156,6 @@ fn pieces(
                 None => tokio::select! {
                     biased;
                     next = chunks.next() => next,
-                    () = &mut late => Some(Err(context::too_late())),
                     () = &mut silence, if comments => {
                         // The timer is not moved with every event, so it may ring early.
                         if keep_alive <= silent_since.elapsed() {

@@ -55,7 +55,7 @@ pub async fn pipeline(
     config: &Object,
 ) -> Result<PipelineSpec, PredictError> {
     let plan = Plan::read(config)?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let mut steps = Vec::new();
     for (number, step) in plan.steps.iter().enumerate() {
         if step.model != name && !registry.has_name(&step.model) {

@@ -36,11 +36,11 @@ pub(super) struct IndexEntry {
 /// Every version of every model that is deployed, and every model that is not; or those that
 /// answer.
 pub(super) async fn entries(caller: &OipCaller, only_ready: bool) -> Vec<IndexEntry> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let others = registry.aliases.keys().chain(registry.pipelines.keys());
     let mut entries = Vec::new();
     for name in registry.models.keys().chain(others) {
-        let Some(status) = caller.control.model_status(name) else {
+        let Some(status) = caller.cluster.view.model_status(name) else {
             continue;
         };
         let state = match status.state {
@@ -81,7 +81,7 @@ async fn served(caller: &OipCaller, name: &ModelName, status: &ModelStatus) -> V
         return Vec::new();
     }
     let model = ModelRef::deployed(name.clone());
-    let signature = caller.control.signature(&model).await.ok();
+    let signature = caller.cluster.inference.signature(&model).await.ok();
     signature.map_or_else(Vec::new, |signature| ModelMetadata::of(&signature).versions)
 }
 

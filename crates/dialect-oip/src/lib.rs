@@ -100,7 +100,7 @@ impl ResolvedModel {
         let Some(asked) = &named.version else {
             return Self::of(caller, deployed, None).await;
         };
-        if let Some(version) = registered(&caller.control.registry(), &name, asked) {
+        if let Some(version) = registered(&caller.cluster.registry.state(), &name, asked) {
             let model = ModelRef {
                 name: name.clone(),
                 version: Some(version),
@@ -129,7 +129,7 @@ impl ResolvedModel {
         model: ModelRef,
         asked: Option<&str>,
     ) -> Result<Self, PredictError> {
-        let signature = caller.control.signature(&model).await?;
+        let signature = caller.cluster.inference.signature(&model).await?;
         let served = ModelMetadata::of(&signature);
         let inner = match asked {
             None => served.versions.last().cloned(),
@@ -143,7 +143,7 @@ impl ResolvedModel {
                 )
             }
         };
-        let registry = caller.control.registry();
+        let registry = caller.cluster.registry.state();
         let entry = registry.models.get(&model.name);
         let deployment = entry.and_then(|entry| entry.deployment.as_ref());
         let deployed = deployment.map(|deployment| deployment.version);
@@ -188,7 +188,7 @@ impl ResolvedModel {
         caller: &Caller,
         mut request: PredictRequest,
     ) -> Result<ChunkStream, PredictError> {
-        if let Input::Batch(rows) = &request.input
+        if let Input::Batch(rows) = &*request.input
             && rows.num_rows() == 0
             && self.signature.task != Task::Generate
         {
@@ -199,7 +199,12 @@ impl ResolvedModel {
             let version = ParamValue::Text(inner.clone());
             request.parameters.set(SERVED_VERSION, version)?;
         }
-        caller.control.predict(request).await.map_err(absent)
+        caller
+            .cluster
+            .inference
+            .predict(request)
+            .await
+            .map_err(absent)
     }
 
     /// The name of the version that answers.
@@ -211,7 +216,7 @@ impl ResolvedModel {
         let by = by.and_then(|model| Some((&model.name, model.version?)));
         by.map_or_else(
             || self.version.clone(),
-            |(name, version)| label(&caller.control.registry(), name, version),
+            |(name, version)| label(&caller.cluster.registry.state(), name, version),
         )
     }
 }

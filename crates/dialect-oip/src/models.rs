@@ -38,7 +38,7 @@ pub(crate) async fn live() -> Json<Value> {
 }
 
 pub(crate) async fn ready(caller: Caller) -> Response {
-    readiness(caller.control.ready())
+    readiness(caller.cluster.view.ready())
 }
 
 fn readiness(ready: bool) -> Response {

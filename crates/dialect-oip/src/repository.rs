@@ -58,7 +58,7 @@ pub(super) async fn deploy(
         let spec = ensemble::pipeline(caller, model.clone(), config).await?;
         return load_ensemble(caller, spec).await;
     }
-    if let Some(spec) = ensemble_of(&caller.control.registry(), &model) {
+    if let Some(spec) = ensemble_of(&caller.cluster.registry.state(), &model) {
         if load.config.is_some() {
             return Err(PredictError::invalid(format!(
                 "'{model}' is an ensemble: a configuration in a load must have \
@@ -68,7 +68,7 @@ pub(super) async fn deploy(
         return load_ensemble(caller, spec).await;
     }
     let version = match &load.config {
-        None => load::own_version(&caller.control.registry(), &model)?,
+        None => load::own_version(&caller.cluster.registry.state(), &model)?,
         Some(config) => register(caller, &model, config, load.files).await?,
     };
     deploy_version(caller, &model, Some(version)).await?;
@@ -93,10 +93,10 @@ async fn register(
             Some(ModelSource::Url { url, sha256 })
         }
     };
-    match load::version(&caller.control.registry(), model, config, source)? {
+    match load::version(&caller.cluster.registry.state(), model, config, source)? {
         Version::There(version) => Ok(version),
         Version::New(command) => {
-            let reply = caller.control.write(*command).await?;
+            let reply = caller.cluster.registry.write(*command).await?;
             reply.version.ok_or_else(|| {
                 PredictError::internal("the model was not registered", "the reply has no version")
             })
@@ -118,8 +118,8 @@ async fn deploy_version(
     model: &ModelName,
     version: Option<ModelVersion>,
 ) -> Result<(), PredictError> {
-    let deploy = caller.control.registry().deploy_again(model, version);
-    caller.control.write(deploy).await?;
+    let deploy = caller.cluster.registry.state().deploy_again(model, version);
+    caller.cluster.registry.write(deploy).await?;
     Ok(())
 }
 
@@ -127,10 +127,11 @@ async fn deploy_version(
 async fn deployed(caller: &OipCaller, model: &ModelName) -> Result<(), PredictError> {
     loop {
         let status = caller
-            .control
+            .cluster
+            .view
             .model_status(model)
             .ok_or_else(|| gone(model))?;
-        let registry = caller.control.registry();
+        let registry = caller.cluster.registry.state();
         let entry = registry.models.get(model);
         let deployment = entry.and_then(|entry| entry.deployment.as_ref());
         if let Some(failure) = DeploymentFailure::find(deployment, &status) {
@@ -174,9 +175,9 @@ fn behind(registry: &RegistryState, spec: &PipelineSpec) -> (Vec<ModelName>, Vec
 
 /// Writes an ensemble as one that answers, with those in it, and has its models deployed.
 async fn load_ensemble(caller: &OipCaller, spec: PipelineSpec) -> Result<(), PredictError> {
-    let (models, inner) = behind(&caller.control.registry(), &spec);
+    let (models, inner) = behind(&caller.cluster.registry.state(), &spec);
     for model in &models {
-        let registry = caller.control.registry();
+        let registry = caller.cluster.registry.state();
         let entry = registry.models.get(model);
         if entry.is_some_and(|entry| entry.deployment.is_none()) {
             let version = load::own_version(&registry, model).ok();
@@ -192,7 +193,8 @@ async fn load_ensemble(caller: &OipCaller, spec: PipelineSpec) -> Result<(), Pre
     }
     // What its models take is known here once a worker has told it.
     caller
-        .control
+        .cluster
+        .inference
         .signature(&volley_types::ModelRef::deployed(name))
         .await?;
     Ok(())
@@ -208,7 +210,7 @@ async fn put(caller: &OipCaller, mut spec: PipelineSpec, loaded: bool) -> Result
     let pipeline = Arc::new(spec);
     let expected = None;
     let put = RegistryCommand::PutPipeline { pipeline, expected };
-    caller.control.write(put).await?;
+    caller.cluster.registry.write(put).await?;
     Ok(())
 }
 
@@ -277,10 +279,11 @@ pub(super) async fn undeploy(
     dependents: bool,
 ) -> Result<(), PredictError> {
     let model = ModelName::new(model)?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let Some(spec) = ensemble_of(&registry, &model) else {
         caller
-            .control
+            .cluster
+            .registry
             .write(RegistryCommand::Undeploy(model))
             .await?;
         return Ok(());
@@ -293,7 +296,8 @@ pub(super) async fn undeploy(
         }
         for model in models {
             caller
-                .control
+                .cluster
+                .registry
                 .write(RegistryCommand::Undeploy(model))
                 .await?;
         }

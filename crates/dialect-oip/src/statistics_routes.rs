@@ -21,7 +21,10 @@ pub(crate) async fn model(
 
 /// The figures of all models that were asked, of those that the caller may see.
 pub(crate) async fn all(caller: OipCaller) -> Json<Value> {
-    let counted = caller.state.statistics().all(&caller.control.registry());
+    let counted = caller
+        .state
+        .statistics()
+        .all(&caller.cluster.registry.state());
     let told: Vec<_> = counted
         .iter()
         .map(|(key, counts)| counts.json(key))

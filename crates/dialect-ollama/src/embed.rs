@@ -113,7 +113,7 @@ async fn vectors(
     parameters: Parameters,
     context: &RequestContext,
 ) -> Result<(Vec<Vec<f32>>, u64), PredictError> {
-    let signature = caller.control.signature(&model).await?;
+    let signature = caller.cluster.inference.signature(&model).await?;
     if signature.task != Task::Embed {
         let message = format!("\"{name}\" does not support embeddings");
         return Err(PredictError::invalid(message));
@@ -126,7 +126,7 @@ async fn vectors(
     request.trace = context.trace;
     request.deadline = Some(context.deadline);
     request.parameters = parameters;
-    let batches = answer::collect(caller.control.predict(request).await?).await?;
+    let batches = answer::collect(caller.cluster.inference.predict(request).await?).await?;
     let (mut all, mut tokens) = (Vec::new(), 0);
     for batch in &batches {
         tokens += embeddings::count(batch);

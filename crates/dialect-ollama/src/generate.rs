@@ -42,7 +42,9 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let mut times = Times::begin();
     let (name, model) = named(body)?;
-    let signature = context.in_time(caller.control.signature(&model)).await?;
+    let signature = context
+        .in_time(caller.cluster.inference.signature(&model))
+        .await?;
     if signature.task != Task::Generate {
         let verb = if kind == EventsInterface::Chat {
             "chat"
@@ -72,7 +74,7 @@ async fn answer(
     request.whole = !stream;
     if stream {
         let begun = async {
-            let mut chunks = caller.control.predict(request).await?;
+            let mut chunks = caller.cluster.inference.predict(request).await?;
             let first = sse::first(&mut chunks).await?;
             GenerationRow::rows(&first)?
                 .next()
@@ -84,7 +86,7 @@ async fn answer(
         return Ok(sse::lines(first, chunks, lines, context));
     }
     let whole = async {
-        let mut chunks = caller.control.predict(request).await?;
+        let mut chunks = caller.cluster.inference.predict(request).await?;
         let first = sse::first(&mut chunks).await?;
         times.heard();
         let mut batches = vec![first];

@@ -21,7 +21,7 @@ pub(crate) async fn version() -> Json<Value> {
 
 /// What is deployed.
 pub(crate) async fn tags(caller: Caller) -> Json<Value> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let deployed = registry.models.values().filter_map(|entry| {
         let spec = deployed(entry)?;
         Some(json!({
@@ -38,10 +38,10 @@ pub(crate) async fn tags(caller: Caller) -> Json<Value> {
 
 /// What is loaded somewhere.
 pub(crate) async fn running(caller: Caller) -> Json<Value> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let loaded = registry.models.values().filter_map(|entry| {
         let spec = deployed(entry)?;
-        let status = caller.control.model_status(&entry.name)?;
+        let status = caller.cluster.view.model_status(&entry.name)?;
         let ready = |it: &volley_types::control::ReplicaStatus| it.state == ReplicaState::Ready;
         status.replicas.iter().any(ready).then(|| {
             json!({
@@ -70,13 +70,15 @@ pub(crate) async fn show(
         &["model", "name", "verbose", "system", "template", "options"],
     )?;
     let (name, model) = named(&body)?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let entry = registry
         .models
         .get(&model.name)
         .ok_or_else(|| unknown(&name))?;
     let spec = deployed(entry).ok_or_else(|| unknown(&name))?;
-    let signature = context.in_time(caller.control.signature(&model)).await?;
+    let signature = context
+        .in_time(caller.cluster.inference.signature(&model))
+        .await?;
     let capabilities: &[&str] = match signature.task {
         Task::Generate => &["completion", "tools"],
         Task::Embed => &["embedding"],
@@ -106,7 +108,7 @@ pub(crate) async fn pull(
 ) -> Result<Response, ApiError> {
     body.only("a pull", &["model", "name", "stream", "insecure"])?;
     let (name, model) = named(&body)?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     registry
         .models
         .get(&model.name)
@@ -131,7 +133,7 @@ fn deployed(entry: &ModelEntry) -> Option<&ModelVersionSpec> {
 
 /// The memory that one replica takes, where it is known.
 fn size(caller: &Caller, entry: &ModelEntry) -> u64 {
-    let status = caller.control.model_status(&entry.name);
+    let status = caller.cluster.view.model_status(&entry.name);
     let replicas = status.iter().flat_map(|status| &status.replicas);
     replicas
         .map(|replica| replica.memory_bytes)

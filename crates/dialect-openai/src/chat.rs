@@ -95,7 +95,7 @@ fn refuse(body: &Map<String, Value>) -> Result<(), PredictError> {
 }
 
 async fn whole(caller: &Caller, read: ParsedChat, id: &str) -> Result<Value, PredictError> {
-    let chunks = caller.control.predict(read.request).await?;
+    let chunks = caller.cluster.inference.predict(read.request).await?;
     let choices = answer::choices(&answer::collect(chunks).await?)?;
     let (told, details) = (answer::usage(&choices), answer::details(&choices));
     let choices = choices

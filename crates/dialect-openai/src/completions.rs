@@ -93,7 +93,7 @@ fn refuse(body: &mut Map<String, Value>, answers: u64) -> Result<(), PredictErro
 }
 
 async fn whole(caller: &Caller, read: ParsedCompletion, id: &str) -> Result<Value, PredictError> {
-    let chunks = caller.control.predict(read.request).await?;
+    let chunks = caller.cluster.inference.predict(read.request).await?;
     let choices = answer::choices(&answer::collect(chunks).await?)?;
     let (told, details) = (answer::usage(&choices), answer::details(&choices));
     let choices = choices

@@ -32,7 +32,7 @@ pub(crate) async fn embed(
         take_truncation(&caller, &model, &mut body)?;
         let rows = rows(&mut body)?;
         let request = request(model, rows, &body, &context)?;
-        let batches = answer::collect(caller.control.predict(request).await?).await?;
+        let batches = answer::collect(caller.cluster.inference.predict(request).await?).await?;
         let (mut data, mut tokens) = (Vec::new(), 0);
         for batch in &batches {
             append(batch, base64, &mut data)?;

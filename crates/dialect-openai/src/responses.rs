@@ -50,7 +50,7 @@ pub(crate) async fn create(
         return generation::stream(&caller, request, events, &context).await;
     }
     let whole = async {
-        let chunks = caller.control.predict(request).await?;
+        let chunks = caller.cluster.inference.predict(request).await?;
         let batches = answer::collect(chunks).await?;
         ResponseEvents::new(draft).whole(&batches)
     };
@@ -71,7 +71,7 @@ pub(crate) async fn count(
             Err(_) => return Err(stored::missing_previous()),
         };
         let (request, ..) = read(&caller, &mut body, &context, earlier, false).await?;
-        let chunks = caller.control.predict(request).await?;
+        let chunks = caller.cluster.inference.predict(request).await?;
         answer::prompt_tokens(&answer::collect(chunks).await?)
     };
     let tokens = context.in_time(counted).await?;

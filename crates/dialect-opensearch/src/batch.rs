@@ -61,7 +61,7 @@ fn is_visible(caller: &OpenSearchCaller, registry: &RegistryState, record: &Task
 
 /// What is noted of a batch that the caller sees.
 fn noted(caller: &OpenSearchCaller, id: &str) -> Option<TaskRecord> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let record = registry.tasks.get(id)?;
     let known = now_ms() < record.forget_ms && is_visible(caller, &registry, record);
     known.then(|| record.clone())
@@ -92,7 +92,7 @@ async fn find(caller: &OpenSearchCaller, id: &str) -> Result<StoredTask, Predict
     let holder = caller
         .state
         .batches
-        .holder(caller.control.status().raft.id, node_of(id)?);
+        .holder(caller.cluster.view.status().raft.id, node_of(id)?);
     let asked = match holder {
         Ok(holder) => holder.get(id).await,
         Err(error) => Err(error),
@@ -100,7 +100,7 @@ async fn find(caller: &OpenSearchCaller, id: &str) -> Result<StoredTask, Predict
     let ended =
         |record: &TaskRecord| matches!(record.state, TaskState::Failed(_) | TaskState::Cancelled);
     match asked {
-        Ok(task) if is_visible(caller, &caller.control.registry(), &task.record) => Ok(task),
+        Ok(task) if is_visible(caller, &caller.cluster.registry.state(), &task.record) => Ok(task),
         Ok(_) => Err(missing()),
         Err(error) if error.code == ErrorCode::NotFound => {
             let record = noted(caller, id).ok_or_else(missing)?;
@@ -144,8 +144,8 @@ pub(crate) async fn get(caller: &OpenSearchCaller, id: &str) -> Result<Value, Pr
 /// All batches that the caller sees, by id, without their answers. Of a coordinator that does not
 /// answer, what is noted.
 pub(crate) async fn all(caller: &OpenSearchCaller) -> BTreeMap<String, Value> {
-    let before = caller.control.registry();
-    let raft = caller.control.status().raft;
+    let before = caller.cluster.registry.state();
+    let raft = caller.cluster.view.status().raft;
     let own = raft.id;
     let others = raft.members.iter().map(|member| member.id);
     let nodes: BTreeSet<_> = std::iter::once(own).chain(others).collect();
@@ -166,7 +166,7 @@ pub(crate) async fn all(caller: &OpenSearchCaller) -> BTreeMap<String, Value> {
             }
         }
     }
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let mut all: BTreeMap<_, _> = found.into_iter().map(|it| (it.id, it.record)).collect();
     let now = now_ms();
     for (id, record) in registry.tasks.iter() {
@@ -194,14 +194,14 @@ pub(crate) async fn delete(caller: &OpenSearchCaller, id: &str) -> Result<(), Pr
     if find(caller, id).await?.record.state == TaskState::Running {
         return Err(still_running());
     }
-    if caller.control.registry().tasks.contains_key(id) {
+    if caller.cluster.registry.state().tasks.contains_key(id) {
         let forget = RegistryCommand::ForgetTask(id.to_owned());
-        caller.control.write(forget).await?;
+        caller.cluster.registry.write(forget).await?;
     }
     let holder = caller
         .state
         .batches
-        .holder(caller.control.status().raft.id, node_of(id)?);
+        .holder(caller.cluster.view.status().raft.id, node_of(id)?);
     let forgotten = match holder {
         Ok(holder) => holder.forget(id).await,
         Err(error) => Err(error),
@@ -221,7 +221,7 @@ pub(crate) async fn predict(
     body: Prediction,
 ) -> Result<Json<Value>, ApiError> {
     let model: ModelRef = id.parse()?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let most = registry.setting(settings::MAX_BATCHES);
     let most = most.and_then(|most| most.parse().ok());
     caller.state.batches.own.admit(most.unwrap_or(usize::MAX))?;
@@ -230,7 +230,7 @@ pub(crate) async fn predict(
     let limit = caller.config.max_request_timeout;
     let deadline = Deadline::after(Instant::now(), limit);
     request.deadline = Some(deadline);
-    let node = caller.control.status().raft.id;
+    let node = caller.cluster.view.status().raft.id;
     let task = format!("{PREFIX}{node}-{}", uuid::Uuid::new_v4().simple());
     let now = now_ms();
     let record = TaskRecord {
@@ -244,10 +244,14 @@ pub(crate) async fn predict(
             .saturating_add(millis(limit))
             .saturating_add(millis(HELD)),
     };
-    let (control, own) = (caller.control.clone(), task.clone());
-    let form = UpstreamDialect::of(&body.fields, &caller.control.registry(), &request.model);
+    let (inference, own) = (caller.cluster.inference.clone(), task.clone());
+    let form = UpstreamDialect::of(
+        &body.fields,
+        &caller.cluster.registry.state(),
+        &request.model,
+    );
     let begin = |ending: table::WeakBatches| async move {
-        let answer = predict::whole(&*control, &signature, request, form);
+        let answer = predict::whole(&*inference, &signature, request, form);
         let until = tokio::time::Instant::from_std(deadline.instant());
         let outcome = match tokio::time::timeout_at(until, answer).await {
             Ok(outcome) => outcome,
@@ -259,8 +263,9 @@ pub(crate) async fn predict(
         ending.finish(&own, outcome).await;
     };
     let held = &caller.state.batches.own;
-    held.hold(&task, record.clone(), caller.control.clone(), begin);
-    note(&*caller.control, &task, record).await;
+    let registry = caller.cluster.registry.clone();
+    held.hold(&task, record.clone(), registry, begin);
+    note(&*caller.cluster.registry, &task, record).await;
     Ok(Json(json!({ "task_id": task, "status": "CREATED" })))
 }
 
@@ -274,7 +279,7 @@ pub(crate) async fn cancel(
         if find(&caller, &id).await?.record.state != TaskState::Running {
             return Err(ended());
         }
-        let own = caller.control.status().raft.id;
+        let own = caller.cluster.view.status().raft.id;
         let holder = caller.state.batches.holder(own, node_of(&id)?)?;
         holder.cancel(&id).await
     };

@@ -77,12 +77,18 @@ pub(crate) async fn create(
     context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let given = sealing::read(&caller, &registry, &body)?;
     settings::trust_connector(&registry, &given.spec)?;
     let id = given.spec.id.to_string();
     let sealed = given.sealed();
-    let checks = async { caller.control.check_connector(&sealed, creation.test).await };
+    let checks = async {
+        caller
+            .cluster
+            .registry
+            .check_connector(&sealed, creation.test)
+            .await
+    };
     let checked = context.in_time(checks).await?;
     let warnings = check::verdict(&checked, creation.test, "create the connector again")?;
     sealing::write(&caller, given).await?;
@@ -98,7 +104,7 @@ pub(crate) async fn get(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let id = ConnectorId::new(id)?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let spec = registry.connectors.get(&id).ok_or_else(|| unknown(&id))?;
     Ok(Json(render(spec)))
 }
@@ -113,7 +119,7 @@ pub(crate) async fn search(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let search = Search::read(&body, &query)?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let ids = registry.connectors.keys().map(ToString::to_string);
     let show = |id: &str| {
         let spec = registry.connectors.get(&ConnectorId::new(id).ok()?)?;
@@ -131,7 +137,7 @@ pub(crate) async fn update(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let id = ConnectorId::new(id)?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let current = registry.connectors.get(&id).ok_or_else(|| unknown(&id))?;
     let mut whole = changed(current, &body)?;
     named::resolve(&mut whole, &registry)?;
@@ -141,11 +147,18 @@ pub(crate) async fn update(
         return Err(PredictError::invalid(message).into());
     }
     settings::trust_connector(&registry, &spec)?;
-    let checks = async { caller.control.check_connector(&spec, creation.test).await };
+    let checks = async {
+        caller
+            .cluster
+            .registry
+            .check_connector(&spec, creation.test)
+            .await
+    };
     let checked = context.in_time(checks).await?;
     let warnings = check::verdict(&checked, creation.test, "change the connector again")?;
     caller
-        .control
+        .cluster
+        .registry
         .write(RegistryCommand::UpdateConnector(spec))
         .await?;
     let mut updated = json!({ "_index": INDEX, "_id": id.as_str(), "result": "updated" });
@@ -202,10 +215,11 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let id = ConnectorId::new(id)?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let secret = registry.connectors.get(&id).and_then(sealing::own);
     caller
-        .control
+        .cluster
+        .registry
         .write(RegistryCommand::DeleteConnector(id.clone()))
         .await?;
     if let Some(secret) = secret {

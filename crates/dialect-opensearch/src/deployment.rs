@@ -184,7 +184,7 @@ pub(crate) async fn roll_back(
 /// How many replicas the version had that a rollback goes back to; `None` where that changes
 /// nothing, or where a coordinator of an earlier version would not understand it.
 fn replaced_replicas(caller: &OpenSearchCaller, Path(id): &Path<String>) -> Option<u32> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let entry = registry.models.get(&ModelName::new(id.as_str()).ok()?)?;
     let deployment = entry.deployment.as_ref()?;
     let replicas = deployment.replaced_replicas?;
@@ -193,7 +193,7 @@ fn replaced_replicas(caller: &OpenSearchCaller, Path(id): &Path<String>) -> Opti
     };
     let model = entry.name.clone();
     let level = RegistryCommand::Rollout { model, action }.level();
-    let status = caller.control.status();
+    let status = caller.cluster.view.status();
     let understood = level <= status.level
         || status.raft.members.iter().all(|member| {
             let report = status.reports.get(&member.id);
@@ -212,8 +212,8 @@ async fn roll(
         model: model.clone(),
         action,
     };
-    caller.control.write(command).await?;
-    let registry = caller.control.registry();
+    caller.cluster.registry.write(command).await?;
+    let registry = caller.cluster.registry.state();
     let entry = registry.models.get(&model);
     let deployment = entry.and_then(|entry| entry.deployment.as_ref());
     Ok(Json(json!({

@@ -36,7 +36,8 @@ pub(crate) async fn register(
     };
     let id = group.id.to_string();
     caller
-        .control
+        .cluster
+        .registry
         .write(RegistryCommand::CreateGroup(group))
         .await?;
     Ok(Json(json!({ "model_group_id": id, "status": "CREATED" })))
@@ -46,7 +47,7 @@ pub(crate) async fn get(
     caller: OpenSearchCaller,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     Ok(Json(render(&registry, find(&registry, id)?)))
 }
 
@@ -56,7 +57,7 @@ pub(crate) async fn update(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     check(&body)?;
-    let mut group = find(&caller.control.registry(), id)?.clone();
+    let mut group = find(&caller.cluster.registry.state(), id)?.clone();
     if body.contains_key("name") {
         body.required("name")?.clone_into(&mut group.name);
     }
@@ -65,7 +66,8 @@ pub(crate) async fn update(
     }
     group.updated_ms = now_ms();
     caller
-        .control
+        .cluster
+        .registry
         .write(RegistryCommand::UpdateGroup(group))
         .await?;
     Ok(Json(json!({ "status": "Updated" })))
@@ -77,7 +79,8 @@ pub(crate) async fn delete(
 ) -> Result<Json<Value>, ApiError> {
     let id = ModelGroupId::new(id)?;
     caller
-        .control
+        .cluster
+        .registry
         .write(RegistryCommand::DeleteGroup(id.clone()))
         .await?;
     Ok(Json(
@@ -91,7 +94,7 @@ pub(crate) async fn search(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let search = Search::read(&body, &query)?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let ids = registry.groups.keys().map(ToString::to_string);
     let show = |id: &str| {
         let group = registry.groups.get(&ModelGroupId::new(id).ok()?)?;

@@ -43,7 +43,7 @@ pub(crate) async fn register(
 ) -> Result<Json<Value>, ApiError> {
     let model = ModelName::new(body.required("name")?)?;
     let mut spec = spec(&body)?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let group = lifecycle::group(&registry, &body)?;
     lifecycle::allowed(&registry, &spec)?;
     origin_allowed(&registry, &spec.source)?;
@@ -54,7 +54,8 @@ pub(crate) async fn register(
         connectors::sealing::write(&caller, given).await?;
     }
     let registered = caller
-        .control
+        .cluster
+        .registry
         .write(RegistryCommand::RegisterModel(model.clone(), spec))
         .await?;
     let version = registered.version.unwrap_or_default();
@@ -64,7 +65,7 @@ pub(crate) async fn register(
             description: None,
             group: Some(group),
         };
-        caller.control.write(update).await?;
+        caller.cluster.registry.write(update).await?;
     }
     if query.deploy {
         let fields = ["replicas", "overcommit"].map(|name| (name, body.get(name)));
@@ -72,13 +73,13 @@ pub(crate) async fn register(
             .into_iter()
             .filter_map(|(name, value)| Some((name.to_owned(), value?.clone())));
         let deploy = lifecycle::deploy_command(
-            &caller.control.registry(),
+            &caller.cluster.registry.state(),
             model.clone(),
             Some(version),
             &lifecycle::DeployQuery::default(),
             &fields.collect(),
         )?;
-        caller.control.write(deploy).await?;
+        caller.cluster.registry.write(deploy).await?;
     }
     Ok(Json(json!({
         "task_id": tasks::register_id(&model, version),
@@ -243,13 +244,14 @@ pub(crate) async fn get(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let model: ModelRef = id.parse()?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let entry = registry
         .models
         .get(&model.name)
         .ok_or_else(|| unknown(&model.name))?;
     let status = caller
-        .control
+        .cluster
+        .view
         .model_status(&model.name)
         .ok_or_else(|| unknown(&model.name))?;
     if let Some(version) = model.version
@@ -266,11 +268,11 @@ pub(crate) async fn search(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let search = Search::read(&body, &query)?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let ids = registry.models.keys().map(ToString::to_string);
     let show = |id: &str| {
         let entry = registry.models.get(&ModelName::new(id).ok()?)?;
-        let status = caller.control.model_status(&entry.name)?;
+        let status = caller.cluster.view.model_status(&entry.name)?;
         Some(render(entry, &status, None))
     };
     Ok(Json(search.run(INDEX, ids, show)))

@@ -6,7 +6,7 @@ use volley_http_edge::axum::Json;
 use volley_http_edge::axum::extract::{FromRequest, Request};
 use volley_http_edge::axum::response::Response;
 use volley_types::{
-    Citation, Control, GenerationRow, Input, ModelRef, PredictError, PredictRequest, Signature,
+    Citation, GenerationRow, Input, ModelRef, Predict, PredictError, PredictRequest, Signature,
     Task,
 };
 
@@ -49,7 +49,7 @@ pub(crate) async fn stream(
     body: Prediction,
 ) -> Result<Response, ApiError> {
     let begun = async {
-        let registry = caller.control.registry();
+        let registry = caller.cluster.registry.state();
         settings::demand(&registry, settings::STREAM_ENABLED, "Streaming")?;
         request::known_interface(&body.fields)?;
         let (signature, request) = request(&caller, &model, &context, &body).await?;
@@ -58,7 +58,7 @@ pub(crate) async fn stream(
                 "this model gives tensors, which are not streamed as events; use _predict",
             ));
         }
-        let mut chunks = caller.control.predict(request).await?;
+        let mut chunks = caller.cluster.inference.predict(request).await?;
         let first = sse::first(&mut chunks).await?;
         GenerationRow::rows(&first)?
             .next()
@@ -80,8 +80,12 @@ pub(crate) async fn predict(
 ) -> Result<Json<Value>, ApiError> {
     let whole = async {
         let (signature, request) = request(&caller, &model, &context, &body).await?;
-        let form = UpstreamDialect::of(&body.fields, &caller.control.registry(), &request.model);
-        self::whole(&*caller.control, &signature, request, form).await
+        let form = UpstreamDialect::of(
+            &body.fields,
+            &caller.cluster.registry.state(),
+            &request.model,
+        );
+        self::whole(&*caller.cluster.inference, &signature, request, form).await
     };
     Ok(Json(context.in_time(whole).await?))
 }
@@ -91,13 +95,13 @@ pub(crate) async fn predict(
 /// # Errors
 /// The prediction's own.
 pub(crate) async fn whole(
-    control: &dyn Control,
+    inference: &dyn Predict,
     signature: &Signature,
     mut request: PredictRequest,
     form: Option<UpstreamDialect>,
 ) -> Result<Value, PredictError> {
     request.whole = true;
-    let batches = answer::collect(control.predict(request).await?).await?;
+    let batches = answer::collect(inference.predict(request).await?).await?;
     let whole = |output: Value| {
         let mut result = json!({ "output": null, "status_code": 200 });
         answer::put(&mut result, "output", output);
@@ -131,7 +135,7 @@ pub(crate) async fn request(
     body: &Prediction,
 ) -> Result<(Signature, PredictRequest), PredictError> {
     let model: ModelRef = model.parse()?;
-    let signature = caller.control.signature(&model).await?;
+    let signature = caller.cluster.inference.signature(&model).await?;
     let (rows, parameters) = request::read(body, &signature)?;
     let mut request = PredictRequest::new(model, Input::Batch(rows));
     request.request_id = context.request_id.clone();

@@ -163,7 +163,7 @@ pub(crate) async fn stream(
                 (signature.task, request, true)
             }
         };
-        let mut chunks = caller.control.predict(request).await?;
+        let mut chunks = caller.cluster.inference.predict(request).await?;
         let first = first(&mut chunks, task, open).await?;
         Ok((task, first, chunks))
     };
@@ -210,7 +210,7 @@ async fn find(
     model: &str,
 ) -> Result<(ModelRef, volley_types::Signature), PredictError> {
     let model: ModelRef = model.parse()?;
-    let signature = caller.control.signature(&model).await?;
+    let signature = caller.cluster.inference.signature(&model).await?;
     Ok((model, signature))
 }
 

@@ -51,7 +51,7 @@ pub(crate) async fn get(
     caller: Caller,
     Query(query): Query<SettingsQuery>,
 ) -> Result<Json<Value>, ApiError> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let set = registry.settings.iter();
     let set = set.map(|(name, value)| (name.clone(), parsed(value)));
     let mut told = json!({
@@ -75,7 +75,8 @@ pub(crate) async fn change(
 ) -> Result<Json<Value>, ApiError> {
     let change = read(&body)?;
     caller
-        .control
+        .cluster
+        .registry
         .write(RegistryCommand::ChangeSettings(change.clone()))
         .await?;
     let set = change.into_iter();

@@ -56,7 +56,7 @@ pub(crate) async fn some(
 
 fn stats(caller: &OpenSearchCaller, wanted: &StatsFilter) -> Result<Json<Value>, ApiError> {
     let chosen = chosen(wanted.stat.as_deref())?;
-    let status = caller.control.status();
+    let status = caller.cluster.view.status();
     let mut told = Map::new();
     if wanted.node.is_none() {
         cluster(caller, &mut told);
@@ -99,14 +99,14 @@ fn chosen(given: Option<&str>) -> Result<Option<Vec<String>>, PredictError> {
 }
 
 fn cluster(caller: &OpenSearchCaller, told: &mut Map<String, Value>) {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     told.insert("ml_model_count".to_owned(), registry.models.len().into());
     told.insert(
         "ml_connector_count".to_owned(),
         registry.connectors.len().into(),
     );
     // Where OpenSearch keeps indices, here is the registry: green while it takes writes.
-    let health = match caller.control.status().raft.leader {
+    let health = match caller.cluster.view.status().raft.leader {
         Some(_) => "green",
         None => "red",
     };
@@ -122,7 +122,7 @@ fn coordinator(status: &ClusterStatus) -> String {
 
 /// What was counted of the models that the caller may see.
 fn counted(caller: &OpenSearchCaller) -> BTreeMap<String, Figures> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let mut counted = figures::read(&(caller.state.metrics)());
     let visible: std::collections::BTreeSet<_> =
         registry.models.keys().map(ToString::to_string).collect();

@@ -36,7 +36,7 @@ pub(crate) async fn get(
     if batch::is_batch(&id) {
         return Ok(Json(context.in_time(batch::get(&caller, &id)).await?));
     }
-    let task = show(&caller, &caller.control.registry(), &id);
+    let task = show(&caller, &caller.cluster.registry.state(), &id);
     Ok(Json(task.ok_or_else(missing)?))
 }
 
@@ -51,7 +51,7 @@ pub(crate) async fn search(
     let batches = context
         .in_time(async { Ok(batch::all(&caller).await) })
         .await?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let ids = ids(&registry).filter(|id| find(&registry, id).is_some());
     let ids = ids.chain(batches.keys().cloned());
     let show = |id: &str| match batches.get(id) {
@@ -71,7 +71,7 @@ pub(crate) async fn delete(
         context.in_time(batch::delete(&caller, &id)).await?;
         return Ok(Json(deleted(&id)));
     }
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let task = show(&caller, &registry, &id).ok_or_else(missing)?;
     if task["state"] == "RUNNING" {
         return Err(batch::still_running().into());
@@ -81,7 +81,7 @@ pub(crate) async fn delete(
         model: entry.name.clone(),
         task: id.clone(),
     };
-    caller.control.write(delete).await?;
+    caller.cluster.registry.write(delete).await?;
     Ok(Json(deleted(&id)))
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn show(caller: &OpenSearchCaller, registry: &RegistryState, id: &str
 
 /// What each worker has fetched so far, where it has to.
 fn progress(caller: &OpenSearchCaller, entry: &ModelEntry) -> Value {
-    let status = caller.control.model_status(&entry.name);
+    let status = caller.cluster.view.model_status(&entry.name);
     let replicas = status.iter().flat_map(|status| &status.replicas);
     let fetches = replicas.filter_map(|replica| {
         let fetch = replica.fetch?;
@@ -201,7 +201,7 @@ fn deploy_state(
             Some("another deployment or an undeployment came after".to_owned()),
         );
     }
-    let Some(status) = caller.control.model_status(&entry.name) else {
+    let Some(status) = caller.cluster.view.model_status(&entry.name) else {
         return ("CANCELLED", None);
     };
     let failures: Vec<_> = status

@@ -50,7 +50,7 @@ impl Predict for Models {
         if request.model.name.as_str() == "storyteller" {
             return self.storyteller.predict(request).await;
         }
-        let rows = request.input.into_stream();
+        let rows = request.input.into_inner().into_stream();
         Ok(ChunkStream::new(
             column("y"),
             rows.map(|rows| double(&rows?)),

@@ -143,7 +143,7 @@ impl FlightServer {
         let node = peer.and_then(|peer| peer.identity.as_ref());
         let address = peer.and_then(|peer| Some(peer.address?.ip()));
         let principal = Arc::new(self.gate.identify_call(&headers, node, address)?);
-        Ok(self.gate.guard_predict(self.predict.clone(), principal))
+        Ok(self.gate.guard_inference(self.predict.clone(), principal))
     }
 
     /// The error that ends an exchange when its peer has lost the right to it; never for others

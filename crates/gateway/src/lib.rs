@@ -1,5 +1,5 @@
 //! The HTTP and gRPC edges: bytes into [`volley_types::PredictRequest`]s, chunks into events. It knows
-//! the cluster only as a [`Control`], and nothing of workers.
+//! the cluster only as a [`ClusterHandle`], and nothing of workers.
 
 mod compose;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use volley_http_edge::axum::{Extension, Router};
 use volley_security::Authenticator;
 use volley_security::tls::EdgeTls;
 use volley_types::arrow_messages::OpenArrow;
-use volley_types::{Control, Intake};
+use volley_types::{ClusterHandle, Intake};
 
 use crate::compose::Parts;
 use crate::resume::ResumeLayer;
@@ -46,7 +46,7 @@ pub use volley_http_edge::origins::Origins;
 /// The public interface of a coordinator.
 #[derive(Clone)]
 pub struct ApiServer {
-    control: Arc<dyn Control>,
+    cluster: ClusterHandle,
     metrics: EncodeMetrics,
     config: ApiConfig,
     gate: Arc<Authenticator>,
@@ -63,17 +63,17 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// An interface to `control` for those whom `gate` lets in.
+    /// An interface to `cluster` for the callers whom `gate` admits.
     #[must_use]
     pub fn new(
-        control: Arc<dyn Control>,
+        cluster: ClusterHandle,
         metrics: EncodeMetrics,
         config: ApiConfig,
         gate: Arc<Authenticator>,
     ) -> Self {
-        let node = control.status().raft.id;
+        let node = cluster.view.status().raft.id;
         Self {
-            control,
+            cluster,
             metrics,
             gate,
             config,
@@ -244,14 +244,14 @@ impl ApiServer {
     }
 
     fn stays(&self) -> serve::KeepAlivePolicy {
-        let control = self.control.clone();
-        Arc::new(move || control.ready())
+        let view = self.cluster.view.clone();
+        Arc::new(move || view.ready())
     }
 
     fn parts(&self) -> Parts {
         let keeper = ResumeLayer::new(self.streams.clone(), self.peers.clone());
-        let (control, gate) = (self.control.clone(), self.gate.clone());
-        let edge = Edge::new(control, gate, self.config.edge)
+        let (cluster, gate) = (self.cluster.clone(), self.gate.clone());
+        let edge = Edge::new(cluster, gate, self.config.edge)
             .with_origins(self.origins.clone())
             .with_intake(self.intake.clone())
             .with_keeper(Arc::new(keeper.clone()));

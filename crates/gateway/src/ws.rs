@@ -132,7 +132,7 @@ pub(crate) async fn open(
         return Err(ApiError(PredictError::new(ErrorCode::Unavailable, message)));
     }
     let model: ModelRef = model.parse()?;
-    let found = async { caller.control.signature(&model).await };
+    let found = async { caller.cluster.inference.signature(&model).await };
     let signature = context.in_time(found).await?;
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER_BYTES)

@@ -15,10 +15,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tracing::Instrument;
 use volley_types::{Deadline, ErrorCode, PredictError, RequestId, TraceContext};
 
-use crate::answering::ServedModel;
 use crate::config::EdgeConfig;
 use crate::error::{self, ApiError, ErrorFormats};
 use crate::idle;
+use crate::inference::ServedModel;
 use crate::intake::BodyShare;
 use crate::watch::BodyWatchdogs;
 
@@ -152,7 +152,7 @@ pub async fn middleware(
         }
     };
     response = error::render(response, format, request_id.as_str());
-    answered_by.tell(response.headers_mut());
+    answered_by.insert_header(response.headers_mut());
     if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, id);
     }

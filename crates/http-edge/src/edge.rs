@@ -14,19 +14,19 @@ use axum::response::Response;
 use http::HeaderMap;
 use http::request::Parts;
 use volley_security::{Authenticator, Principal};
-use volley_types::{Control, Intake, StreamOwner};
+use volley_types::{ClusterHandle, Intake, StreamOwner};
 
-use crate::answering::{AliasResolver, ServedModel};
 use crate::config::EdgeConfig;
 use crate::context::RequestContext;
 use crate::error::ApiError;
+use crate::inference::{RequestInference, ServedModel};
 use crate::origins::Origins;
 
 /// The state of a node's routers. A dialect with a state of its own wraps it
 /// (`impl AsRef<Edge>`).
 #[derive(Clone)]
 pub struct Edge {
-    control: Arc<dyn Control>,
+    cluster: ClusterHandle,
     gate: Arc<Authenticator>,
     config: EdgeConfig,
     origins: Origins,
@@ -35,10 +35,10 @@ pub struct Edge {
 }
 
 impl Edge {
-    /// An edge to `control` for the callers whom `gate` admits.
-    pub fn new(control: Arc<dyn Control>, gate: Arc<Authenticator>, config: EdgeConfig) -> Self {
+    /// An edge to `cluster` for the callers whom `gate` admits.
+    pub fn new(cluster: ClusterHandle, gate: Arc<Authenticator>, config: EdgeConfig) -> Self {
         Self {
-            control,
+            cluster,
             gate,
             config,
             origins: Origins::default(),
@@ -98,13 +98,17 @@ impl Edge {
         headers: &HeaderMap,
         answered_by: ServedModel,
     ) -> Caller {
-        let guarded = self
-            .gate
-            .guard_control(self.control.clone(), principal.clone());
-        let registry = self.control.registry();
-        let answering = AliasResolver::new(guarded, registry, headers, answered_by.clone());
+        let mut cluster = self.gate.guard(&self.cluster, &principal);
+        let registry = self.cluster.registry.state();
+        let served = answered_by.clone();
+        cluster.inference = Arc::new(RequestInference::new(
+            cluster.inference,
+            registry,
+            headers,
+            served,
+        ));
         Caller {
-            control: Arc::new(answering),
+            cluster,
             principal,
             config: self.config,
             gate: self.gate.clone(),
@@ -140,7 +144,7 @@ pub trait StreamKeeper: Send + Sync {
 #[derive(Clone)]
 pub struct Caller {
     /// The cluster, with the principal's rights.
-    pub control: Arc<dyn Control>,
+    pub cluster: ClusterHandle,
     /// Whose request it is.
     pub principal: Arc<Principal>,
     /// The edge's configuration.

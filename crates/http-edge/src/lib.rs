@@ -6,7 +6,6 @@
 //! its routes), [`edge`] (what handlers are given), [`body`] and [`extract`] (what they read),
 //! [`error`] (how they fail), [`dialect`] (the seam).
 
-pub mod answering;
 pub mod auth;
 pub mod body;
 pub mod compact;
@@ -21,6 +20,7 @@ pub mod extract;
 pub mod handshake;
 pub mod hosts;
 pub mod idle;
+pub mod inference;
 pub mod intake;
 pub mod operation;
 pub mod origins;

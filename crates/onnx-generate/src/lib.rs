@@ -147,13 +147,18 @@ impl Predict for Generator {
         let options = Options::read(&parameters, self.files.context)?.or_seed(seed);
         options.check(self.files.vocabulary)?;
         if let Some(look) = TokenView::read(&parameters)? {
-            let batches = token_view::look(self.files.clone(), request.input, options, look);
+            let batches = token_view::look(
+                self.files.clone(),
+                request.input.into_inner(),
+                options,
+                look,
+            );
             let batches = futures::stream::once(batches);
             return Ok(ChunkStream::new(Signature::generation().output, batches));
         }
         let (files, engine, slots) = (self.files.clone(), self.engine.clone(), self.slots);
         let batches = try_stream! {
-            let rows = items::collect(request.input).await?;
+            let rows = items::collect(request.input.into_inner()).await?;
             let answers = answers(rows.len(), &options)?;
             let readable = engine::CHUNKS_PER_READER * answers.min(slots);
             let (sender, mut events) = tokio::sync::mpsc::channel(readable);

@@ -289,8 +289,8 @@ fn check(
 
 #[async_trait]
 impl Predict for TensorModel {
-    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        self.signature.check_input(&request.input.schema())?;
+    async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        self.signature.check(&mut request.input)?;
         parameters::check(&request.parameters, request.dialect)?;
         let (signature, config) = (self.signature.clone(), self.config);
         let (queue, most) = (self.queue.clone(), self.batching.most());
@@ -299,7 +299,7 @@ impl Predict for TensorModel {
         if let Some(table) = self.sequences.clone() {
             let step = SequenceStep::read(&request.parameters)?;
             let batches = try_stream! {
-                let mut input = request.input.into_stream();
+                let mut input = request.input.into_inner().into_stream();
                 while let Some(rows) = input.try_next().await? {
                     check(&signature, &config, &rows)?;
                     yield table.step(&step, &rows, |whole| queue.run(whole, wait)).await?;
@@ -308,7 +308,7 @@ impl Predict for TensorModel {
             return Ok(ChunkStream::new(schema, batches));
         }
         let batches = try_stream! {
-            let mut input = request.input.into_stream();
+            let mut input = request.input.into_inner().into_stream();
             while let Some(rows) = input.try_next().await? {
                 check(&signature, &config, &rows)?;
                 for start in (0..rows.num_rows()).step_by(most) {

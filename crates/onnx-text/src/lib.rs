@@ -378,10 +378,10 @@ fn bytes(rows: &RecordBatch) -> usize {
 
 #[async_trait]
 impl Predict for Encoder {
-    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
-        self.signature.check_input(&request.input.schema())?;
+    async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        self.signature.check(&mut request.input)?;
         if let Some(look) = TokenView::read(&request.parameters)? {
-            return Ok(self.look(request.input, look));
+            return Ok(self.look(request.input.into_inner(), look));
         }
         let wanted = self.inner.shape.wanted(&request.parameters)?;
         let step = match wanted.token_vectors {
@@ -391,7 +391,7 @@ impl Predict for Encoder {
         let inner = self.inner.clone();
         let key = RequestKey::fresh();
         let batches = try_stream! {
-            let input = request.input.into_stream();
+            let input = request.input.into_inner().into_stream();
             let encoded = input
                 .map_ok(|rows| stream::iter(pieces(inner.pieces(&rows, step))))
                 .try_flatten()

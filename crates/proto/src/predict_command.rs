@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use volley_types::registry::choice_hash;
 use volley_types::{
-    Continuation, Deadline, Dialect, ErrorCode, ErrorOrigin, ErrorReason, Input, ModelName,
-    ModelRef, ModelVersion, Parameters, PredictError, PredictRequest, Priority, RequestId,
-    TenantId, TraceContext,
+    Checked, Continuation, Deadline, Dialect, ErrorCode, ErrorOrigin, ErrorReason, Input,
+    ModelName, ModelRef, ModelVersion, Parameters, PredictError, PredictRequest, Priority,
+    RequestId, TenantId, TraceContext,
 };
 
 use crate::predict::v1 as wire;
@@ -80,11 +80,12 @@ impl PredictHead {
 
     /// The request of this head and `input`.
     #[must_use]
-    pub fn with_input(self, input: Input) -> PredictRequest {
+    pub fn with_input(self, input: impl Into<Checked<Input>>) -> PredictRequest {
         PredictRequest {
             model: self.model,
             request_id: self.request_id,
             deadline: self.deadline,
+            caller_keeps_deadline: false,
             trace: self.trace,
             tenant: self.tenant,
             priority: self.priority,
@@ -94,7 +95,8 @@ impl PredictHead {
             whole: self.whole,
             affinity: self.affinity,
             continuation: self.continuation,
-            input,
+            resolved: None,
+            input: input.into(),
         }
     }
 }

@@ -8,10 +8,10 @@ use std::time::Instant;
 use http::HeaderMap;
 use volley_types::egress::EgressPolicy;
 use volley_types::registry::RegistryState;
-use volley_types::{Control, ErrorCode, KeyHash, NodeIdentity, Predict, PredictError, Role};
+use volley_types::{ClusterHandle, ErrorCode, KeyHash, NodeIdentity, Predict, PredictError, Role};
 
 use crate::audit::{Action, AuditLog};
-use crate::guard::{GuardedControl, GuardedPredict, Share};
+use crate::guard::{GuardedCluster, GuardedInference, Share};
 use crate::key::{self, MIN_BOOTSTRAP_LEN};
 use crate::nodes::IsValid;
 use crate::principal::unauthenticated;
@@ -42,7 +42,7 @@ pub struct Authenticator {
     throttle: Throttle,
     refusals: Refusals,
     noted: Refusals,
-    meters: QuotaTracker,
+    quotas: QuotaTracker,
     master_keys: Option<Arc<MasterKeys>>,
     egress: Arc<EgressPolicy>,
     share: Share,
@@ -146,7 +146,7 @@ impl Authenticator {
     /// What keys use at this node, to be shared with others.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        Usage(self.meters.clone())
+        Usage(self.quotas.clone())
     }
 
     /// What seals secrets.
@@ -170,7 +170,7 @@ impl Authenticator {
             throttle: Throttle::default(),
             refusals: Refusals::default(),
             noted: Refusals::default(),
-            meters: QuotaTracker::default(),
+            quotas: QuotaTracker::default(),
             master_keys: None,
             egress: Arc::default(),
             share: Share::default(),
@@ -318,37 +318,42 @@ impl Authenticator {
         }
     }
 
-    /// `predict` as `principal` may use it.
+    /// `inference` as `principal` may use it.
     #[must_use]
-    pub fn guard_predict(
+    pub fn guard_inference(
         &self,
-        predict: Arc<dyn Predict>,
+        inference: Arc<dyn Predict>,
         principal: Arc<Principal>,
     ) -> Arc<dyn Predict> {
-        Arc::new(GuardedPredict::new(predict, principal, self.meters.clone()))
+        Arc::new(GuardedInference::new(
+            inference,
+            principal,
+            self.quotas.clone(),
+        ))
     }
 
-    /// `control` as `principal` may use it, with a trail of what it changes.
+    /// `cluster` as `principal` may use it, with an audit log of its changes.
     #[must_use]
-    pub fn guard_control(
-        &self,
-        control: Arc<dyn Control>,
-        principal: Arc<Principal>,
-    ) -> Arc<dyn Control> {
-        Arc::new(GuardedControl::new(
-            control,
-            principal,
-            self.meters.clone(),
-            self.egress.clone(),
-            self.share,
-            self.audit.clone(),
-        ))
+    pub fn guard(&self, cluster: &ClusterHandle, principal: &Arc<Principal>) -> ClusterHandle {
+        let guarded = Arc::new(GuardedCluster {
+            inner: cluster.clone(),
+            principal: principal.clone(),
+            egress: self.egress.clone(),
+            share: self.share,
+            audit: self.audit.clone(),
+        });
+        ClusterHandle {
+            inference: self.guard_inference(cluster.inference.clone(), principal.clone()),
+            registry: guarded.clone(),
+            view: guarded.clone(),
+            membership: guarded,
+        }
     }
 }
 
 impl std::fmt::Debug for Authenticator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gatekeeper")
+        f.debug_struct("Authenticator")
             .field("needs_keys", &self.needs_keys())
             .finish_non_exhaustive()
     }

@@ -112,7 +112,7 @@ impl Predict for Models {
                 _ => (Signature::rerank().output, overlap),
             };
         let output = schema.clone();
-        let rows = request.input.into_stream().map(move |batch| {
+        let rows = request.input.into_inner().into_stream().map(move |batch| {
             let columns = compute(&batch?);
             Ok(RecordBatch::try_new(output.clone(), columns).unwrap())
         });

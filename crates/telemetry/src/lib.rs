@@ -8,4 +8,4 @@ mod stream;
 
 pub use logging::{LogFormat, LoggingError, init_logging};
 pub use metrics::{Metrics, ResumeCounts, WorkerCounts};
-pub use stream::{StreamRecord, with_metrics};
+pub use stream::StreamRecord;

@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use async_stream::stream;
-use futures::{Stream, StreamExt, pin_mut};
 use volley_types::chunk::{BatchResult, Usage, ends_generation, usage_of};
-use volley_types::{ErrorCode, ModelName, PredictError, RequestId, TraceContext};
+use volley_types::{Deadline, ErrorCode, ModelName, PredictError, RequestId, TraceContext};
 
 use crate::metrics::{Metrics, ModelLabel, OutcomeLabel};
 use crate::otlp::{ActiveSpan, Outcome, SpanKind};
@@ -16,6 +14,7 @@ pub struct StreamRecord {
     metrics: Metrics,
     label: ModelLabel,
     started: Instant,
+    deadline: Option<Deadline>,
     first_seen: bool,
     outcome: Option<&'static str>,
     chunks: prometheus_client::metrics::counter::Counter,
@@ -44,11 +43,20 @@ impl StreamRecord {
             metrics,
             label,
             started: now,
+            deadline: None,
             first_seen: false,
             outcome: None,
             chunks,
             edge: None,
         }
+    }
+
+    /// The same, of a request with this deadline. A stream that is dropped after it counts as
+    /// `deadline_exceeded`.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Option<Deadline>) -> Self {
+        self.deadline = deadline;
+        self
     }
 
     /// The same with the span `trace`, which the request [entered](TraceContext::entered) this
@@ -105,51 +113,53 @@ impl StreamRecord {
         self.end(Some(error.code));
     }
 
-    /// The stream ended by itself. Without this call, a drop counts as `cancelled`.
+    /// The stream ended by itself. Without this call, a drop counts as `cancelled`,
+    /// and after the deadline as `deadline_exceeded`.
     pub fn end(&mut self, error: Option<ErrorCode>) {
         self.outcome = Some(error.map_or("ok", ErrorCode::as_str));
     }
 }
 
-/// Passes `batches` on and counts them in `record`; an error ends them. Errors that are no
-/// caller's fault are logged, once on their way: by who classified them.
-pub fn with_metrics(
-    mut record: StreamRecord,
-    request: RequestId,
-    batches: impl Stream<Item = BatchResult> + Send,
-) -> impl Stream<Item = BatchResult> + Send {
-    stream! {
-        pin_mut!(batches);
-        while let Some(item) = batches.next().await {
-            let item = item.map_err(|error| told(error, &request));
-            match &item {
-                Ok(batch) => {
-                    record.batch(batch.num_rows(), Instant::now());
-                    // The last row of each answer tells.
-                    if let Some(edge) = &mut record.edge
-                        && let Some(usage) = usage_of(batch)
-                    {
-                        *edge.usage.get_or_insert_default() += usage;
-                    }
-                    // A reader need not ask for more after the last row.
-                    if ends_generation(batch) {
-                        record.end(None);
-                    }
+impl StreamRecord {
+    /// Counts the next item of the stream on its way to the reader; `None` is its end. Logs an
+    /// error that is no caller's fault, once on its way: by whoever classified it.
+    #[must_use]
+    pub fn observe(
+        &mut self,
+        item: Option<BatchResult>,
+        request: &RequestId,
+        now: Instant,
+    ) -> Option<BatchResult> {
+        match item {
+            Some(Ok(batch)) => {
+                self.batch(batch.num_rows(), now);
+                // The last row of each answer has the usage.
+                if let Some(edge) = &mut self.edge
+                    && let Some(usage) = usage_of(&batch)
+                {
+                    *edge.usage.get_or_insert_default() += usage;
                 }
-                Err(error) => {
-                    record.fail(error);
-                    yield item;
-                    return;
+                // A reader need not ask for more after the last row.
+                if ends_generation(&batch) {
+                    self.end(None);
                 }
+                Some(Ok(batch))
             }
-            yield item;
+            Some(Err(error)) => {
+                let error = log_once(error, request);
+                self.fail(&error);
+                Some(Err(error))
+            }
+            None => {
+                self.end(None);
+                None
+            }
         }
-        record.end(None);
     }
 }
 
-/// Logs an error that no log tells of yet.
-fn told(error: PredictError, request: &RequestId) -> PredictError {
+/// Logs an error that no log has yet.
+fn log_once(error: PredictError, request: &RequestId) -> PredictError {
     if error.code.http_status() < 500 {
         return error;
     }
@@ -204,7 +214,13 @@ impl Drop for StreamRecord {
             .duration
             .get_or_create(&self.label)
             .observe(self.started.elapsed().as_secs_f64());
-        let code = self.outcome.unwrap_or(ErrorCode::Cancelled.as_str());
+        let now = Instant::now();
+        let is_late = |deadline: Deadline| deadline.remaining(now).is_zero();
+        let dropped = match self.deadline.is_some_and(is_late) {
+            true => ErrorCode::DeadlineExceeded,
+            false => ErrorCode::Cancelled,
+        };
+        let code = self.outcome.unwrap_or(dropped.as_str());
         let outcome = OutcomeLabel {
             model: self.label.model.clone(),
             code,
@@ -223,8 +239,8 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn a_reader_who_stops_after_the_last_row_has_not_cancelled() {
+    #[test]
+    fn a_reader_who_stops_after_the_last_row_has_not_cancelled() {
         let metrics = Metrics::new();
         let model = ModelName::new("m").unwrap();
         for last in [true, false] {
@@ -232,20 +248,25 @@ mod tests {
                 last,
                 ..GenerationChunk::default()
             });
-            let record = StreamRecord::begin(&metrics, &model, Instant::now());
-            let batches = with_metrics(
-                record,
-                RequestId::random(),
-                futures::stream::iter([Ok(row.clone()), Ok(row)]),
-            );
-            pin_mut!(batches);
-            batches.next().await.unwrap().unwrap();
+            let mut record = StreamRecord::begin(&metrics, &model, Instant::now());
+            let item = record.observe(Some(Ok(row)), &RequestId::random(), Instant::now());
+            item.unwrap().unwrap();
         }
         let text = metrics.encode();
         for code in ["ok", "cancelled"] {
             let line = format!("volley_requests_total{{model=\"m\",code=\"{code}\"}} 1");
             assert!(text.contains(&line), "{line} is missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_stream_that_is_dropped_after_its_deadline_was_late() {
+        let metrics = Metrics::new();
+        let model = ModelName::new("m").unwrap();
+        let deadline = Deadline::after(Instant::now(), Duration::ZERO);
+        drop(StreamRecord::begin(&metrics, &model, Instant::now()).with_deadline(Some(deadline)));
+        let line = "volley_requests_total{model=\"m\",code=\"deadline_exceeded\"} 1";
+        assert!(metrics.encode().contains(line));
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! What the edges need of a cluster besides predictions: reading and changing the registry,
-//! and status. The coordinator implements it; an edge is tested with another implementation.
+//! What the edges need of a cluster besides predictions: the [`Registry`], a [`ClusterView`] and
+//! the [`Membership`]. The coordinator implements all three; an edge is tested with another
+//! implementation. A [`ClusterHandle`] holds them together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,30 +20,60 @@ use crate::registry::{
 use crate::scale::ScaleSignal;
 use crate::worker::{FetchProgress, GpuReport};
 
-/// A cluster as its edges see it.
+/// The replicated registry as a node's edges read and change it.
 #[async_trait]
-pub trait Control: Predict {
+pub trait Registry: Send + Sync + 'static {
     /// The registry as this node has applied it. Cheap; never waits.
-    fn registry(&self) -> Arc<RegistryState>;
+    fn state(&self) -> Arc<RegistryState>;
 
     /// Applies a write through the leader and waits until this node has applied it too.
-    /// Runs to its end even if the caller goes away.
+    ///
+    /// # Cancel safety
+    /// The write runs to its end even if the caller drops the future.
     ///
     /// # Errors
     /// The command's own refusals (`NotFound`, `Conflict`, `InvalidInput`); `Unavailable` within
-    /// 2 s when no leader or quorum is there.
+    /// 2 s when there is no leader or no quorum.
     async fn write(&self, command: RegistryCommand) -> Result<RegistryReply, PredictError>;
 
+    /// The report of each live worker about a connector, which need not be in the registry; see
+    /// [`CheckConnector::check_connector`](crate::CheckConnector::check_connector). Empty where no
+    /// worker can be reached.
+    ///
+    /// # Errors
+    /// `PermissionDenied` and the like, as for creating the connector.
+    async fn check_connector(
+        &self,
+        _connector: &ConnectorSpec,
+        _test: bool,
+    ) -> Result<Vec<ConnectorCheck>, PredictError> {
+        Ok(Vec::new())
+    }
+}
+
+/// The running cluster, read only: nodes, replicas and load as this node observes them. Cheap;
+/// never waits.
+pub trait ClusterView: Send + Sync + 'static {
     /// A model's state and replicas; `None` when it is not registered.
     fn model_status(&self, model: &ModelName) -> Option<ModelStatus>;
 
     /// Nodes, roles, leader, replicas, load.
     fn status(&self) -> ClusterStatus;
 
+    /// Whether this node accepts new requests: it is not draining and its Raft node runs.
+    fn ready(&self) -> bool;
+}
+
+/// The coordinators that replicate the registry, and their leader.
+///
+/// # Cancel safety
+/// A change that has reached the leader runs to its end even if the caller drops the future.
+#[async_trait]
+pub trait Membership: Send + Sync + 'static {
     /// Adds a coordinator at an internal address; returns the new membership.
     ///
     /// # Errors
-    /// `Conflict` when the id is taken by another address, `Unavailable` without a leader.
+    /// `Conflict` when another address has the id, `Unavailable` without a leader.
     async fn join(
         &self,
         node: NodeId,
@@ -67,36 +98,45 @@ pub trait Control: Predict {
         address: String,
     ) -> Result<Vec<CoordinatorMember>, PredictError>;
 
-    /// Makes `to` the leader, or whoever is furthest where none is named; returns who leads.
+    /// Makes `to` the leader, or the most up-to-date voter where `to` is `None`; returns the new
+    /// leader.
     ///
     /// # Errors
-    /// `NotFound` when `to` does not vote, `Conflict` when nobody else does, `Unavailable`
-    /// without a leader or when nobody could take over.
-    async fn hand_over(&self, to: Option<NodeId>) -> Result<NodeId, PredictError>;
+    /// `NotFound` when `to` is no voter, `Conflict` when there is no other voter, `Unavailable`
+    /// without a leader or when no voter could take over.
+    async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<NodeId, PredictError>;
 
-    /// The registry at one revision, as a file that a new cluster can be made of. Holds no
+    /// The registry at one revision, as a file from which a new cluster can be started. Holds no
     /// secrets, but the hashes of all API keys.
     ///
     /// # Errors
-    /// Only refusals of who asks.
+    /// `PermissionDenied`.
     async fn backup(&self) -> Result<Vec<u8>, PredictError>;
+}
 
-    /// What each worker that is there says of a connector, which need not be in the registry; see
-    /// [`CheckConnector::check_connector`](crate::CheckConnector::check_connector). Empty where no
-    /// worker can be asked.
-    ///
-    /// # Errors
-    /// Refusals of who asks, as for creating the connector.
-    async fn check_connector(
-        &self,
-        _connector: &ConnectorSpec,
-        _test: bool,
-    ) -> Result<Vec<ConnectorCheck>, PredictError> {
-        Ok(Vec::new())
+/// A cluster in its parts, so that each function takes only the part that it needs.
+#[derive(Clone)]
+pub struct ClusterHandle {
+    /// Runs predictions.
+    pub inference: Arc<dyn Predict>,
+    /// Reads and changes the registry.
+    pub registry: Arc<dyn Registry>,
+    /// Nodes, replicas and load.
+    pub view: Arc<dyn ClusterView>,
+    /// The coordinators.
+    pub membership: Arc<dyn Membership>,
+}
+
+impl ClusterHandle {
+    /// A handle whose four parts are one implementation.
+    pub fn new<C: Predict + Registry + ClusterView + Membership>(cluster: Arc<C>) -> Self {
+        Self {
+            inference: cluster.clone(),
+            registry: cluster.clone(),
+            view: cluster.clone(),
+            membership: cluster,
+        }
     }
-
-    /// Whether this node takes new requests: it is not draining and its Raft node runs.
-    fn ready(&self) -> bool;
 }
 
 /// A model's state and where it runs.

@@ -10,6 +10,7 @@
 pub mod access;
 pub mod arrow_messages;
 pub mod chat;
+pub mod checked;
 pub mod chunk;
 pub mod citation;
 pub mod connector_check;
@@ -22,6 +23,7 @@ pub mod params;
 pub mod predict;
 pub mod registry;
 pub mod request;
+pub mod resolved;
 pub mod scale;
 pub mod signature;
 pub mod streams;
@@ -34,13 +36,14 @@ pub use access::{
     ALL_MODELS, ApiKey, KeyHash, ModelPattern, ModelScope, NodeIdentity, Quota, Role,
 };
 pub use chat::ChatMessage;
+pub use checked::Checked;
 pub use chunk::{
     ChunkStream, FinishReason, GenerationChunk, GenerationChunks, GenerationRow, PromptUsage, Usage,
 };
 pub use citation::{Citation, CitedSpan, SpanUnit};
 pub use connector_check::{CheckConnector, ConnectorCheck};
 pub use continuation::{AnswerEnd, Continuation, SentAnswer, SentAnswers};
-pub use control::Control;
+pub use control::{ClusterHandle, ClusterView, Membership, Registry};
 pub use deadline::Deadline;
 pub use details::Details;
 pub use error::{ErrorCode, ErrorOrigin, ErrorReason, PredictError};
@@ -53,6 +56,7 @@ pub use native::Native;
 pub use params::{ParamValue, Parameters};
 pub use predict::Predict;
 pub use request::{Dialect, Input, PredictRequest, Priority};
+pub use resolved::Resolved;
 pub use signature::{Signature, Task};
 pub use streams::{EventId, EventPieces, ResumedStream, StreamId, StreamOwner, StreamSource};
 pub use tasks::{StoredTask, TaskSource};

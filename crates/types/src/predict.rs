@@ -6,6 +6,7 @@ use crate::chunk::ChunkStream;
 use crate::error::PredictError;
 use crate::ids::{ModelName, ModelRef};
 use crate::request::PredictRequest;
+use crate::resolved::Resolved;
 use crate::signature::Signature;
 
 /// Whatever answers a prediction: the coordinator's router, the Flight client, the worker,
@@ -30,6 +31,16 @@ pub trait Predict: Send + Sync + 'static {
     /// # Errors
     /// `NotFound` or `NotDeployed`.
     async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError>;
+
+    /// A model's signature together with the result of its lookup. A request whose `resolved` is
+    /// set to it is not resolved again. Implementations that wrap another one forward this call.
+    ///
+    /// # Errors
+    /// As [`Predict::signature`].
+    async fn resolve(&self, model: &ModelRef) -> Result<Resolved, PredictError> {
+        let signature = self.signature(model).await?;
+        Ok(Resolved::new(model.clone(), signature))
+    }
 
     /// The models that can be called here.
     async fn models(&self) -> Vec<ModelName>;

@@ -6,11 +6,13 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use futures::Stream;
 
+use crate::checked::Checked;
 use crate::continuation::Continuation;
 use crate::deadline::Deadline;
 use crate::error::PredictError;
 use crate::ids::{ModelRef, RequestId, TenantId};
 use crate::params::Parameters;
+use crate::resolved::Resolved;
 use crate::trace::TraceContext;
 
 /// A stream of request batches; an error ends it.
@@ -145,6 +147,8 @@ pub struct PredictRequest {
     pub request_id: RequestId,
     /// By when the whole stream must be done.
     pub deadline: Option<Deadline>,
+    /// The caller drops the stream at the deadline, so no step of this process sets a timer for it.
+    pub caller_keeps_deadline: bool,
     /// The trace that this belongs to.
     pub trace: TraceContext,
     /// On whose behalf.
@@ -164,18 +168,22 @@ pub struct PredictRequest {
     pub affinity: Option<u64>,
     /// How a generation is drawn, and behind what it goes on; coordinators say this.
     pub continuation: Continuation,
+    /// The model as this process resolved it; `None` where it has not yet. It never leaves the
+    /// process.
+    pub resolved: Option<Resolved>,
     /// The rows.
-    pub input: Input,
+    pub input: Checked<Input>,
 }
 
 impl PredictRequest {
     /// A request with fresh ids, no deadline, no parameters.
     #[must_use]
-    pub fn new(model: ModelRef, input: Input) -> Self {
+    pub fn new(model: ModelRef, input: impl Into<Checked<Input>>) -> Self {
         Self {
             model,
             request_id: RequestId::random(),
             deadline: None,
+            caller_keeps_deadline: false,
             trace: TraceContext::random(),
             tenant: TenantId::default(),
             priority: Priority::default(),
@@ -185,8 +193,15 @@ impl PredictRequest {
             whole: false,
             affinity: None,
             continuation: Continuation::default(),
-            input,
+            resolved: None,
+            input: input.into(),
         }
+    }
+
+    /// The deadline, where this process has no timer for it yet.
+    #[must_use]
+    pub fn unkept_deadline(&self) -> Option<Deadline> {
+        self.deadline.filter(|_| !self.caller_keeps_deadline)
     }
 
     /// A second copy for another try, where the input allows one.
@@ -196,6 +211,7 @@ impl PredictRequest {
             model: self.model.clone(),
             request_id: self.request_id.clone(),
             deadline: self.deadline,
+            caller_keeps_deadline: self.caller_keeps_deadline,
             trace: self.trace,
             tenant: self.tenant.clone(),
             priority: self.priority,
@@ -205,6 +221,7 @@ impl PredictRequest {
             whole: self.whole,
             affinity: self.affinity,
             continuation: self.continuation.clone(),
+            resolved: self.resolved.clone(),
             input: self.input.try_clone()?,
         })
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 
+pub(crate) use self::cast::Casts;
 pub use self::cast::cast_column;
 use crate::chat::message_fields;
 use crate::chunk;

@@ -37,8 +37,6 @@ pub struct WorkerConfig {
     /// How long the streams of a replica that is not wanted any more may take to end; then
     /// they are cut.
     pub unload_timeout: Duration,
-    /// A stream that is not read for this long is ended.
-    pub write_stall: Duration,
     /// How coordinators are called.
     pub dialer: Dialer,
 }
@@ -60,7 +58,6 @@ impl WorkerConfig {
             heartbeat_interval: Duration::from_millis(500),
             drain_grace: Duration::from_millis(500),
             unload_timeout: Duration::from_secs(600),
-            write_stall: Duration::from_secs(60),
             dialer: Dialer::plain(),
         }
     }

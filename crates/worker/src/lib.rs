@@ -20,7 +20,6 @@ mod predict;
 mod replica;
 mod table;
 mod waits;
-mod watchdog;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,7 +41,6 @@ use crate::heartbeat::RunningStreams;
 pub use crate::memory::system_bytes;
 use crate::memory_budget::MemoryBudget;
 use crate::replica::Replica;
-use crate::watchdog::StreamWatchdog;
 
 /// One worker. Cloning gives another handle.
 #[derive(Clone)]
@@ -68,7 +66,6 @@ struct Shared {
     loads: Semaphore,
     budget: MemoryBudget,
     abandoned_loads: AbandonedLoads,
-    watchdog: StreamWatchdog,
     /// What the driver last said of them.
     gpus: Mutex<Vec<volley_types::GpuReport>>,
     streams: Mutex<RunningStreams>,
@@ -114,7 +111,6 @@ impl Worker {
             loads: Semaphore::new(config.concurrent_loads.max(1)),
             budget: MemoryBudget::new(config.memory_budget.unwrap_or_else(memory::default_budget)),
             abandoned_loads: AbandonedLoads::default(),
-            watchdog: StreamWatchdog::default(),
             gpus: Mutex::default(),
             streams: Mutex::default(),
             members: watch::Sender::default(),
@@ -127,7 +123,6 @@ impl Worker {
         worker.spawn(worker.clone().run_table());
         worker.spawn(worker.clone().publish_memory());
         worker.spawn(worker.clone().watch_gpus());
-        worker.spawn(worker.0.watchdog.clone().run(worker.0.config.write_stall));
         let budget = memory::size(worker.0.budget.budget());
         tracing::info!(budget, "memory for models");
         worker.report_to(&Assignments {

@@ -1,22 +1,26 @@
 //! One request on a worker: find the replica, take a place in its queue, run.
 
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use async_stream::try_stream;
 use async_trait::async_trait;
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
-use volley_telemetry::{StreamRecord, with_metrics};
+use volley_telemetry::StreamRecord;
+use volley_types::chunk::BatchResult;
 use volley_types::{
     ChunkStream, Deadline, ErrorCode, ErrorOrigin, ModelName, ModelRef, Predict, PredictError,
-    PredictRequest, Signature,
+    PredictRequest, RequestId, Resolved, Signature,
 };
 
 use crate::Worker;
 use crate::admission::AdmissionRequest;
-use crate::replica::LoadedReplica;
+use crate::replica::{LoadedReplica, Replica};
 
 /// When to come back after too long a wait.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -25,15 +29,14 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 impl Predict for Worker {
     /// Refuses at once what cannot be queued; the wait for a place, and for the caller's rows,
     /// is inside the stream, which holds the permit. The deadline covers the wait and the whole
-    /// stream; the wait has a limit of its own. Both hold whether the stream is read or not, and
-    /// one that is not read for too long is ended as well.
-    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+    /// stream, unless the caller keeps it; the wait has a limit of its own. The caller drops a
+    /// stream that nobody reads, as the Flight server does.
+    async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let model = request.model.name.clone();
-        let found = self.check_open().and_then(|()| self.find(&request.model));
+        let found = self.check_open().and_then(|()| self.callable(&mut request));
         // A name that nobody knows is no label.
         let loaded = found.inspect_err(|error| self.0.metrics.refused(None, error.code))?;
-        let schema = request.input.schema();
-        let entered = loaded.signature.check_input(&schema);
+        let entered = loaded.signature.check(&mut request.input);
         let visitor = AdmissionRequest {
             tenant: &request.tenant,
             priority: request.priority,
@@ -43,13 +46,14 @@ impl Predict for Worker {
         let ticket = entered.inspect_err(|error| {
             self.0.metrics.refused(Some(&model), error.code);
         })?;
-        let record = StreamRecord::begin(&self.0.metrics, &model, Instant::now());
+        let record = StreamRecord::begin(&self.0.metrics, &model, Instant::now())
+            .with_deadline(request.deadline);
         let metrics = self.0.metrics.clone();
         let schema = loaded.signature.answer(&request.parameters);
         let waiting_since = Instant::now();
-        let (request_id, until) = (request.request_id.clone(), request.deadline);
+        let request_id = request.request_id.clone();
         let limits = StreamLimits {
-            deadline: request.deadline,
+            deadline: request.unkept_deadline(),
             abort: loaded.abort.clone(),
         };
         let queue_timeout = self.0.config.queue_timeout;
@@ -89,18 +93,22 @@ impl Predict for Worker {
                 Err(error)?;
             }
         };
-        let fenced = AssertUnwindSafe(run).catch_unwind();
-        let batches = fenced.map(|item| item.unwrap_or_else(|_| Err(panicked())));
-        let until = until.map(|deadline| deadline.instant().into());
-        let watched = (self.0.watchdog).watch(Box::pin(batches), request_id.clone(), until);
-        Ok(ChunkStream::new(
-            schema,
-            with_metrics(record, request_id, watched),
-        ))
+        let batches = ReplicaStream {
+            batches: Some(Box::pin(run)),
+            record,
+            request: request_id,
+        };
+        Ok(ChunkStream::new(schema, batches))
     }
 
     async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
-        self.find(model).map(|loaded| loaded.signature)
+        self.find(model).map(|(_, loaded)| loaded.signature)
+    }
+
+    async fn resolve(&self, model: &ModelRef) -> Result<Resolved, PredictError> {
+        let (replica, loaded) = self.find(model)?;
+        let resolved = Resolved::new(model.clone(), loaded.signature);
+        Ok(resolved.with_target(replica))
     }
 
     async fn models(&self) -> Vec<ModelName> {
@@ -112,6 +120,32 @@ impl Predict for Worker {
         names.sort();
         names.dedup();
         names
+    }
+}
+
+/// The stream of one replica's answer, counted by the metrics. A panic of the backend ends it with
+/// an error.
+struct ReplicaStream<S> {
+    /// `None` once the stream has ended.
+    batches: Option<Pin<Box<S>>>,
+    record: StreamRecord,
+    request: RequestId,
+}
+
+impl<S: Stream<Item = BatchResult>> Stream for ReplicaStream<S> {
+    type Item = BatchResult;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<BatchResult>> {
+        let this = &mut *self;
+        let Some(batches) = &mut this.batches else {
+            return Poll::Ready(None);
+        };
+        let polled = catch_unwind(AssertUnwindSafe(|| batches.as_mut().poll_next(cx)));
+        let item = ready!(polled.unwrap_or_else(|_| Poll::Ready(Some(Err(panicked())))));
+        if !matches!(item, Some(Ok(_))) {
+            this.batches = None;
+        }
+        Poll::Ready(this.record.observe(item, &this.request, Instant::now()))
     }
 }
 
@@ -184,6 +218,17 @@ fn waited_too_long() -> PredictError {
 }
 
 impl Worker {
+    /// The replica that the request was resolved to, while it takes requests; else another one.
+    fn callable(&self, request: &mut PredictRequest) -> Result<LoadedReplica, PredictError> {
+        let resolved = request.resolved.take();
+        let replica = resolved.as_ref().and_then(Resolved::target::<Arc<Replica>>);
+        let loaded = replica.and_then(|replica| replica.ready().or_else(|| replica.draining()));
+        match loaded {
+            Some(loaded) => Ok(loaded),
+            None => self.find(&request.model).map(|(_, loaded)| loaded),
+        }
+    }
+
     /// Refuses requests once a drain's grace is over: every coordinator has heard of it.
     fn check_open(&self) -> Result<(), PredictError> {
         if self.0.closed.load(Ordering::Acquire) {
@@ -197,7 +242,7 @@ impl Worker {
 
     /// The replica for a model: of the version that is asked for, or of the newest. One that is
     /// ready goes before one that drains.
-    fn find(&self, model: &ModelRef) -> Result<LoadedReplica, PredictError> {
+    fn find(&self, model: &ModelRef) -> Result<(Arc<Replica>, LoadedReplica), PredictError> {
         let replicas = self.0.replicas.read();
         let fits = replicas.iter().filter(|replica| {
             let version = replica.assignment.spec.version;
@@ -207,8 +252,8 @@ impl Worker {
         let callable = fits.filter_map(|replica| {
             let version = replica.assignment.spec.version;
             let ready = replica.ready().map(|loaded| (true, loaded));
-            let found = ready.or_else(|| Some((false, replica.draining()?)));
-            found.map(|(ready, loaded)| ((ready, version), loaded))
+            let callable = ready.or_else(|| Some((false, replica.draining()?)));
+            callable.map(|(ready, loaded)| ((ready, version), (replica.clone(), loaded)))
         });
         let newest = callable.max_by_key(|(order, _)| *order);
         newest.map(|(_, loaded)| loaded).ok_or_else(|| {

@@ -349,7 +349,7 @@ async fn many_callers_at_once_get_each_their_own_and_bulk_comes_in_order() {
         (0..5).map(move |_| Ok(batch.clone())),
     ));
     let mut request = asking(columns(&[("text", vec![])]));
-    request.input = Input::Stream { schema, batches };
+    request.input = Input::Stream { schema, batches }.into();
     let streamed = async {
         let mut answer = model.predict(request).await.unwrap();
         let mut rows = 0;

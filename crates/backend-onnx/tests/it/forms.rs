@@ -406,7 +406,7 @@ async fn tools_are_refused_where_the_template_takes_none() {
     let mut bad = request(&[], &[]);
     let column = conversations([Some(said.as_slice())]);
     let batch = arrow_array::RecordBatch::try_from_iter_with_nullable([("messages", column, true)]);
-    bad.input = Input::Batch(batch.unwrap());
+    bad.input = Input::Batch(batch.unwrap()).into();
     let error = read(model.predict(bad).await.unwrap()).await.unwrap_err();
     assert!(error.message.contains("tool_calls"), "{}", error.message);
 }

@@ -218,7 +218,7 @@ async fn a_conversation_is_answered() {
     let said = [ChatMessage::new("user", "Who are you?")];
     let chats = conversations([Some(said.as_slice())]);
     let batch = RecordBatch::try_from_iter_with_nullable([("messages", chats, true)]);
-    conversation.input = Input::Batch(batch.unwrap());
+    conversation.input = Input::Batch(batch.unwrap()).into();
     let story = read(model.predict(conversation).await.unwrap()).await;
     let same = tell(&model, "Who are you?", &[]).await.unwrap();
     assert_eq!(story.unwrap().text(), same.text());

@@ -81,8 +81,8 @@ fn plan(file: WorkerFile) -> anyhow::Result<WorkerPlan> {
     set_span(&mut worker.heartbeat_interval, cluster.heartbeat_interval);
     set_span(&mut worker.queue_timeout, queue.timeout);
     set_span(&mut worker.unload_timeout, models.unload_timeout);
-    set_span(&mut worker.write_stall, flight.write_timeout);
     let mut exchanges = FlightServerConfig::default();
+    set_span(&mut exchanges.stall_timeout, flight.write_timeout);
     set_count(&mut exchanges.max_exchanges, flight.max_concurrent_streams);
     let mut max_body_memory = EdgeConfig::default().max_inflight_body_bytes;
     set_size(&mut max_body_memory, flight.max_body_memory);

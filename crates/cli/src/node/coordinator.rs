@@ -29,8 +29,8 @@ use volley_security::nodes::{Dialer, NodeKind, only};
 use volley_telemetry::Metrics;
 use volley_telemetry::otlp::{Exporter, OtlpConfig, SpanKind, TracedPredict, Tracer};
 use volley_types::{
-    ChunkStream, ErrorCode, Intake, ModelName, ModelRef, NodeId, NodeIdentity, Predict,
-    PredictError, PredictRequest, Signature,
+    ChunkStream, ClusterHandle, ErrorCode, Intake, ModelName, ModelRef, NodeId, NodeIdentity,
+    Predict, PredictError, PredictRequest, Signature,
 };
 
 use super::failures::Failures;
@@ -212,15 +212,20 @@ pub(crate) async fn start(
         (cluster.clone(), failures.clone()),
     );
     let dialer = || plan.security.dialer();
-    let api = ApiServer::new(Arc::new(coordinator.clone()), encode, plan.api, gate)
-        .with_streams(streams, peer_streams(coordinator.clone(), dialer()))
-        .with_responses(responses)
-        .with_batches(batches, peer_tasks(coordinator.clone(), dialer()))
-        .with_intake(intake)
-        .with_tls(plan.security.tls.clone())
-        .with_origins(plan.origins)
-        .with_models(plan.uploads.map(uploads::store))
-        .with_arrow(Arc::new(|| Box::new(Decoder::default())));
+    let api = ApiServer::new(
+        ClusterHandle::new(Arc::new(coordinator.clone())),
+        encode,
+        plan.api,
+        gate,
+    )
+    .with_streams(streams, peer_streams(coordinator.clone(), dialer()))
+    .with_responses(responses)
+    .with_batches(batches, peer_tasks(coordinator.clone(), dialer()))
+    .with_intake(intake)
+    .with_tls(plan.security.tls.clone())
+    .with_origins(plan.origins)
+    .with_models(plan.uploads.map(uploads::store))
+    .with_arrow(Arc::new(|| Box::new(Decoder::default())));
     let served = serve_public(api, public, further, &stop_public)?;
 
     let joining = tokio::spawn(enter(cluster.clone(), plan.membership));

@@ -23,11 +23,11 @@ use volley_types::deadline::grpc_timeout;
 use volley_types::{Deadline, PredictError, Role, Share};
 
 use crate::state::{Oip, OipCaller};
-use volley_http_edge::answering::ServedModel;
 use volley_http_edge::auth::served_here;
 use volley_http_edge::context::{self, REQUEST_ID, RequestContext};
 use volley_http_edge::edge::DialectCaller;
 use volley_http_edge::idle;
+use volley_http_edge::inference::ServedModel;
 use volley_http_edge::serve::{Draining, PeerAddress};
 
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");

@@ -144,7 +144,7 @@ impl ModelInferCall {
 
 /// How many rows a request has.
 pub(super) fn rows(request: &PredictRequest) -> usize {
-    match &request.input {
+    match &*request.input {
         Input::Batch(batch) => batch.num_rows(),
         Input::Stream { .. } => 0,
     }

@@ -50,7 +50,7 @@ impl InferenceService {
         request: &Request<ServerReadyRequest>,
     ) -> GrpcAnswer<ServerReadyResponse> {
         let context = CallContext::of(request)?;
-        let ready = context.caller.control.ready();
+        let ready = context.caller.cluster.view.ready();
         Ok(Response::new(ServerReadyResponse { ready }))
     }
 

@@ -126,7 +126,10 @@ impl GrpcInferenceService for Triton {
         let work = async {
             let caller = &context.caller;
             let counted = if asked.name.is_empty() {
-                caller.state.statistics().all(&caller.control.registry())
+                caller
+                    .state
+                    .statistics()
+                    .all(&caller.cluster.registry.state())
             } else {
                 let found = ResolvedModel::find(caller, &named(asked.name, asked.version)).await?;
                 let key = (found.model.name, found.version);

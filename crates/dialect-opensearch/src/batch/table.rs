@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::task::AbortHandle;
 use volley_types::registry::{RegistryCommand, TaskRecord, TaskState};
-use volley_types::{Control, ErrorCode, NodeId, PredictError, StoredTask, TaskSource};
+use volley_types::{ErrorCode, NodeId, PredictError, Registry, StoredTask, TaskSource};
 
 use crate::settings;
 use volley_dialect_kit::clock::now_ms;
@@ -74,8 +74,8 @@ struct BatchTable(BTreeMap<String, Batch>);
 struct Batch {
     record: TaskRecord,
     work: Work,
-    /// The cluster with the rights of who began it.
-    control: Arc<dyn Control>,
+    /// The registry with the rights of the batch's owner.
+    registry: Arc<dyn Registry>,
 }
 
 enum Work {
@@ -156,10 +156,10 @@ impl WeakBatches {
                 Ok(response) => (TaskState::Completed, Some(response.to_string().into())),
                 Err(error) => (TaskState::Failed(shortened(error.message)), None),
             };
-            Some((batch.control.clone(), batch.end(state, response)))
+            Some((batch.registry.clone(), batch.end(state, response)))
         });
-        if let Some((control, record)) = ended {
-            note(&*control, id, record).await;
+        if let Some((registry, record)) = ended {
+            note(&*registry, id, record).await;
         }
     }
 }
@@ -175,12 +175,12 @@ pub(super) fn millis(time: Duration) -> u64 {
 
 /// Notes how far a batch is where every coordinator finds it. Without it the batch goes on, and
 /// is known for as long as its coordinator runs.
-pub(super) async fn note(control: &dyn Control, id: &str, record: TaskRecord) {
+pub(super) async fn note(registry: &dyn Registry, id: &str, record: TaskRecord) {
     let command = RegistryCommand::PutTask {
         id: id.to_owned(),
         record,
     };
-    if let Err(error) = control.write(command).await {
+    if let Err(error) = registry.write(command).await {
         let error = error.chain();
         tracing::warn!(task = id, error, "a batch is not noted in the registry");
     }
@@ -219,7 +219,7 @@ impl Batches {
         &self,
         id: &str,
         record: TaskRecord,
-        control: Arc<dyn Control>,
+        registry: Arc<dyn Registry>,
         begin: impl FnOnce(WeakBatches) -> W,
     ) {
         // The work waits for the lock before it can look for itself.
@@ -228,7 +228,7 @@ impl Batches {
         let batch = Batch {
             record,
             work: Work::Running(tokio::spawn(work).abort_handle()),
-            control,
+            registry,
         };
         held.0.insert(id.to_owned(), batch);
     }
@@ -275,16 +275,19 @@ impl TaskSource for Batches {
     }
 
     async fn cancel(&self, id: &str) -> Result<(), PredictError> {
-        let (control, record) = {
+        let (registry, record) = {
             let mut held = self.0.lock();
             let batch = held.0.get_mut(id).ok_or_else(missing)?;
             let Work::Running(task) = &batch.work else {
                 return Err(super::ended());
             };
             task.abort();
-            (batch.control.clone(), batch.end(TaskState::Cancelled, None))
+            (
+                batch.registry.clone(),
+                batch.end(TaskState::Cancelled, None),
+            )
         };
-        note(&*control, id, record).await;
+        note(&*registry, id, record).await;
         Ok(())
     }
 

@@ -85,9 +85,12 @@ pub(crate) async fn write(
     let name = secret.as_ref().map(|(name, _)| name.clone());
     if let Some((name, sealed)) = secret {
         let command = RegistryCommand::PutSecret { name, sealed };
-        caller.control.write(command).await?;
+        caller.cluster.registry.write(command).await?;
     }
-    let written = caller.control.write(RegistryCommand::CreateConnector(spec));
+    let written = caller
+        .cluster
+        .registry
+        .write(RegistryCommand::CreateConnector(spec));
     let error = match written.await {
         Ok(_) => return Ok(()),
         Err(error) => error,
@@ -116,7 +119,8 @@ pub(super) async fn forget(
     name: SecretName,
 ) -> Result<(), PredictError> {
     match caller
-        .control
+        .cluster
+        .registry
         .write(RegistryCommand::DeleteSecret(name))
         .await
     {

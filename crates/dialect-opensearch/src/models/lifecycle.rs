@@ -36,7 +36,7 @@ pub(crate) async fn deploy(
 ) -> Result<Json<Value>, ApiError> {
     let ModelRef { name, version } = id.parse()?;
     body.only("a deployment", &deployment::FIELDS)?;
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let command = deploy_command(&registry, name.clone(), version, &query, &body)?;
     if let RegistryCommand::Deploy { workers, .. } = &command
         && !workers.is_empty()
@@ -46,8 +46,8 @@ pub(crate) async fn deploy(
         known(&caller, &registry, workers)?;
     }
     may_run(&registry, &name, version)?;
-    caller.control.write(command).await?;
-    let registry = caller.control.registry();
+    caller.cluster.registry.write(command).await?;
+    let registry = caller.cluster.registry.state();
     let deployment = registry
         .models
         .get(&name)
@@ -145,7 +145,7 @@ fn known(
     registry: &RegistryState,
     workers: &[WorkerId],
 ) -> Result<(), PredictError> {
-    let status = caller.control.status();
+    let status = caller.cluster.view.status();
     let heard = |id: &WorkerId| status.workers.iter().any(|worker| worker.id == *id);
     let placed = |id: &WorkerId| registry.models.values().any(|it| it.placement.contains(id));
     match workers.iter().find(|id| !heard(id) && !placed(id)) {
@@ -221,7 +221,7 @@ pub(crate) async fn undeploy_many(
             .map(ModelName::new)
             .collect::<Result<Vec<_>, _>>()?,
         None => {
-            let registry = caller.control.registry();
+            let registry = caller.cluster.registry.state();
             let deployed = registry
                 .models
                 .values()
@@ -242,7 +242,7 @@ async fn undeploy_one(
     from: Option<&[WorkerId]>,
     told: &mut Map<String, Value>,
 ) -> Result<(), PredictError> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let entry = registry.models.get(model).ok_or_else(|| unknown(model))?;
     let from = from.filter(|from| !from.is_empty());
     let leaves = |id: &&WorkerId| from.is_none_or(|from| from.contains(id));
@@ -265,7 +265,7 @@ async fn undeploy_one(
         },
         _ => RegistryCommand::Undeploy(model.clone()),
     };
-    caller.control.write(command).await?;
+    caller.cluster.registry.write(command).await?;
     for worker in gone {
         let node = told
             .entry(worker.to_string())
@@ -330,7 +330,7 @@ pub(crate) async fn update(
         description,
         group,
     };
-    caller.control.write(update).await?;
+    caller.cluster.registry.write(update).await?;
     Ok(Json(
         json!({ "_index": INDEX, "_id": model.as_str(), "result": "updated" }),
     ))
@@ -339,9 +339,9 @@ pub(crate) async fn update(
 /// Whether a model is deployed and its deployment failed on every worker, so that deleting it
 /// takes nothing from anybody.
 fn serves_nothing(caller: &OpenSearchCaller, model: &ModelName) -> bool {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let deployment = registry.models.get(model).map(|entry| &entry.deployment);
-    let Some((Some(deployment), status)) = deployment.zip(caller.control.model_status(model))
+    let Some((Some(deployment), status)) = deployment.zip(caller.cluster.view.model_status(model))
     else {
         return false;
     };
@@ -356,12 +356,14 @@ pub(crate) async fn delete(
     let model = ModelName::new(id)?;
     if serves_nothing(&caller, &model) {
         caller
-            .control
+            .cluster
+            .registry
             .write(RegistryCommand::Undeploy(model.clone()))
             .await?;
     }
     caller
-        .control
+        .cluster
+        .registry
         .write(RegistryCommand::DeleteModel(model.clone()))
         .await?;
     Ok(Json(

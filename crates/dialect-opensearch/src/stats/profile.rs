@@ -98,7 +98,7 @@ pub(crate) async fn model(
         models: ids.split(',').map(str::to_owned).collect(),
         ..ProfileQuery::default()
     };
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     if !registry
         .models
         .keys()
@@ -146,8 +146,8 @@ fn tasks_alone(caller: &OpenSearchCaller, asked: &ProfileQuery, batches: &Batche
 }
 
 fn of_models(caller: &OpenSearchCaller, asked: &ProfileQuery) -> Value {
-    let status = caller.control.status();
-    let registry = caller.control.registry();
+    let status = caller.cluster.view.status();
+    let registry = caller.cluster.registry.state();
     let counted = counted(caller);
     let own = coordinator(&status);
     let (mut nodes, mut models) = (Map::new(), Map::new());
@@ -183,7 +183,7 @@ fn of_models(caller: &OpenSearchCaller, asked: &ProfileQuery) -> Value {
 }
 
 fn of_model(caller: &OpenSearchCaller, status: &ClusterStatus, entry: &ModelEntry) -> Value {
-    let told = caller.control.model_status(&entry.name);
+    let told = caller.cluster.view.model_status(&entry.name);
     let workers = status.workers.iter().filter(|worker| {
         let mut replicas = worker.replicas.iter();
         replicas.any(|it| it.model == entry.name && it.state == ReplicaState::Ready)
@@ -218,7 +218,7 @@ fn of_tasks(
     asked: &ProfileQuery,
     batches: &Batches,
 ) -> Map<String, Value> {
-    let registry = caller.control.registry();
+    let registry = caller.cluster.registry.state();
     let mut nodes: Map<String, Value> = Map::new();
     for id in tasks::ids(&registry).chain(batches.keys().cloned()) {
         let batch = batches.get(&id).cloned();

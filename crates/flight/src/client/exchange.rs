@@ -25,20 +25,23 @@ pub(super) struct ExchangeRequest {
     pub(super) descriptor: FlightDescriptor,
     pub(super) input: Input,
     pub(super) deadline: Option<Deadline>,
+    /// The caller drops the stream at the deadline.
+    pub(super) caller_keeps_deadline: bool,
     pub(super) headers: MetadataMap,
 }
 
 impl ExchangeRequest {
     /// The call of a request, as sent at `now`.
     pub(super) fn of(request: PredictRequest, now: Instant, mut headers: MetadataMap) -> Self {
-        if matches!(request.input, Input::Batch(_)) {
+        if matches!(*request.input, Input::Batch(_)) {
             headers.insert(TOGETHER, MetadataValue::from_static("1"));
         }
         let command = predict_command::encode(&predict_command::to_wire(&request, now));
         Self {
             descriptor: FlightDescriptor::new_cmd(command),
-            input: request.input,
+            input: request.input.into_inner(),
             deadline: request.deadline,
+            caller_keeps_deadline: request.caller_keeps_deadline,
             headers,
         }
     }
@@ -52,6 +55,7 @@ pub(super) async fn open(
     accept_by: Instant,
 ) -> Result<ChunkStream, PredictError> {
     let deadline = opening.deadline;
+    let timer = deadline.filter(|_| !opening.caller_keeps_deadline);
     if deadline.is_some_and(|deadline| deadline.remaining(now).is_zero()) {
         return Err(deadline_passed());
     }
@@ -78,7 +82,7 @@ pub(super) async fn open(
     let exchange = Exchange {
         replies,
         decoder,
-        deadline: deadline.map(|deadline| Box::pin(sleep_until(deadline.instant().into()))),
+        deadline: timer.map(|deadline| Box::pin(sleep_until(deadline.instant().into()))),
         input_error,
     };
     Ok(ChunkStream::new(schema, exchange.batches()).holding(cancel))
@@ -117,7 +121,7 @@ async fn read_schema(
 struct Exchange {
     replies: Streaming<FlightData>,
     decoder: Decoder,
-    /// One timer for the whole stream.
+    /// The timer for the whole stream, where the caller has none.
     deadline: Option<Pin<Box<Sleep>>>,
     input_error: InputError,
 }

@@ -130,6 +130,7 @@ impl FlightClient {
             descriptor: FlightDescriptor::new_path(vec![name.to_owned()]),
             input: Input::Batch(batch),
             deadline: Some(Deadline::after(now, timeout)),
+            caller_keeps_deadline: false,
             headers: self.function_headers(),
         };
         let accept_by = self.accept_by(now);

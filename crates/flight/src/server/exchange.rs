@@ -20,8 +20,8 @@ use tracing::Instrument;
 use volley_proto::predict_command::PredictHead;
 use volley_types::deadline::grpc_timeout;
 use volley_types::{
-    ChunkStream, Deadline, ErrorCode, Intake, Predict, PredictError, RequestId, Signature, Task,
-    TraceContext,
+    Checked, ChunkStream, Deadline, ErrorCode, Input, Intake, Predict, PredictError,
+    PredictRequest, RequestId, Resolved, Task, TraceContext,
 };
 
 use super::FlightServerConfig;
@@ -267,7 +267,8 @@ impl Exchange {
             let answer = self.answer_function(head, function, incoming, None, engine);
             return Box::pin(answer).await;
         }
-        let signature = self.predict.signature(&head.model).await?;
+        let resolved = self.predict.resolve(&head.model).await?;
+        let signature = resolved.signature.clone();
         let input = signature.input.clone();
         let mut incoming = Incoming::new(requests, first, input, marked, self.taken.clone());
         let (engine, schema) = match door {
@@ -283,7 +284,7 @@ impl Exchange {
             }
         };
         match engine {
-            None => self.answer_rows(head, &signature, incoming, schema).await,
+            None => self.answer_rows(head, resolved, incoming, schema).await,
             Some(engine) => {
                 let function = Function::of_model(&head.model, &signature, &mut head.parameters)?;
                 let answer = self.answer_function(head, function, incoming, schema, engine);
@@ -298,13 +299,14 @@ impl Exchange {
     async fn answer_rows(
         &self,
         head: PredictHead,
-        signature: &Signature,
+        resolved: Resolved,
         mut incoming: Incoming,
         schema: Option<SchemaRef>,
     ) -> Result<(), PredictError> {
+        let signature = &resolved.signature;
         if head.pass_columns {
             // Apart: other answers need no room for it.
-            return Box::pin(self.answer_passing(head, signature, incoming, schema)).await;
+            return Box::pin(self.answer_passing(head, &resolved, incoming, schema)).await;
         }
         let encoder = Encoder::new(RESPONSE_MESSAGE_BYTES);
         let mut encoder = encoder.leaving_out(head.columns_left_out);
@@ -318,12 +320,14 @@ impl Exchange {
         let Some(schema) = schema else {
             return no_rows(signature.task);
         };
-        signature.check_castable(&schema)?;
+        let fit = signature.fit(&schema)?;
         let grace = self.config.whole_request_grace;
         let Some((input, _incoming)) = incoming.rows(schema, grace).await? else {
             return no_rows(signature.task);
         };
-        let chunks = self.predict.predict(head.with_input(input)).await?;
+        let mut request = within_exchange(head, fit.apply(input)?);
+        request.resolved = Some(resolved);
+        let chunks = self.predict.predict(request).await?;
         check_output(&chunks, &answer)?;
         self.send_chunks(chunks, &mut encoder).await
     }
@@ -362,6 +366,13 @@ impl Exchange {
             )),
         }
     }
+}
+
+/// A request whose deadline the exchange keeps: see [`Exchange::bounded`].
+fn within_exchange(head: PredictHead, input: impl Into<Checked<Input>>) -> PredictRequest {
+    let mut request = head.with_input(input);
+    request.caller_keeps_deadline = true;
+    request
 }
 
 /// Plain calls may carry trace and request id in headers; a command has its own.

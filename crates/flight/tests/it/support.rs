@@ -109,7 +109,7 @@ impl Predict for Scripted {
     async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
         // As a coordinator does.
         request.input = signature().conform(request.input)?;
-        match &request.input {
+        match &*request.input {
             Input::Batch(_) => self.whole.fetch_add(1, Ordering::SeqCst),
             Input::Stream { .. } => self.streamed.fetch_add(1, Ordering::SeqCst),
         };
@@ -118,6 +118,7 @@ impl Predict for Scripted {
             "refuse" => return Err(overloaded()),
             "double" => request
                 .input
+                .into_inner()
                 .into_stream()
                 .map(|batch| {
                     let doubled = column(&batch?, "x")

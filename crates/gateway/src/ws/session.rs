@@ -284,7 +284,7 @@ impl Session {
         let over = id.clone();
         let told = stream! {
             let _held = share;
-            match context.in_time(caller.control.predict(request)).await {
+            match context.in_time(caller.cluster.inference.predict(request)).await {
                 Ok(chunks) => {
                     let objects = rows::objects(task, chunks, &context);
                     tokio::pin!(objects);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use async_trait::async_trait;
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use volley_types::chunk::{BatchResult, generation_schema};
@@ -23,10 +23,10 @@ use volley_types::registry::{
 };
 use volley_types::scale::ScaleSignal;
 use volley_types::{
-    ChunkStream, ConnectorCheck, Control, Dialect, ErrorCode, GenerationChunk, GenerationChunks,
-    GpuReport, Incarnation, Input, ModelName, ModelRef, ModelVersion, NodeId, Parameters, Predict,
-    PredictError, PredictRequest, Priority, RequestId, Revision, Signature, TenantId, TraceContext,
-    WorkerId,
+    ChunkStream, ClusterView, ConnectorCheck, Deadline, Dialect, ErrorCode, GenerationChunk,
+    GenerationChunks, GpuReport, Incarnation, Input, Membership, ModelName, ModelRef, ModelVersion,
+    NodeId, Parameters, Predict, PredictError, PredictRequest, Priority, Registry, RequestId,
+    Revision, Signature, TenantId, TraceContext, WorkerId,
 };
 
 type Answer = Box<dyn Fn(RecordBatch) -> Result<RecordBatch, PredictError> + Send + Sync>;
@@ -161,7 +161,7 @@ impl Predict for Cluster {
             .get(request.model.name.as_str())
             .cloned();
         let script = script.ok_or_else(|| missing(&request.model.name))?;
-        let rows = match (request.input, &*script) {
+        let rows = match (request.input.into_inner(), &*script) {
             (input, Script::Echo(signature)) => {
                 self.open.fetch_add(1, Ordering::SeqCst);
                 let echo = ChunkStream::new(signature.output.clone(), input.into_stream());
@@ -201,7 +201,7 @@ impl Predict for Cluster {
             }
             Script::Channel(receiver) => {
                 let receiver = receiver.lock().take().expect("a fed stream is opened once");
-                Ok(self.stream(tokio_stream(receiver)))
+                Ok(self.stream(until(deadline, tokio_stream(receiver))))
             }
             Script::Refuses(error) => Err(error.clone()),
             Script::Fails(error) => {
@@ -250,9 +250,33 @@ fn tokio_stream(
     .fuse()
 }
 
+/// `batches`, which end with an error at the deadline, as a coordinator's do.
+fn until(
+    deadline: Deadline,
+    batches: impl futures::Stream<Item = BatchResult> + Send + 'static,
+) -> impl futures::Stream<Item = BatchResult> + Send {
+    let late = PredictError::new(
+        ErrorCode::DeadlineExceeded,
+        "the request did not end in time",
+    );
+    let expiry = tokio::time::sleep_until(deadline.instant().into());
+    let expiry = expiry.map(move |()| Err(late)).into_stream();
+    let mut ended = false;
+    futures::stream::select(
+        batches.map(Some).chain(futures::stream::iter([None])),
+        expiry.map(Some),
+    )
+    .take_while(move |item| {
+        let goes_on = !ended && item.is_some();
+        ended |= matches!(item, Some(Err(_)));
+        futures::future::ready(goes_on)
+    })
+    .filter_map(futures::future::ready)
+}
+
 #[async_trait]
-impl Control for Cluster {
-    fn registry(&self) -> Arc<RegistryState> {
+impl Registry for Cluster {
+    fn state(&self) -> Arc<RegistryState> {
         self.registry.lock().clone()
     }
 
@@ -283,9 +307,11 @@ impl Control for Cluster {
         });
         Ok(checked.into_iter().collect())
     }
+}
 
+impl ClusterView for Cluster {
     fn model_status(&self, model: &ModelName) -> Option<ModelStatus> {
-        let registry = self.registry();
+        let registry = self.state();
         let entry = registry.models.get(model)?;
         let state = self
             .replica_state
@@ -355,10 +381,17 @@ impl Control for Cluster {
             active_streams: u32::try_from(self.open.load(Ordering::SeqCst)).unwrap(),
             reports: BTreeMap::new(),
             level: 1,
-            drains: drains(&self.registry()),
+            drains: drains(&self.state()),
         }
     }
 
+    fn ready(&self) -> bool {
+        !self.draining.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl Membership for Cluster {
     async fn join(
         &self,
         node: NodeId,
@@ -403,16 +436,12 @@ impl Control for Cluster {
         }])
     }
 
-    async fn hand_over(&self, to: Option<NodeId>) -> Result<NodeId, PredictError> {
+    async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<NodeId, PredictError> {
         Ok(to.unwrap_or(NodeId(1)))
     }
 
     async fn backup(&self) -> Result<Vec<u8>, PredictError> {
         Ok(b"volley-backup 1\n".to_vec())
-    }
-
-    fn ready(&self) -> bool {
-        !self.draining.load(Ordering::SeqCst)
     }
 }
 

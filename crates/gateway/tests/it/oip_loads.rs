@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use volley_gateway::{ModelFile, ModelStore};
 use volley_types::registry::{ModelSource, ModelUrl, Sha256};
-use volley_types::{Control, ModelName, PredictError};
+use volley_types::{ModelName, PredictError, Registry};
 
 use super::support::{Edge, Reply};
 
@@ -81,7 +81,7 @@ async fn a_load_with_files_registers_them_once_and_one_without_is_the_repository
         assert_eq!(edge.post(LOAD, &files).await.status, 200);
     }
     let name = ModelName::new("brought").unwrap();
-    let registry = edge.cluster.registry();
+    let registry = edge.cluster.state();
     let entry = &registry.models[&name];
     assert_eq!(entry.versions.len(), 1);
     let spec = entry.versions.values().next().unwrap();
@@ -106,7 +106,7 @@ async fn a_load_with_files_registers_them_once_and_one_without_is_the_repository
         .ok();
     assert_eq!(edge.post(LOAD, &files).await.status, 200);
     let deployed = || {
-        let registry = edge.cluster.registry();
+        let registry = edge.cluster.state();
         registry.models[&name]
             .deployment
             .as_ref()
@@ -121,7 +121,7 @@ async fn a_load_with_files_registers_them_once_and_one_without_is_the_repository
     let config = load(json!({ "config": "{\"max_batch_size\":4}" }));
     assert_eq!(edge.post(LOAD, &config).await.status, 200);
     assert_eq!(deployed(), 3);
-    let registry = edge.cluster.registry();
+    let registry = edge.cluster.state();
     let newest = registry.models[&name]
         .versions
         .values()

@@ -18,7 +18,7 @@ use volley_gateway::{
     ApiConfig, ApiServer, LocalStreams, ModelStore, Origins, PeerStreams, Streams,
 };
 use volley_security::{Authenticator, ReadRegistry};
-use volley_types::{Control, GenerationChunk};
+use volley_types::{ClusterHandle, GenerationChunk, Registry};
 
 use crate::cluster::Cluster;
 pub(crate) use crate::cluster::Script;
@@ -92,9 +92,9 @@ impl Edge {
     ) -> Self {
         let cluster = Arc::new(Cluster::default());
         let read = cluster.clone();
-        let gate = Arc::new(gate(Arc::new(move || read.registry())));
+        let gate = Arc::new(gate(Arc::new(move || read.state())));
         let metrics = Arc::new(|| "# EOF\n".to_owned());
-        let api = ApiServer::new(cluster.clone(), metrics, config, gate)
+        let api = ApiServer::new(ClusterHandle::new(cluster.clone()), metrics, config, gate)
             .with_arrow(Arc::new(|| Box::new(Decoder::default())));
         let api = finish(api);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures::{Stream, StreamExt};
 use volley_types::chunk::BatchResult;
 use volley_types::{
-    ChunkStream, ModelName, ModelRef, Predict, PredictError, PredictRequest, Signature,
+    ChunkStream, ModelName, ModelRef, Predict, PredictError, PredictRequest, Resolved, Signature,
 };
 
 use super::span::{ActiveSpan, SpanKind, Tracer};
@@ -74,6 +74,10 @@ impl Predict for TracedPredict {
 
     async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
         self.inner.signature(model).await
+    }
+
+    async fn resolve(&self, model: &ModelRef) -> Result<Resolved, PredictError> {
+        self.inner.resolve(model).await
     }
 
     async fn models(&self) -> Vec<ModelName> {

@@ -30,29 +30,9 @@ impl Signature {
         self.check_columns(schema, is_castable)
     }
 
-    /// `input` with the columns of the model's own types: numbers of other widths and kinds,
-    /// dictionaries, views of texts, and single values for tensors of one value are cast.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a column that cannot be cast, and inside a stream for a value that
-    /// cannot be without loss.
-    pub fn conform(&self, input: Input) -> Result<Input, PredictError> {
-        let given = input.schema();
-        self.check_castable(&given)?;
-        let Some(casts) = Casts::of(self, &given) else {
-            return Ok(input);
-        };
-        Ok(match input {
-            Input::Batch(batch) => Input::Batch(casts.batch(&batch)?),
-            Input::Stream { batches, .. } => {
-                let schema = casts.schema.clone();
-                let batches = batches.map(move |batch| casts.batch(&batch?));
-                Input::Stream {
-                    schema,
-                    batches: Box::pin(batches),
-                }
-            }
-        })
+    /// The casts that columns of this schema need; `None` where they are the model's own.
+    pub(crate) fn casts(&self, schema: &Schema) -> Option<Casts> {
+        Casts::of(self, schema)
     }
 }
 
@@ -68,7 +48,7 @@ pub fn cast_column(column: &ArrayRef, declared: &Field) -> Result<ArrayRef, Pred
 }
 
 /// What becomes of each column.
-struct Casts {
+pub(crate) struct Casts {
     schema: SchemaRef,
     /// The model's own field of each column that has to be cast.
     fields: Vec<Option<FieldRef>>,
@@ -94,6 +74,20 @@ impl Casts {
         Some(Self {
             schema: Arc::new(Schema::new(columns.collect::<Vec<_>>())),
             fields,
+        })
+    }
+
+    /// The rows of `input` with their columns cast.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a value that cannot be cast without loss; for a stream inside it.
+    pub(crate) fn apply(self, input: Input) -> Result<Input, PredictError> {
+        Ok(match input {
+            Input::Batch(batch) => Input::Batch(self.batch(&batch)?),
+            Input::Stream { batches, .. } => Input::Stream {
+                schema: self.schema.clone(),
+                batches: Box::pin(batches.map(move |batch| self.batch(&batch?))),
+            },
         })
     }
 

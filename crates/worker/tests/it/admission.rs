@@ -175,38 +175,9 @@ async fn columns_that_the_model_does_not_take_are_refused_without_a_place() {
     let setting = narrow().await;
     let mut bad = request("m", &[]);
     let numbers: ArrayRef = Arc::new(Int32Array::from(vec![1]));
-    bad.input = Input::Batch(RecordBatch::try_from_iter([("prompt", numbers)]).unwrap());
+    bad.input = Input::Batch(RecordBatch::try_from_iter([("prompt", numbers)]).unwrap()).into();
     let refused = setting.worker.predict(bad).await.unwrap_err();
     assert_eq!(refused.code, ErrorCode::InvalidInput);
     assert!(refused.message.contains("'prompt'"), "{}", refused.message);
-    assert_eq!(setting.worker.active_streams(), 0);
-}
-
-#[tokio::test]
-async fn a_stream_that_nobody_reads_gives_its_place_to_the_next() {
-    let setting = Setting::start(&[assignment("m", 1, &[("capacity", "1")])], |config| {
-        config.write_stall = Duration::from_millis(300);
-    })
-    .await;
-    let endless = || request("m", &[("chunks", "1000000")]);
-    let stalled = setting.worker.predict(endless()).await.unwrap();
-    let mut past_its_deadline = endless();
-    let soon = Instant::now() + Duration::from_millis(150);
-    past_its_deadline.deadline = Some(Deadline::after(soon, Duration::ZERO));
-    for (mut unread, code) in [
-        (stalled, ErrorCode::Cancelled),
-        (
-            setting.worker.predict(past_its_deadline).await.unwrap(),
-            ErrorCode::DeadlineExceeded,
-        ),
-    ] {
-        if code == ErrorCode::Cancelled {
-            unread.next().await.unwrap().unwrap();
-        }
-        let (texts, error) = read(queued(&setting, Priority::Normal).await).await;
-        assert_eq!((texts, error.is_none()), (vec!["ran".to_owned()], true));
-        let (_, error) = read(unread).await;
-        assert_eq!(error.unwrap().code, code);
-    }
     assert_eq!(setting.worker.active_streams(), 0);
 }

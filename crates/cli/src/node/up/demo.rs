@@ -10,7 +10,7 @@ use volley_types::registry::{
     BackendKind, DeployOptions, ModelEntry, ModelSource, ModelVersionSpec, RegistryCommand,
     ReplicaState,
 };
-use volley_types::{Control, ModelName, ModelVersion, Parameters};
+use volley_types::{ClusterView, ModelName, ModelVersion, Parameters, Registry};
 
 use crate::node::LOOK;
 
@@ -85,7 +85,7 @@ async fn want(
     folder: &Path,
 ) -> anyhow::Result<()> {
     let source = ModelSource::Path(directory.to_string_lossy().into_owned());
-    let registry = coordinator.registry();
+    let registry = coordinator.state();
     let entry = registry.models.get(name);
     if entry.is_some_and(|entry| is_someone_elses(entry, folder)) {
         return Ok(());

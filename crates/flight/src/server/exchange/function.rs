@@ -8,7 +8,7 @@ use futures::{Stream, StreamExt, stream};
 use volley_proto::predict_command::PredictHead;
 use volley_types::{Input, Predict, PredictError, RequestId};
 
-use super::Exchange;
+use super::{Exchange, within_exchange};
 use crate::egress::{Encoder, RESPONSE_MESSAGE_BYTES};
 use crate::server::incoming::Incoming;
 use crate::udf::caller::Engine;
@@ -117,7 +117,7 @@ impl Work {
             request_id: RequestId::random(),
             ..self.head.clone()
         };
-        let request = head.with_input(Input::Batch(input.clone()));
+        let request = within_exchange(head, Input::Batch(input.clone()));
         let mut chunks = self.predict.predict(request).await?;
         while let Some(batch) = chunks.next().await {
             gather.add(batch?)?;

@@ -9,9 +9,9 @@ use arrow_schema::{ArrowError, Schema, SchemaRef};
 use futures::StreamExt;
 use parking_lot::Mutex;
 use volley_proto::predict_command::PredictHead;
-use volley_types::{ChunkStream, ErrorCode, Input, PredictError, Signature, Task};
+use volley_types::{ChunkStream, ErrorCode, Input, PredictError, Resolved, Signature, Task};
 
-use super::{Exchange, check_output, no_rows};
+use super::{Exchange, check_output, no_rows, within_exchange};
 use crate::egress::{Encoder, RESPONSE_MESSAGE_BYTES};
 use crate::server::incoming::Incoming;
 
@@ -23,10 +23,11 @@ impl Exchange {
     pub(super) async fn answer_passing(
         &self,
         head: PredictHead,
-        signature: &Signature,
+        resolved: &Resolved,
         mut incoming: Incoming,
         schema: Option<SchemaRef>,
     ) -> Result<(), PredictError> {
+        let signature = &resolved.signature;
         let encoder = Encoder::new(RESPONSE_MESSAGE_BYTES);
         let mut encoder = encoder.leaving_out(head.columns_left_out);
         let schema = match schema {
@@ -38,15 +39,17 @@ impl Exchange {
             return no_rows(signature.task);
         };
         let passing = PassThrough::of(&schema, signature)?;
-        signature.check_castable(&passing.taken_schema)?;
+        let fit = signature.fit(&passing.taken_schema)?;
         self.send(encoder.schema(&passing.answer)).await?;
         let grace = self.config.whole_request_grace;
         let Some((input, _incoming)) = incoming.rows(schema, grace).await? else {
             return no_rows(signature.task);
         };
         let kept = Arc::new(Mutex::new(PassingRows::default()));
-        let input = passing.taken_of(input, &kept)?;
-        let chunks = self.predict.predict(head.with_input(input)).await?;
+        let input = fit.apply(passing.taken_of(input, &kept)?)?;
+        let mut request = within_exchange(head, input);
+        request.resolved = Some(resolved.clone());
+        let chunks = self.predict.predict(request).await?;
         check_output(&chunks, &signature.output)?;
         let answer = passing.answer.clone();
         let joined = {

@@ -26,7 +26,7 @@ fn list_of(item: DataType, size: i32) -> DataType {
 fn given(kind: DataType, column: ArrayRef) -> Result<ArrayRef, PredictError> {
     let model = model(vec![Field::new("age", kind, false)]);
     let rows = RecordBatch::try_from_iter([("age", column)]).unwrap();
-    match model.conform(Input::Batch(rows))? {
+    match model.conform(Input::Batch(rows))?.into_inner() {
         Input::Batch(batch) => {
             model.check_input(&batch.schema()).unwrap();
             Ok(batch.column(0).clone())
@@ -187,7 +187,7 @@ fn a_stream_is_cast_batch_by_batch() {
     let batches = Box::pin(batches);
     let input = model.conform(Input::Stream { schema, batches }).unwrap();
     model.check_input(&input.schema()).unwrap();
-    let came: Vec<_> = block_on(input.into_stream().collect());
+    let came: Vec<_> = block_on(input.into_inner().into_stream().collect());
     assert_eq!(came[0].as_ref().unwrap().num_rows(), 1);
     assert_eq!(came[1].as_ref().unwrap_err().code, ErrorCode::InvalidInput);
 }

@@ -1,0 +1,84 @@
+//! The registry, as a principal may see and change it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use volley_types::egress::EgressPolicy;
+use volley_types::registry::{
+    ConnectorSpec, CredentialRef, ModelSource, ModelUrlScheme, RegistryCommand, RegistryReply,
+    RegistryState,
+};
+use volley_types::{ConnectorCheck, PredictError, Registry};
+
+use super::{GuardedCluster, action, rights};
+
+#[async_trait]
+impl Registry for GuardedCluster {
+    fn state(&self) -> Arc<RegistryState> {
+        let registry = self.inner.registry.state();
+        if !self.is_viewer() {
+            return Arc::new(RegistryState {
+                revision: registry.revision,
+                ..RegistryState::default()
+            });
+        }
+        if self.principal.models().is_all() {
+            return registry;
+        }
+        Arc::new(rights::seen(&registry, self.principal.models()))
+    }
+
+    async fn write(&self, command: RegistryCommand) -> Result<RegistryReply, PredictError> {
+        let action = action::of(&command);
+        let registry = self.inner.registry.state();
+        let permitted = rights::permit(&command, &self.principal, &registry)
+            .and_then(|()| leads(&command, &self.egress))
+            .and_then(|()| {
+                self.share
+                    .check(&command, self.principal.models(), &registry)
+            });
+        let outcome = match permitted {
+            Ok(()) => self.inner.registry.write(command).await,
+            Err(error) => Err(error),
+        };
+        self.audit(action, outcome).await
+    }
+
+    async fn check_connector(
+        &self,
+        connector: &ConnectorSpec,
+        test: bool,
+    ) -> Result<Vec<ConnectorCheck>, PredictError> {
+        let mut named = connector.clone();
+        for credential in named.credentials_mut() {
+            if let CredentialRef::Sealed(name, _) = credential {
+                *credential = CredentialRef::Secret(name.clone());
+            }
+        }
+        let command = RegistryCommand::CreateConnector(named);
+        rights::permit(&command, &self.principal, &self.inner.registry.state())?;
+        leads(&command, &self.egress)?;
+        self.inner.registry.check_connector(connector, test).await
+    }
+}
+
+/// Whether what `command` registers leads where that is allowed, as far as its URLs tell.
+fn leads(command: &RegistryCommand, egress: &EgressPolicy) -> Result<(), PredictError> {
+    match command {
+        RegistryCommand::CreateConnector(spec) | RegistryCommand::UpdateConnector(spec) => {
+            let others = spec.policy.endpoints.iter().map(|endpoint| &endpoint.url);
+            let mut all = std::iter::once(&spec.url).chain(others);
+            all.try_for_each(|url| egress.check("the connector's URL", url).map(drop))
+        }
+        RegistryCommand::RegisterModel(_, spec) => match &spec.source {
+            // The others name buckets and files, whose servers the workers' configuration names.
+            ModelSource::Url { url, .. }
+                if matches!(url.scheme(), ModelUrlScheme::Http | ModelUrlScheme::Https) =>
+            {
+                egress.check("the model's URL", url.as_str()).map(drop)
+            }
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}

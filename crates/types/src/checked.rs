@@ -1,0 +1,200 @@
+//! The check of a request's columns, which each process makes once.
+//!
+//! Every step of a process may ask whether the rows fit the model; only the first one compares
+//! schemas. The steps share one [`Signature`], so the address of its input schema identifies the
+//! check that was made.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use arrow_schema::{Schema, SchemaRef};
+
+use crate::error::PredictError;
+use crate::request::Input;
+use crate::signature::Signature;
+
+/// A value with a record of the schema that it was checked against.
+///
+/// The value cannot be changed without losing the record: [`Checked::from`] makes one that was not
+/// checked, and [`Signature::check`] and [`Signature::conform`] are the only checks.
+#[derive(Debug)]
+pub struct Checked<T> {
+    value: T,
+    against: Option<SchemaRef>,
+}
+
+impl<T> Checked<T> {
+    pub(crate) fn new(value: T, against: SchemaRef) -> Self {
+        Self {
+            value,
+            against: Some(against),
+        }
+    }
+
+    /// Whether the value was checked against this very schema.
+    pub(crate) fn is_against(&self, schema: &SchemaRef) -> bool {
+        let against = self.against.as_ref();
+        against.is_some_and(|against| Arc::ptr_eq(against, schema))
+    }
+
+    /// The value alone.
+    #[must_use]
+    pub fn into_inner(self) -> T {
+        self.value
+    }
+}
+
+impl Checked<Input> {
+    /// A second copy with the same record, where all rows are here.
+    #[must_use]
+    pub fn try_clone(&self) -> Option<Self> {
+        Some(Self {
+            value: self.value.try_clone()?,
+            against: self.against.clone(),
+        })
+    }
+}
+
+impl<T> From<T> for Checked<T> {
+    fn from(value: T) -> Self {
+        Self {
+            value,
+            against: None,
+        }
+    }
+}
+
+impl<T> Deref for Checked<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl Signature {
+    /// Checks that the columns of `input` are the model's own, as [`Signature::check_input`] does.
+    /// Returns at once where this process has checked them before.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming the column, its type and the model's type.
+    pub fn check(&self, input: &mut Checked<Input>) -> Result<(), PredictError> {
+        if input.is_against(&self.input) {
+            return Ok(());
+        }
+        self.check_input(&input.schema())?;
+        input.against = Some(self.input.clone());
+        Ok(())
+    }
+
+    /// As [`Signature::check_input`], for the schema of rows that have not arrived yet, and for
+    /// columns that can be cast. The result turns the rows into the model's own columns.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming the column, its type and the model's type.
+    pub fn fit(&self, schema: &Schema) -> Result<Fit, PredictError> {
+        self.check_castable(schema)?;
+        Ok(Fit {
+            against: self.input.clone(),
+            casts: self.casts(schema),
+        })
+    }
+
+    /// `input` with the columns of the model's own types: numbers of other widths and kinds,
+    /// dictionaries, views of texts, and single values for tensors of one value are cast. Returns
+    /// at once where this process has checked them before.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a column that cannot be cast, and inside a stream for a value that
+    /// cannot be without loss.
+    pub fn conform(
+        &self,
+        input: impl Into<Checked<Input>>,
+    ) -> Result<Checked<Input>, PredictError> {
+        let input = input.into();
+        match input.is_against(&self.input) {
+            true => Ok(input),
+            false => self.fit(&input.schema())?.apply(input.into_inner()),
+        }
+    }
+}
+
+/// How the rows of a schema that was checked become the rows of a model.
+pub struct Fit {
+    against: SchemaRef,
+    /// `None` where the columns are the model's own.
+    casts: Option<crate::signature::Casts>,
+}
+
+impl Fit {
+    /// The rows of `input`, which has the schema of the check, in the model's own columns.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a value that cannot be cast without loss; for a stream inside it.
+    pub fn apply(self, input: Input) -> Result<Checked<Input>, PredictError> {
+        let input = match self.casts {
+            Some(casts) => casts.apply(input)?,
+            None => input,
+        };
+        Ok(Checked::new(input, self.against))
+    }
+}
+
+impl std::fmt::Debug for Fit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fit").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{Int32Array, RecordBatch, StringArray};
+    use arrow_schema::{DataType, Field, Schema};
+
+    use super::*;
+
+    fn text(column: &str) -> Input {
+        let schema = Schema::new(vec![Field::new(column, DataType::Utf8, false)]);
+        let column = Arc::new(StringArray::from(vec!["a"]));
+        Input::Batch(RecordBatch::try_new(Arc::new(schema), vec![column]).unwrap())
+    }
+
+    #[test]
+    fn a_second_check_against_the_same_signature_compares_nothing() {
+        let signature = Signature::embed(3);
+        let mut input = Checked::from(text("text"));
+        signature.check(&mut input).unwrap();
+        assert!(input.is_against(&signature.clone().input));
+        let copy = input.try_clone().unwrap();
+        assert!(copy.is_against(&signature.input));
+        let conformed = signature.conform(copy).unwrap();
+        assert!(conformed.is_against(&signature.input));
+    }
+
+    #[test]
+    fn a_check_against_another_signature_is_made_again() {
+        let mut input = signature_checked();
+        let other = Signature::rerank();
+        assert!(!input.is_against(&other.input));
+        let error = other.check(&mut input).unwrap_err();
+        assert!(error.message.contains("'query'"), "{}", error.message);
+    }
+
+    fn signature_checked() -> Checked<Input> {
+        Signature::embed(3).conform(text("text")).unwrap()
+    }
+
+    #[test]
+    fn rows_that_do_not_fit_are_never_recorded_as_checked() {
+        let signature = Signature::embed(3);
+        let mut input = Checked::from(text("txt"));
+        signature.check(&mut input).unwrap_err();
+        assert!(!input.is_against(&signature.input));
+        let schema = Schema::new(vec![Field::new("text", DataType::Int32, false)]);
+        let column = Arc::new(Int32Array::from(vec![1]));
+        let batch = RecordBatch::try_new(Arc::new(schema), vec![column]).unwrap();
+        signature.conform(Input::Batch(batch)).unwrap_err();
+    }
+}
