@@ -4,7 +4,6 @@
 //!
 //! Needs root, for namespaces and file systems of its own; nothing outside them is touched.
 
-pub mod bed;
 mod directories;
 pub mod disk;
 pub mod history;
@@ -14,3 +13,4 @@ pub mod net;
 pub mod proxy;
 pub mod report;
 pub mod streams;
+pub mod test_bed;

@@ -17,12 +17,12 @@ const FIELDS: [&str; 5] = ["name", "targets", "mirror", "sticky_header", "descri
 /// The state that a write is made for.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct At {
+pub(crate) struct ExpectedRevision {
     /// The revision that was read; without it, whatever is there is replaced.
     revision: Option<u64>,
 }
 
-impl At {
+impl ExpectedRevision {
     pub(crate) fn expected(&self) -> Option<Revision> {
         self.revision.map(Revision)
     }
@@ -55,7 +55,7 @@ pub(crate) async fn create(
 pub(crate) async fn replace(
     caller: Caller,
     Path(name): Path<String>,
-    Query(at): Query<At>,
+    Query(at): Query<ExpectedRevision>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let name = ModelName::new(name)?;
@@ -67,7 +67,7 @@ pub(crate) async fn replace(
 pub(crate) async fn delete(
     caller: Caller,
     Path(name): Path<String>,
-    Query(at): Query<At>,
+    Query(at): Query<ExpectedRevision>,
 ) -> Result<Json<Value>, ApiError> {
     let name = ModelName::new(name)?;
     let delete = RegistryCommand::DeleteAlias {

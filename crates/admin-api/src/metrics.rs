@@ -5,7 +5,7 @@ use volley_types::ModelScope;
 
 /// The samples of `text`, which is OpenMetrics, whose label `model` is in `scope`, under the
 /// descriptions of their families; all of it where the scope is everything.
-pub(crate) fn seen(text: String, scope: &ModelScope) -> String {
+pub(crate) fn filter_metrics(text: String, scope: &ModelScope) -> String {
     if scope.is_all() {
         return text;
     }
@@ -61,7 +61,7 @@ mod tests {
 
     fn of(pattern: &str) -> String {
         let pattern: ModelPattern = pattern.parse().unwrap();
-        seen(TEXT.to_owned(), &ModelScope::new(vec![pattern]))
+        filter_metrics(TEXT.to_owned(), &ModelScope::new(vec![pattern]))
     }
 
     #[test]
@@ -71,14 +71,17 @@ mod tests {
         assert_eq!(of("team-a.*"), own);
         assert!(of("team-b.*").contains("volley_active_streams{model=\"team-b.x\"} 3\n"));
         assert_eq!(of("team-c.*"), "# EOF\n");
-        assert_eq!(seen(TEXT.to_owned(), &ModelScope::default()), TEXT);
+        assert_eq!(
+            filter_metrics(TEXT.to_owned(), &ModelScope::default()),
+            TEXT
+        );
     }
 
     proptest! {
         #[test]
         fn no_line_of_another_goes_out(lines in proptest::collection::vec("\\PC{0,20}|# \\PC{0,9}|x\\{model=\"(a|b)\\.x\"(,c=\"\\PC{0,5}\")?\\} 1", 0..30)) {
             let text = lines.join("\n") + "\n# EOF\n";
-            let own = seen(text, &ModelScope::new(vec!["a.*".parse().unwrap()]));
+            let own = filter_metrics(text, &ModelScope::new(vec!["a.*".parse().unwrap()]));
             for line in own.lines().filter(|line| !line.starts_with('#')) {
                 prop_assert!(line.contains("model=\"a.x\""), "{line}");
             }

@@ -54,7 +54,7 @@ pub(crate) async fn metrics(caller: Caller) -> Result<Response, ApiError> {
 
 /// The metrics of the models that the caller sees, and nothing else; all for who sees all.
 pub(crate) async fn own_metrics(caller: Caller) -> Response {
-    open_metrics(metrics::seen(
+    open_metrics(metrics::filter_metrics(
         (caller.state.metrics)(),
         caller.principal.models(),
     ))

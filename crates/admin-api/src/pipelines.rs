@@ -12,7 +12,7 @@ use volley_types::registry::{PipelineSpec, RegistryCommand};
 use volley_types::{ErrorCode, ModelName, PredictError, Revision};
 
 use crate::admin_state::AdminCaller as Caller;
-use crate::aliases::At;
+use crate::aliases::ExpectedRevision;
 use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::{Path, Query};
@@ -49,7 +49,7 @@ pub(crate) async fn create(
 pub(crate) async fn replace(
     caller: Caller,
     Path(name): Path<String>,
-    Query(at): Query<At>,
+    Query(at): Query<ExpectedRevision>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let name = ModelName::new(name)?;
@@ -61,7 +61,7 @@ pub(crate) async fn replace(
 pub(crate) async fn delete(
     caller: Caller,
     Path(name): Path<String>,
-    Query(at): Query<At>,
+    Query(at): Query<ExpectedRevision>,
 ) -> Result<Json<Value>, ApiError> {
     let name = ModelName::new(name)?;
     let delete = RegistryCommand::DeletePipeline {

@@ -13,13 +13,13 @@ use volley_types::registry::{ModelUrl, Sha256};
 use volley_types::{ErrorCode, PredictError};
 
 use crate::ArtifactConfig;
-use crate::cache::{Cache, Key, Limits, Lock, Record};
+use crate::cache::{Cache, CacheLimits, Key, Lock, Record};
+use crate::cancel::Cancel;
 use crate::failure;
-use crate::fetch::{self, Wanted, Work};
+use crate::fetch::{self, FileRequest, Work};
 use crate::hash::sha256;
 use crate::plan::{self, ARCHIVE_FILE, Plan};
 use crate::progress::Progress;
-use crate::stop::Stop;
 use crate::store;
 use crate::unpack::{self, Archive};
 
@@ -126,7 +126,7 @@ impl Artifacts {
                 "this worker has no directory to keep models in: set artifacts.cache_dir",
             )
         })?;
-        let limits = Limits {
+        let limits = CacheLimits {
             cache_bytes: config.cache_bytes,
             min_free_bytes: config.min_free_bytes,
         };
@@ -157,7 +157,7 @@ impl Artifacts {
                         cache: cache.clone(),
                         key: key.clone(),
                         lock: Arc::new(lock),
-                        stop: Stop::default(),
+                        stop: Cancel::default(),
                         max_bytes: self.0.config.max_model_bytes,
                     };
                     self.bring(job, wanted, progress).await?;
@@ -238,7 +238,7 @@ impl Artifacts {
             .await
     }
 
-    async fn file(&self, work: &Work, wanted: &Wanted) -> Result<(), PredictError> {
+    async fn file(&self, work: &Work, wanted: &FileRequest) -> Result<(), PredictError> {
         let permit = self.0.files.acquire().await;
         let _permit = permit.expect("the semaphore is never closed");
         fetch::file(work, wanted).await
@@ -251,7 +251,7 @@ struct Job {
     cache: Cache,
     key: Key,
     lock: Arc<Lock>,
-    stop: Stop,
+    stop: Cancel,
     max_bytes: u64,
 }
 

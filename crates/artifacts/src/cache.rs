@@ -48,7 +48,7 @@ pub(crate) struct Record {
 #[derive(Clone)]
 pub(crate) struct Cache {
     root: PathBuf,
-    limits: Limits,
+    limits: CacheLimits,
     /// What fetches that run will take in all.
     reserved: Arc<Mutex<BTreeMap<Key, u64>>>,
     metrics: Metrics,
@@ -56,7 +56,7 @@ pub(crate) struct Cache {
 
 /// How much there may be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct CacheLimits {
     /// The most bytes of all models.
     pub(crate) cache_bytes: u64,
     /// The least bytes that stay free on the disk.
@@ -85,7 +85,7 @@ struct CacheEntry {
 impl Cache {
     pub(crate) fn open(
         root: PathBuf,
-        limits: Limits,
+        limits: CacheLimits,
         metrics: Metrics,
     ) -> Result<Self, PredictError> {
         fs::create_dir_all(&root).map_err(of_disk)?;
@@ -166,7 +166,7 @@ impl Cache {
     /// # Errors
     /// `TooLarge` or `Unavailable` when there is none.
     pub(crate) fn reserve(&self, key: &Key, bytes: u64) -> Result<Reservation, PredictError> {
-        let Limits { cache_bytes, .. } = self.limits;
+        let CacheLimits { cache_bytes, .. } = self.limits;
         if bytes > cache_bytes {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,

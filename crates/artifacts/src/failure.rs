@@ -5,7 +5,7 @@ use std::io;
 use object_store::client::HttpError;
 use volley_types::{ErrorCode, PredictError};
 
-use crate::caller::{Forbidden, Redirected, cause};
+use crate::http_client::{ForbiddenAddress, RedirectRejected, cause};
 
 /// An error of a store.
 pub(crate) fn of_store(error: object_store::Error) -> PredictError {
@@ -20,12 +20,12 @@ pub(crate) fn of_store(error: object_store::Error) -> PredictError {
             "the model's store refused this worker: give it credentials in its environment, \
              artifacts.options or artifacts.tokens",
         ),
-        _ if cause::<Forbidden>(&error).is_some() => (
+        _ if cause::<ForbiddenAddress>(&error).is_some() => (
             ErrorCode::PermissionDenied,
             "the model's server, or where it redirects to, is at an address that this worker may \
              not call: see artifacts.allowed_urls and artifacts.allow_private",
         ),
-        _ if cause::<Redirected>(&error).is_some() => (
+        _ if cause::<RedirectRejected>(&error).is_some() => (
             ErrorCode::UpstreamFailed,
             "the model's store redirects too often, or to where a bucket is not: register the \
              final URL, or set the region of the bucket",

@@ -16,10 +16,10 @@ use volley_types::registry::Sha256;
 use volley_types::{ErrorCode, PredictError};
 
 use crate::cache::Lock;
+use crate::cancel::Cancel;
 use crate::failure;
 use crate::hash::{Hasher, sha256};
 use crate::progress::Progress;
-use crate::stop::Stop;
 
 /// Pieces that arrived and wait for the disk.
 const PIECES: usize = 32;
@@ -29,7 +29,7 @@ const BLOCK: usize = 1 << 20;
 
 /// One file of a model, to be fetched.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct FileRequest {
     /// Where it is in the store.
     pub(crate) location: ObjectPath,
     /// Where it goes, from the model's directory.
@@ -51,7 +51,7 @@ pub(crate) struct Work {
     pub(crate) progress: Arc<Progress>,
     /// Held by everything that writes, even when the load is gone.
     pub(crate) lock: Arc<Lock>,
-    pub(crate) stop: Stop,
+    pub(crate) stop: Cancel,
 }
 
 /// What is known of a file that is not whole yet.
@@ -62,7 +62,7 @@ struct Tag {
 }
 
 /// Why one try ended.
-enum Broken {
+enum FetchError {
     /// The connection; `bytes` are here by now.
     Off { bytes: u64, error: PredictError },
     /// What is here does not fit what is there.
@@ -76,7 +76,7 @@ enum Broken {
 ///
 /// # Cancel safety
 /// What has arrived when it is dropped is continued by the next call.
-pub(crate) async fn file(work: &Work, wanted: &Wanted) -> Result<(), PredictError> {
+pub(crate) async fn file(work: &Work, wanted: &FileRequest) -> Result<(), PredictError> {
     let target = work.files.join(&wanted.path);
     let slot = Slot::of(&work.pieces, wanted);
     if slot.is_done(&target, wanted) {
@@ -90,12 +90,12 @@ pub(crate) async fn file(work: &Work, wanted: &Wanted) -> Result<(), PredictErro
     let digest = loop {
         match attempt(work, wanted, &slot).await {
             Ok(digest) => break digest,
-            Err(Broken::Stale) => {
+            Err(FetchError::Stale) => {
                 slot.clear().map_err(failure::of_disk)?;
                 had = 0;
             }
             // For as long as each try brings something, the next one may.
-            Err(Broken::Off { bytes, error }) if bytes > had => {
+            Err(FetchError::Off { bytes, error }) if bytes > had => {
                 tracing::warn!(
                     bytes,
                     error = error.chain(),
@@ -104,7 +104,7 @@ pub(crate) async fn file(work: &Work, wanted: &Wanted) -> Result<(), PredictErro
                 had = bytes;
                 tokio::time::sleep(PAUSE).await;
             }
-            Err(Broken::Off { error, .. } | Broken::Failed(error)) => return Err(error),
+            Err(FetchError::Off { error, .. } | FetchError::Failed(error)) => return Err(error),
         }
     };
     if wanted.sha256.is_some_and(|expected| expected != digest) {
@@ -114,21 +114,21 @@ pub(crate) async fn file(work: &Work, wanted: &Wanted) -> Result<(), PredictErro
     fs::rename(&slot.part, &target).map_err(failure::of_disk)
 }
 
-async fn attempt(work: &Work, wanted: &Wanted, slot: &Slot) -> Result<Sha256, Broken> {
-    let failed = |error| Broken::Failed(failure::of_disk(error));
+async fn attempt(work: &Work, wanted: &FileRequest, slot: &Slot) -> Result<Sha256, FetchError> {
+    let failed = |error| FetchError::Failed(failure::of_disk(error));
     let tag = slot.tag();
     let can_resume = tag.as_ref().is_some_and(|tag| tag.fits(wanted));
     if !can_resume {
         slot.clear().map_err(failed)?;
     }
-    let sink = open_sink(work, slot).await.map_err(Broken::Failed)?;
+    let sink = open_sink(work, slot).await.map_err(FetchError::Failed)?;
     let offset = sink.bytes;
     if offset > wanted.bytes {
-        return Err(Broken::Stale);
+        return Err(FetchError::Stale);
     }
     work.progress.skip(offset);
     if offset == wanted.bytes && offset > 0 {
-        return close(sink).await.map_err(Broken::Failed);
+        return close(sink).await.map_err(FetchError::Failed);
     }
     let options = GetOptions {
         range: (offset > 0).then_some(GetRange::Offset(offset)),
@@ -143,7 +143,7 @@ async fn attempt(work: &Work, wanted: &Wanted, slot: &Slot) -> Result<Sha256, Br
         }
     };
     if answer.meta.size != wanted.bytes {
-        return Err(Broken::Failed(changed()));
+        return Err(FetchError::Failed(changed()));
     }
     if offset == 0 {
         let tag = Tag {
@@ -161,7 +161,7 @@ async fn pour(
     answer: object_store::GetResult,
     sink: Sink,
     whole: u64,
-) -> Result<Sha256, Broken> {
+) -> Result<Sha256, FetchError> {
     let mut arrived = sink.bytes;
     let (sender, receiver) = mpsc::channel(PIECES);
     let lock = work.lock.clone();
@@ -181,7 +181,7 @@ async fn pour(
         };
         arrived += piece.len() as u64;
         if arrived > whole {
-            return Err(Broken::Failed(changed()));
+            return Err(FetchError::Failed(changed()));
         }
         work.progress.add(piece.len() as u64);
         if sender.send(piece).await.is_err() {
@@ -192,20 +192,20 @@ async fn pour(
     drop(sender);
     let joined = writer.await.map_err(failure::of_task);
     let digest = joined
-        .map_err(Broken::Failed)?
-        .map_err(|error| Broken::Failed(failure::of_disk(error)))?;
+        .map_err(FetchError::Failed)?
+        .map_err(|error| FetchError::Failed(failure::of_disk(error)))?;
     if broken.is_none() && arrived == whole {
         return Ok(digest);
     }
     work.progress.take_back(arrived);
     let error = broken.map_or_else(ended_early, failure::of_store);
-    Err(Broken::Off {
+    Err(FetchError::Off {
         bytes: arrived,
         error,
     })
 }
 
-fn refused(error: object_store::Error, offset: u64) -> Broken {
+fn refused(error: object_store::Error, offset: u64) -> FetchError {
     let is_stale = matches!(
         error,
         object_store::Error::Precondition { .. }
@@ -213,10 +213,10 @@ fn refused(error: object_store::Error, offset: u64) -> Broken {
             | object_store::Error::NotModified { .. }
     );
     if offset > 0 && is_stale {
-        return Broken::Stale;
+        return FetchError::Stale;
     }
     // The store's client has tried again often enough.
-    Broken::Failed(failure::of_store(error))
+    FetchError::Failed(failure::of_store(error))
 }
 
 fn changed() -> PredictError {
@@ -240,7 +240,7 @@ struct Slot {
 }
 
 impl Slot {
-    fn of(pieces: &Path, wanted: &Wanted) -> Self {
+    fn of(pieces: &Path, wanted: &FileRequest) -> Self {
         let name = sha256(wanted.path.to_string_lossy().as_bytes()).to_string();
         Self {
             part: pieces.join(format!("{name}.part")),
@@ -258,7 +258,7 @@ impl Slot {
 
     /// Whether an earlier try brought the whole file: only files that were checked are moved to
     /// `target`.
-    fn is_done(&self, target: &Path, wanted: &Wanted) -> bool {
+    fn is_done(&self, target: &Path, wanted: &FileRequest) -> bool {
         let has_size = fs::metadata(target).is_ok_and(|found| found.len() == wanted.bytes);
         has_size && self.tag().is_some_and(|tag| tag.fits(wanted))
     }
@@ -276,7 +276,7 @@ impl Slot {
 
 impl Tag {
     /// Whether what came with this tag is a beginning of what is wanted now.
-    fn fits(&self, wanted: &Wanted) -> bool {
+    fn fits(&self, wanted: &FileRequest) -> bool {
         let is_same = match (&self.etag, &wanted.etag) {
             (Some(held), Some(there)) => held == there,
             (Some(_), None) => true,

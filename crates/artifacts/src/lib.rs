@@ -3,22 +3,22 @@
 //! Reading order: [`FetchingLoader`] (the seam), [`Artifacts`] (the walk), `plan` (what is
 //! there), `fetch` (one file), `unpack` (archives), `cache` (what is kept), `store` (the only
 //! place where `object_store`'s stores are made), `caller` (where those may call). Apart from
-//! models, [`keep`] puts single files into the same stores; [`upload`] puts models there.
+//! models, [`blob_store`] puts single files into the same stores; [`upload`] puts models there.
 
 mod artifacts;
+pub mod blob_store;
 mod cache;
-mod caller;
+mod cancel;
 mod config;
 mod failure;
 mod fetch;
 mod hash;
-pub mod keep;
+mod http_client;
 mod loader;
 mod manifest;
 mod options;
 mod plan;
 mod progress;
-mod stop;
 mod store;
 mod unpack;
 pub mod upload;

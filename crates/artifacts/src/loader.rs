@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use volley_backend::{Around, Backend, BackendLoader, Hold, LoadProgress};
+use volley_backend::{Backend, BackendLoader, Hold, LoadProgress, WrappedBackend};
 use volley_types::PredictError;
 use volley_types::registry::{Assignment, BackendKind, ModelSource};
 
@@ -55,7 +55,7 @@ impl BackendLoader for FetchingLoader {
         let backend = self.inner.load(&local).await?;
         match lease {
             // The files stay for as long as the model is loaded.
-            Some(lease) => Ok(Arc::new(Around::holding(backend, lease))),
+            Some(lease) => Ok(Arc::new(WrappedBackend::holding(backend, lease))),
             None => Ok(backend),
         }
     }

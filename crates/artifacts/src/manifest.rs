@@ -26,7 +26,7 @@ const BLOCK: usize = 1 << 20;
 
 /// One file of a model's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct ManifestEntry {
     /// Where it is, from the directory, by `/`.
     pub(crate) path: String,
     pub(crate) bytes: u64,
@@ -48,7 +48,7 @@ struct Record {
 }
 
 /// Reads a manifest.
-pub(crate) fn parse(text: &[u8]) -> Result<Vec<Entry>, PredictError> {
+pub(crate) fn parse(text: &[u8]) -> Result<Vec<ManifestEntry>, PredictError> {
     let wrong = |what: &str| PredictError::invalid(format!("the model's {MANIFEST} {what}"));
     let document: Document = serde_json::from_slice(text).map_err(|error| {
         wrong("is malformed; `volley model manifest` makes one").with_source(error)
@@ -66,7 +66,7 @@ pub(crate) fn parse(text: &[u8]) -> Result<Vec<Entry>, PredictError> {
         if record.path == MANIFEST || !seen.insert(record.path.clone()) {
             return Err(wrong("lists a file twice, or itself"));
         }
-        entries.push(Entry {
+        entries.push(ManifestEntry {
             sha256: record.sha256.parse()?,
             path: record.path,
             bytes: record.bytes,
@@ -136,8 +136,8 @@ pub fn describe(directory: &Path) -> Result<String, PredictError> {
 }
 
 /// The text of a manifest of these files.
-pub(crate) fn write(entries: Vec<Entry>) -> Result<String, PredictError> {
-    let record = |entry: Entry| Record {
+pub(crate) fn write(entries: Vec<ManifestEntry>) -> Result<String, PredictError> {
+    let record = |entry: ManifestEntry| Record {
         path: entry.path,
         bytes: entry.bytes,
         sha256: entry.sha256.to_string(),

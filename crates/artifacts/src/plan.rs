@@ -10,7 +10,7 @@ use volley_types::registry::{ModelUrl, ModelUrlKind, ModelUrlScheme, Sha256};
 use volley_types::{ErrorCode, PredictError};
 
 use crate::failure;
-use crate::fetch::Wanted;
+use crate::fetch::FileRequest;
 use crate::hash::sha256 as hash;
 use crate::manifest::{self, MANIFEST, MAX_FILES, MAX_MANIFEST_BYTES, relative};
 use crate::store::ObjectLocation;
@@ -22,7 +22,7 @@ pub(crate) const ARCHIVE_FILE: &str = "archive";
 /// All that a model needs.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) files: Vec<Wanted>,
+    pub(crate) files: Vec<FileRequest>,
     pub(crate) archive: Option<Archive>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) async fn make(
             Some(_) => PathBuf::from(ARCHIVE_FILE),
             None => relative(meta.location.filename().unwrap_or_default())?,
         };
-        vec![Wanted {
+        vec![FileRequest {
             location: place.path.clone(),
             path,
             bytes: meta.size,
@@ -74,7 +74,7 @@ async fn directory(
     place: &ObjectLocation,
     url: &ModelUrl,
     sha256: Option<Sha256>,
-) -> Result<Vec<Wanted>, PredictError> {
+) -> Result<Vec<FileRequest>, PredictError> {
     let manifest = place.path.clone().join(MANIFEST);
     match small_object(place, &manifest).await {
         Ok(text) => {
@@ -103,11 +103,11 @@ fn has_no_listing(url: &ModelUrl) -> bool {
     matches!(url.scheme(), ModelUrlScheme::Http | ModelUrlScheme::Https)
 }
 
-fn from_manifest(place: &ObjectLocation, text: &[u8]) -> Result<Vec<Wanted>, PredictError> {
-    let wanted = |entry: manifest::Entry| {
+fn from_manifest(place: &ObjectLocation, text: &[u8]) -> Result<Vec<FileRequest>, PredictError> {
+    let wanted = |entry: manifest::ManifestEntry| {
         let mut location = place.path.clone();
         location.extend(entry.path.split('/'));
-        Ok(Wanted {
+        Ok(FileRequest {
             location,
             path: relative(&entry.path)?,
             bytes: entry.bytes,
@@ -118,7 +118,7 @@ fn from_manifest(place: &ObjectLocation, text: &[u8]) -> Result<Vec<Wanted>, Pre
     manifest::parse(text)?.into_iter().map(wanted).collect()
 }
 
-async fn from_listing(place: &ObjectLocation) -> Result<Vec<Wanted>, PredictError> {
+async fn from_listing(place: &ObjectLocation) -> Result<Vec<FileRequest>, PredictError> {
     let listed = place.store.list(Some(&place.path)).take(MAX_FILES + 1);
     let listed: Vec<_> = listed.try_collect().await.map_err(failure::of_store)?;
     if listed.len() > MAX_FILES {
@@ -141,7 +141,10 @@ async fn from_listing(place: &ObjectLocation) -> Result<Vec<Wanted>, PredictErro
 }
 
 /// `None` for what only marks a folder.
-fn from_meta(place: &ObjectLocation, meta: ObjectMeta) -> Result<Option<Wanted>, PredictError> {
+fn from_meta(
+    place: &ObjectLocation,
+    meta: ObjectMeta,
+) -> Result<Option<FileRequest>, PredictError> {
     let Some(parts) = meta.location.prefix_match(&place.path) else {
         return Ok(None);
     };
@@ -149,7 +152,7 @@ fn from_meta(place: &ObjectLocation, meta: ObjectMeta) -> Result<Option<Wanted>,
     if parts.is_empty() {
         return Ok(None);
     }
-    Ok(Some(Wanted {
+    Ok(Some(FileRequest {
         path: relative(&parts.join("/"))?,
         location: meta.location,
         bytes: meta.size,

@@ -14,7 +14,7 @@ use volley_types::registry::{ModelUrl, ModelUrlScheme};
 use volley_types::{ErrorCode, PredictError};
 
 use crate::ArtifactConfig;
-use crate::caller::Caller;
+use crate::http_client::ClientFactory;
 
 /// Waiting between tries must end before the credentials of a request do.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(180);
@@ -60,7 +60,7 @@ fn build(url: &ModelUrl, config: &ArtifactConfig) -> Result<Arc<dyn ObjectStore>
         retry_timeout: RETRY_TIMEOUT,
         ..RetryConfig::default()
     };
-    let caller = Caller::new(url, config)?;
+    let caller = ClientFactory::new(url, config)?;
     let bucket = url.authority();
     let chosen = |prefix: &'static str| {
         let options = config.options.iter();

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use volley_types::{ErrorCode, PredictError};
 
 use crate::cache::Cache;
+use crate::cancel::Cancel;
 use crate::failure;
 use crate::manifest::{MAX_FILES, relative};
-use crate::stop::Stop;
 
 const BLOCK: usize = 256 << 10;
 /// Between two looks at the free disk, in bytes written.
@@ -35,7 +35,7 @@ pub(crate) fn measure(
     archive: Archive,
     file: &Path,
     max_bytes: u64,
-    stop: &Stop,
+    stop: &Cancel,
 ) -> Result<u64, PredictError> {
     let mut survey = Survey::new(max_bytes);
     match archive {
@@ -58,7 +58,7 @@ pub(crate) fn unpack(
     into: &Path,
     max_bytes: u64,
     cache: &Cache,
-    stop: &Stop,
+    stop: &Cancel,
 ) -> Result<(), PredictError> {
     fs::create_dir(into).map_err(failure::of_disk)?;
     let mut writer = Writer {
@@ -168,7 +168,7 @@ struct Writer<'a> {
     into: &'a Path,
     survey: Survey,
     cache: &'a Cache,
-    stop: &'a Stop,
+    stop: &'a Cancel,
     since_look: u64,
     block: Vec<u8>,
 }

@@ -8,7 +8,7 @@ use volley_types::PredictError;
 use volley_types::registry::{ModelUrl, ModelUrlKind, ModelUrlScheme, Sha256};
 
 use crate::hash::sha256;
-use crate::manifest::{self, Entry, MANIFEST};
+use crate::manifest::{self, MANIFEST, ManifestEntry};
 use crate::store::{self, ObjectLocation};
 use crate::{ArtifactConfig, failure};
 
@@ -53,7 +53,7 @@ pub async fn put(
                 "a model that comes with a request has no {MANIFEST}; it is made of its files"
             )));
         }
-        Ok(Entry {
+        Ok(ManifestEntry {
             path: path.clone(),
             bytes: bytes.len() as u64,
             sha256: sha256(bytes),

@@ -5,13 +5,13 @@ use std::path::Path;
 use serde_json::Value;
 use volley_types::{Parameters, PredictError};
 
-use crate::loader::Found;
+use crate::loader::ModelDirectory;
 use volley_model_directory::layout;
 use volley_model_directory::layout::Layout;
 use volley_model_directory::overrides::VARIANT;
-use volley_model_directory::registered::Registered;
+use volley_model_directory::registered::RegisteredConfig;
 use volley_onnx_runtime::session;
-use volley_onnx_runtime::session::Place;
+use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::{OnnxConfig, Runtime, graph};
 use volley_tokens::vocabulary;
 
@@ -37,16 +37,16 @@ pub fn describe(
     parameters: &Parameters,
     config: &OnnxConfig,
 ) -> Result<Description, PredictError> {
-    let registered = Registered::read(parameters)?;
+    let registered = RegisteredConfig::read(parameters)?;
     let variant = parameters.text(VARIANT);
-    let Found {
+    let ModelDirectory {
         directory,
         layout,
         config,
         variant,
         declared,
         ..
-    } = Found::new(path, &registered, *config, variant.as_deref())?;
+    } = ModelDirectory::new(path, &registered, *config, variant.as_deref())?;
     let variant = variant.as_deref();
     let graph = match &layout {
         Layout::Graph(graph) => Some(graph.clone()),
@@ -83,12 +83,12 @@ pub fn device(
     parameters: &Parameters,
     config: &OnnxConfig,
 ) -> Result<String, PredictError> {
-    let registered = Registered::read(parameters)?;
+    let registered = RegisteredConfig::read(parameters)?;
     let variant = parameters.text(VARIANT);
-    let found = Found::new(path, &registered, *config, variant.as_deref())?;
+    let found = ModelDirectory::new(path, &registered, *config, variant.as_deref())?;
     Ok(match session::place(runtime, &found.config)? {
-        Place::Host => "cpu".to_owned(),
-        Place::Cuda(gpu) => format!("cuda, GPU {gpu}"),
+        ExecutionDevice::Host => "cpu".to_owned(),
+        ExecutionDevice::Cuda(gpu) => format!("cuda, GPU {gpu}"),
     })
 }
 

@@ -10,14 +10,14 @@ use volley_types::registry::{Assignment, BackendKind, ModelSource};
 use volley_types::{Parameters, PredictError};
 
 use crate::served;
-use crate::served::Loaded;
+use crate::served::LoadedVersion;
 use volley_model_directory::layout;
 use volley_model_directory::layout::Layout;
-use volley_model_directory::overrides::{Kind, Overrides, VARIANT};
-use volley_model_directory::registered::Registered;
-use volley_model_directory::triton::Declared;
+use volley_model_directory::overrides::{ModelKind, Overrides, VARIANT};
+use volley_model_directory::registered::RegisteredConfig;
+use volley_model_directory::triton::TritonConfig;
 use volley_onnx_runtime::session;
-use volley_onnx_runtime::session::Place;
+use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph};
 
 /// Loads ONNX models of every kind that `layout` tells apart.
@@ -82,8 +82,8 @@ impl BackendLoader for OnnxLoader {
         let (parameters, config) = (assignment.spec.parameters.clone(), self.config);
         on_thread(move || {
             let variant = parameters.text(VARIANT);
-            let registered = Registered::read(&parameters)?;
-            let all = Found::all(&directory, &registered, config, variant.as_deref())?;
+            let registered = RegisteredConfig::read(&parameters)?;
+            let all = ModelDirectory::all(&directory, &registered, config, variant.as_deref())?;
             for (_, found) in all {
                 // What other kinds divide is made of tokens, which nobody can choose so.
                 if let Layout::Graph(graph) = &found.layout
@@ -128,7 +128,10 @@ impl OnnxLoader {
 #[must_use]
 pub fn settle(runtime: &Runtime, config: OnnxConfig) -> OnnxConfig {
     let there = config.device == Device::Auto
-        && matches!(session::place(runtime, &config), Ok(Place::Cuda(_)));
+        && matches!(
+            session::place(runtime, &config),
+            Ok(ExecutionDevice::Cuda(_))
+        );
     if there {
         tracing::info!(device = "cuda", gpu = config.gpu, "session device chosen");
     }
@@ -199,13 +202,13 @@ fn estimate(
     config: &OnnxConfig,
 ) -> Result<u64, PredictError> {
     let variant = parameters.text(VARIANT);
-    let registered = Registered::read(parameters)?;
-    let all = Found::all(directory, &registered, *config, variant.as_deref())?;
+    let registered = RegisteredConfig::read(parameters)?;
+    let all = ModelDirectory::all(directory, &registered, *config, variant.as_deref())?;
     let sizes = all.iter().map(|(_, found)| estimate_one(found));
     sizes.sum()
 }
 
-fn estimate_one(found: &Found) -> Result<u64, PredictError> {
+fn estimate_one(found: &ModelDirectory) -> Result<u64, PredictError> {
     let (directory, variant) = (&found.directory, found.variant.as_deref());
     let graph = match &found.layout {
         Layout::Decoder => {
@@ -228,9 +231,9 @@ fn load(
     assignment: &Assignment,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
-    let registered = Registered::read(&assignment.spec.parameters)?;
+    let registered = RegisteredConfig::read(&assignment.spec.parameters)?;
     let variant = assignment.spec.parameters.text(VARIANT);
-    let all = Found::all(directory, &registered, config, variant.as_deref())?;
+    let all = ModelDirectory::all(directory, &registered, config, variant.as_deref())?;
     let mut versions = Vec::with_capacity(all.len());
     for (name, found) in all {
         let loaded = load_one(runtime, assignment, &registered, found)?;
@@ -242,9 +245,9 @@ fn load(
 fn load_one(
     runtime: &Runtime,
     assignment: &Assignment,
-    registered: &Registered,
-    found: Found,
-) -> Result<Loaded, PredictError> {
+    registered: &RegisteredConfig,
+    found: ModelDirectory,
+) -> Result<LoadedVersion, PredictError> {
     let model = assignment.model.clone();
     let defaults = assignment.spec.parameters.clone();
     let defaults = defaults.or_defaults(&found.own.parameters());
@@ -269,24 +272,24 @@ fn load_one(
 }
 
 /// What a path was understood to be, with what `model.toml` says.
-pub(crate) struct Found {
+pub(crate) struct ModelDirectory {
     pub(crate) directory: PathBuf,
     pub(crate) layout: Layout,
     pub(crate) own: Overrides,
     pub(crate) config: OnnxConfig,
     pub(crate) variant: Option<String>,
     /// What a Triton repository says of it.
-    pub(crate) declared: Option<Declared>,
+    pub(crate) declared: Option<TritonConfig>,
 }
 
-impl Found {
+impl ModelDirectory {
     /// Looks at a directory, or at a single graph, for which no `model.toml` speaks.
     ///
     /// # Errors
     /// `InvalidInput` when it is none that is known, or `model.toml` is not right.
     pub(crate) fn new(
         path: &Path,
-        registered: &Registered,
+        registered: &RegisteredConfig,
         config: OnnxConfig,
         variant: Option<&str>,
     ) -> Result<Self, PredictError> {
@@ -301,10 +304,10 @@ impl Found {
     /// than plain graphs, the last alone.
     ///
     /// # Errors
-    /// As [`Found::new`].
+    /// As [`ModelDirectory::new`].
     pub(crate) fn all(
         path: &Path,
-        registered: &Registered,
+        registered: &RegisteredConfig,
         config: OnnxConfig,
         variant: Option<&str>,
     ) -> Result<Vec<(Option<String>, Self)>, PredictError> {
@@ -318,7 +321,7 @@ impl Found {
         let mut all = Vec::with_capacity(versions.len() + 1);
         for version in versions {
             let layout = layout::within(&version.directory, registered, declared.as_ref())?;
-            if layout.kind() == Kind::Graph && last.layout.kind() == Kind::Graph {
+            if layout.kind() == ModelKind::Graph && last.layout.kind() == ModelKind::Graph {
                 let directory = version.directory;
                 let declared = declared.clone();
                 let found = Self::with(path, directory, layout, declared, config, variant)?;
@@ -333,7 +336,7 @@ impl Found {
         path: &Path,
         directory: PathBuf,
         mut layout: Layout,
-        declared: Option<Declared>,
+        declared: Option<TritonConfig>,
         config: OnnxConfig,
         variant: Option<&str>,
     ) -> Result<Self, PredictError> {
@@ -400,7 +403,12 @@ mod tests {
                     device,
                     ..OnnxConfig::default()
                 };
-                let found = Found::new(folder.path(), &Registered::default(), config, variant);
+                let found = ModelDirectory::new(
+                    folder.path(),
+                    &RegisteredConfig::default(),
+                    config,
+                    variant,
+                );
                 match found.unwrap().layout {
                     Layout::Graph(graph) => graph,
                     layout => panic!("{layout:?}"),

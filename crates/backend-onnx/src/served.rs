@@ -6,22 +6,22 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::Value;
 use volley_backend::Backend;
-use volley_types::signature::{SERVED_VERSION, Served};
+use volley_types::signature::{ModelMetadata, SERVED_VERSION};
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, ParamValue, Predict, PredictError, PredictRequest,
     Signature,
 };
 
 /// A loaded version.
-pub(crate) type Loaded = Arc<dyn Backend>;
+pub(crate) type LoadedVersion = Arc<dyn Backend>;
 
 /// A replica of these versions, of which the last answers where none is named.
 ///
 /// # Errors
 /// `InvalidInput` when they take or give different columns.
 pub(crate) fn versions(
-    mut versions: Vec<(Option<String>, Loaded)>,
-) -> Result<Loaded, PredictError> {
+    mut versions: Vec<(Option<String>, LoadedVersion)>,
+) -> Result<LoadedVersion, PredictError> {
     if let [(None, _)] = versions.as_slice()
         && let Some((_, only)) = versions.pop()
     {
@@ -30,7 +30,7 @@ pub(crate) fn versions(
     let named = versions
         .into_iter()
         .filter_map(|(name, model)| Some((name?, model)));
-    let versions: Vec<(String, Loaded)> = named.collect();
+    let versions: Vec<(String, LoadedVersion)> = named.collect();
     Ok(Arc::new(Versions { versions }))
 }
 
@@ -44,11 +44,11 @@ pub(crate) fn own_version(path: &Path) -> Option<String> {
 
 struct Versions {
     /// Never empty.
-    versions: Vec<(String, Loaded)>,
+    versions: Vec<(String, LoadedVersion)>,
 }
 
 impl Versions {
-    fn of(&self, asked: Option<&str>) -> Result<&Loaded, PredictError> {
+    fn of(&self, asked: Option<&str>) -> Result<&LoadedVersion, PredictError> {
         let found = match asked {
             None => self.versions.last(),
             Some(asked) => self.versions.iter().find(|(name, _)| name == asked),
@@ -98,9 +98,9 @@ impl Predict for Versions {
                 )));
             }
         }
-        let served = Served {
+        let served = ModelMetadata {
             versions: self.versions.iter().map(|(name, _)| name.clone()).collect(),
-            ..Served::of(&signature)
+            ..ModelMetadata::of(&signature)
         };
         Ok(served.on(signature))
     }

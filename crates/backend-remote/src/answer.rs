@@ -22,7 +22,7 @@ pub(crate) struct Part {
     /// What is known of the prompt in front of the first of them.
     pub(crate) prompt: Option<Usage>,
     /// The answer's end, where it was read.
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<UpstreamEnd>,
 }
 
 impl Part {
@@ -42,7 +42,7 @@ impl Part {
 
 /// How an answer ended well.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct End {
+pub(crate) struct UpstreamEnd {
     pub(crate) finish_reason: FinishReason,
     /// `None` where the server told none.
     pub(crate) usage: Option<Usage>,
@@ -61,7 +61,7 @@ pub(crate) fn whole(
     body: &[u8],
     redact: impl Fn(&str) -> String,
 ) -> Result<Part, PredictError> {
-    let (mut answer, mut part) = (Answer::new(wire.clone(), seed), Part::default());
+    let (mut answer, mut part) = (UpstreamAnswer::new(wire.clone(), seed), Part::default());
     let deltas = match wire.read_whole(body, &mut answer.calls) {
         Ok(Step::Delta(delta) | Step::Last(delta)) => vec![delta],
         Ok(Step::All(deltas)) => deltas,
@@ -87,7 +87,7 @@ pub(crate) fn whole(
 }
 
 /// An answer as it is read.
-pub(crate) struct Answer {
+pub(crate) struct UpstreamAnswer {
     wire: Wire,
     parser: Parser,
     template: DeltaTemplate,
@@ -109,7 +109,7 @@ pub(crate) struct Answer {
     failure: Option<PredictError>,
 }
 
-impl Answer {
+impl UpstreamAnswer {
     /// `seed` makes ids of tool calls that the server does not name.
     pub(crate) fn new(wire: impl Into<Wire>, seed: u64) -> Self {
         let wire = wire.into();
@@ -358,7 +358,7 @@ impl Answer {
             return;
         }
         self.ended = true;
-        part.end = Some(End {
+        part.end = Some(UpstreamEnd {
             finish_reason,
             usage: self.usage,
             details: std::mem::take(&mut self.details),

@@ -24,12 +24,12 @@ pub(crate) struct AnswerCheck {
     /// The caller's tools that were called, by their places.
     called: Vec<u64>,
     /// What the answer has to keep to, and the text so far.
-    form: Option<Box<Form>>,
+    form: Option<Box<ReducedSchema>>,
 }
 
 /// A schema that the server may enforce in part alone.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Form {
+struct ReducedSchema {
     schema: Value,
     text: String,
 }
@@ -49,7 +49,7 @@ impl AnswerCheck {
         let alone = fields.get("parallel_tool_calls") == Some(&Value::Bool(false));
         let form = form(provider, fields).map(|schema| {
             let text = String::new();
-            Box::new(Form { schema, text })
+            Box::new(ReducedSchema { schema, text })
         });
         Self {
             form,

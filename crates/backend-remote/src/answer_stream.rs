@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use volley_backend::items::Item;
-use volley_provider_kit::framing::Shape;
+use volley_provider_kit::framing::BodyFraming;
 use volley_remote_http::credential::Secret;
 use volley_remote_http::upstream;
 use volley_types::PredictError;
 
-use crate::answer::{self, Answer, Part};
-use crate::call::{self, AnswerHead, Call};
+use crate::answer::{self, Part, UpstreamAnswer};
+use crate::call::{self, AnswerHead, UpstreamCall};
 use crate::server::Server;
 use volley_remote_http::body::{self, Piece};
 
@@ -24,14 +24,14 @@ pub(crate) struct AnswerStream {
     /// What was read and not handed on yet.
     ready: Option<Part>,
     /// The rest; none where the answer came whole.
-    rest: Option<Rest>,
+    rest: Option<RemainingAnswer>,
 }
 
-struct Rest {
+struct RemainingAnswer {
     pieces: Pin<Box<dyn Stream<Item = Piece> + Send>>,
     /// The next piece, where it is no bytes.
     held: Option<Option<Piece>>,
-    answer: Answer,
+    answer: UpstreamAnswer,
     secret: Option<Secret>,
     /// Until the next piece, and those after it.
     limits: (Duration, Duration),
@@ -43,7 +43,7 @@ impl AnswerStream {
     /// # Errors
     /// Those of [`Self::open`] and [`Self::begin`].
     pub(crate) async fn begun(
-        call: &Call,
+        call: &UpstreamCall,
         server: &Server,
         item: &Item,
     ) -> Result<Self, PredictError> {
@@ -55,9 +55,9 @@ impl AnswerStream {
     /// Calls that server; its answer has a good head then.
     ///
     /// # Errors
-    /// Those of [`Call::send`].
+    /// Those of [`UpstreamCall::send`].
     pub(crate) async fn open(
-        call: &Call,
+        call: &UpstreamCall,
         server: &Server,
         item: &Item,
     ) -> Result<Self, PredictError> {
@@ -70,7 +70,7 @@ impl AnswerStream {
             check,
         } = call.send(server, secret.as_ref(), item).await?;
         let limits = call.silence(server);
-        let Shape::Stream(framing) = shape else {
+        let BodyFraming::Stream(framing) = shape else {
             let body = body::bounded(response, call::MAX_WHOLE_BYTES, limits.1).await?;
             let redact = |text: &str| Secret::redacted(secret.as_ref(), text);
             let format = call.shared_format(server).filter(|_| check.is_plain());
@@ -84,10 +84,10 @@ impl AnswerStream {
             });
         };
         let bounded = body::is_bounded(&response);
-        let rest = Rest {
+        let rest = RemainingAnswer {
             pieces: Box::pin(response.bytes_stream()),
             held: None,
-            answer: Answer::new(server.wire.clone(), seed)
+            answer: UpstreamAnswer::new(server.wire.clone(), seed)
                 .framed(framing)
                 .checked_by(check)
                 .bounded(bounded),
@@ -143,7 +143,7 @@ impl AnswerStream {
     }
 }
 
-impl Rest {
+impl RemainingAnswer {
     async fn part(&mut self) -> Result<Part, PredictError> {
         let piece = match self.held.take() {
             Some(held) => held,

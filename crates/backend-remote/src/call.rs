@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use serde_json::Value;
 use url::Url;
 use volley_backend::items::Item;
-use volley_provider_kit::framing::Shape;
+use volley_provider_kit::framing::BodyFraming;
 use volley_provider_kit::options::RequestOptions;
 use volley_provider_kit::provider::Provider;
 use volley_provider_kit::reserved::KEY_HEADER;
@@ -41,7 +41,7 @@ const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the calls of one request have in common.
 #[derive(Clone)]
-pub(crate) struct Call {
+pub(crate) struct UpstreamCall {
     pub(crate) options: RequestOptions,
     /// The request as its dialect has it, for servers of the same one.
     pub(crate) native: Option<Arc<Native>>,
@@ -55,11 +55,11 @@ pub(crate) struct Call {
 pub(crate) struct AnswerHead {
     pub(crate) response: Response,
     /// How its body is cut.
-    pub(crate) shape: Shape,
+    pub(crate) shape: BodyFraming,
     pub(crate) check: AnswerCheck,
 }
 
-impl Call {
+impl UpstreamCall {
     /// How long a call may wait at `now` before it is made.
     pub(crate) fn patience(&self, now: Instant) -> Duration {
         let left = self.deadline.map(|deadline| deadline.remaining(now));
@@ -169,7 +169,7 @@ impl Call {
             limit,
         );
         let (response, shape) = sent.await?;
-        if shape != Shape::Whole {
+        if shape != BodyFraming::Whole {
             return Err(upstream::not_a_stream("a stream"));
         }
         let body = bounded(response, MAX_WHOLE_BYTES, self.config.stall_timeout).await?;
@@ -185,7 +185,7 @@ impl Call {
         body: &Value,
         accept: &'static str,
         limit: Duration,
-    ) -> Result<(Response, Shape), PredictError> {
+    ) -> Result<(Response, BodyFraming), PredictError> {
         let connector = &server.connector;
         let body = serde_json::to_vec(body)
             .map_err(|error| PredictError::internal("the request cannot be written", error))?;
@@ -219,7 +219,7 @@ impl Call {
         wire: &Wire,
         secret: Option<&Secret>,
         response: Response,
-    ) -> Result<(Response, Shape), PredictError> {
+    ) -> Result<(Response, BodyFraming), PredictError> {
         let (status, headers) = (response.status(), response.headers().clone());
         if !status.is_success() {
             // Without its body an error is still an error, and it should not be long in coming.

@@ -9,14 +9,14 @@ use bytes::Bytes;
 use volley_provider_kit::framing::Framing;
 use volley_remote_http::sse::Parser;
 
-use crate::answer::Answer;
-use crate::merge::{Merge, To};
+use crate::answer::UpstreamAnswer;
+use crate::merge::{AnswerIndex, Merge};
 use crate::tests::provider;
 use volley_providers::Provider;
 
 const CHUNKS: usize = 500;
 const ROUNDS: usize = if cfg!(debug_assertions) { 1 } else { 400 };
-const TO: To = To { item: 0, choice: 0 };
+const TO: AnswerIndex = AnswerIndex { item: 0, choice: 0 };
 
 fn openai(escaped: bool) -> String {
     let mut body = String::new();
@@ -57,7 +57,7 @@ fn anthropic() -> String {
 /// The best time of a chunk over many short rounds, most of which nothing interrupts.
 fn time(provider: &'static Provider, pieces: &[Bytes], rows: bool) -> Duration {
     let round = || {
-        let (mut answer, mut merge) = (Answer::new(provider, 0), Merge::new(1));
+        let (mut answer, mut merge) = (UpstreamAnswer::new(provider, 0), Merge::new(1));
         let started = Instant::now();
         for piece in pieces {
             let part = answer.read(Some(piece.clone()), str::to_owned);
@@ -120,7 +120,7 @@ fn cost_of_a_chunk() {
 /// is sent on.
 fn time_of_an_event(provider: &'static Provider, event: &Bytes) -> Duration {
     let round = || {
-        let mut answer = Answer::new(provider, 0);
+        let mut answer = UpstreamAnswer::new(provider, 0);
         let pieces: Vec<_> = (0..event.len())
             .step_by(1_460)
             .map(|from| event.slice(from..event.len().min(from + 1_460)))

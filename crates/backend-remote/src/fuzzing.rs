@@ -12,7 +12,7 @@ use volley_providers::Provider;
 use volley_remote_http::sse::Parser;
 use volley_types::Citation;
 
-use crate::answer::Answer;
+use crate::answer::UpstreamAnswer;
 
 /// An answer of a provider, whole and in pieces: SSE, JSON lines or AWS's frames, and what their
 /// events say. The first byte tells the provider, the second the length of the pieces.
@@ -34,10 +34,10 @@ pub fn answer(bytes: &[u8]) {
 }
 
 /// The text, the citations, and how it ended.
-type Played = (String, Vec<Citation>, bool, Option<&'static str>);
+type ParsedAnswer = (String, Vec<Citation>, bool, Option<&'static str>);
 
-fn play<'a>(provider: &'static Provider, pieces: impl Iterator<Item = &'a [u8]>) -> Played {
-    let mut answer = Answer::new(provider, 0);
+fn play<'a>(provider: &'static Provider, pieces: impl Iterator<Item = &'a [u8]>) -> ParsedAnswer {
+    let mut answer = UpstreamAnswer::new(provider, 0);
     let (mut text, mut citations) = (String::new(), Vec::new());
     let pieces = pieces.map(|piece| Some(Bytes::copy_from_slice(piece)));
     for piece in pieces.chain([None]) {

@@ -7,7 +7,7 @@ use crate::answer::Part;
 
 /// What an answer is to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct To {
+pub(crate) struct AnswerIndex {
     /// The request's row.
     pub(crate) item: u32,
     /// Which of several answers to it.
@@ -36,8 +36,8 @@ impl Merge {
     }
 
     /// The rows of a part of an answer, all in one batch; `None` where it brings none.
-    pub(crate) fn part(&mut self, to: To, part: Part) -> Option<RecordBatch> {
-        let To { item, choice } = to;
+    pub(crate) fn part(&mut self, to: AnswerIndex, part: Part) -> Option<RecordBatch> {
+        let AnswerIndex { item, choice } = to;
         let mut rows = GenerationChunks::default();
         let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
         let mut prompt = part.prompt.map(|usage| PromptUsage {
@@ -81,10 +81,10 @@ impl Merge {
     /// `error`, when no item is left and none has succeeded.
     pub(crate) fn failed(
         &mut self,
-        to: To,
+        to: AnswerIndex,
         error: PredictError,
     ) -> Result<RecordBatch, PredictError> {
-        let To { item, choice } = to;
+        let AnswerIndex { item, choice } = to;
         if self.left <= 1 && !self.succeeded {
             return Err(error);
         }
@@ -120,15 +120,15 @@ mod tests {
     use volley_types::FinishReason;
 
     use super::*;
-    use crate::answer::End;
+    use crate::answer::UpstreamEnd;
 
-    fn to(item: u32) -> To {
-        To { item, choice: 0 }
+    fn to(item: u32) -> AnswerIndex {
+        AnswerIndex { item, choice: 0 }
     }
 
     fn end() -> Part {
         Part {
-            end: Some(End {
+            end: Some(UpstreamEnd {
                 finish_reason: FinishReason::Stop,
                 usage: Some(Usage {
                     prompt_tokens: 1,

@@ -20,8 +20,8 @@ use volley_types::{
 
 use crate::account::CallRecord;
 use crate::answer::Part;
-use crate::call::Call;
-use crate::merge::{Merge, To};
+use crate::call::UpstreamCall;
+use crate::merge::{AnswerIndex, Merge};
 use crate::servers::Servers;
 use volley_remote_http::naming::named;
 
@@ -85,7 +85,7 @@ impl Predict for RemoteModel {
                 _ => items::collect(input).await?,
             };
             let options = RequestOptions::read(given, &defaults, dialect, whole)?;
-            let call = Call { options, native, traceparent, deadline, clients, config };
+            let call = UpstreamCall { options, native, traceparent, deadline, clients, config };
             let mut merge = Merge::new(items.len() * choices as usize);
             let mut parts = answers(servers, calls(call, choices), items);
             while let Some((to, part)) = parts.next().await {
@@ -146,7 +146,7 @@ fn take_choices(given: &mut Parameters, defaults: &Parameters) -> Result<u32, Pr
 }
 
 /// A call for each choice. A seed is another for each, or all would say the same.
-fn calls(call: Call, choices: u32) -> Vec<Arc<Call>> {
+fn calls(call: UpstreamCall, choices: u32) -> Vec<Arc<UpstreamCall>> {
     let seed = call.options.fields.get("seed").and_then(Value::as_i64);
     let others = (1..choices).map(|choice| {
         let mut other = call.clone();
@@ -166,15 +166,15 @@ type PartResult = Result<Part, PredictError>;
 /// end or its error.
 fn answers(
     servers: Arc<Servers>,
-    calls: Vec<Arc<Call>>,
+    calls: Vec<Arc<UpstreamCall>>,
     items: Vec<Item>,
-) -> impl Stream<Item = (To, PartResult)> + Send + Unpin {
+) -> impl Stream<Item = (AnswerIndex, PartResult)> + Send + Unpin {
     let alone = items.len() == 1 && calls.len() == 1;
     let items = (0_u32..).zip(items);
     let all = items.flat_map(move |(number, item)| {
         let each = (0_u32..).zip(calls.clone());
         each.map(move |(choice, call)| {
-            let to = To {
+            let to = AnswerIndex {
                 item: number,
                 choice,
             };
@@ -198,7 +198,7 @@ fn answers(
 /// The answer to one item, in parts as they are read.
 fn answer(
     servers: Arc<Servers>,
-    call: Arc<Call>,
+    call: Arc<UpstreamCall>,
     item: Item,
 ) -> impl Stream<Item = PartResult> + Send {
     try_stream! {

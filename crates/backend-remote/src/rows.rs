@@ -23,7 +23,7 @@ use volley_types::{
     Signature, Task,
 };
 
-use crate::call::Call;
+use crate::call::UpstreamCall;
 use crate::servers::Servers;
 
 /// Calls for one request that are made at a time.
@@ -101,7 +101,7 @@ impl Predict for RemoteRows {
                 ));
             }
         }
-        let call = Arc::new(Call {
+        let call = Arc::new(UpstreamCall {
             options: RequestOptions::read(given, &self.defaults, dialect, true)?,
             native: None,
             traceparent: request.trace.to_string(),
@@ -134,7 +134,11 @@ impl Predict for RemoteRows {
 }
 
 /// One call for several rows.
-async fn ask(servers: &Servers, call: &Call, group: RowGroup) -> Result<RowValues, PredictError> {
+async fn ask(
+    servers: &Servers,
+    call: &UpstreamCall,
+    group: RowGroup,
+) -> Result<RowValues, PredictError> {
     let _permit = servers.limits.permit(call.patience(Instant::now())).await?;
     servers.ask(call, &group).await
 }

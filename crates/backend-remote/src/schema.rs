@@ -35,9 +35,9 @@ impl Fault {
     }
 }
 
-type Checked = Result<(), Fault>;
+type SchemaResult = Result<(), Fault>;
 
-fn keep(kept: bool, keyword: &'static str) -> Checked {
+fn keep(kept: bool, keyword: &'static str) -> SchemaResult {
     let path = String::new();
     kept.then_some(()).ok_or(Fault { path, keyword })
 }
@@ -47,7 +47,7 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn check(&self, schema: &Value, value: &Value, depth: u32) -> Checked {
+    fn check(&self, schema: &Value, value: &Value, depth: u32) -> SchemaResult {
         let fields = match schema {
             Value::Bool(allowed) => return keep(*allowed, "false"),
             Value::Object(fields) => fields,
@@ -76,7 +76,7 @@ impl Checker<'_> {
         self.check(schema, value, depth).is_ok()
     }
 
-    fn combined(&self, fields: &Map<String, Value>, value: &Value, depth: u32) -> Checked {
+    fn combined(&self, fields: &Map<String, Value>, value: &Value, depth: u32) -> SchemaResult {
         let all = |name: &str| fields.get(name).and_then(Value::as_array);
         for schema in all("allOf").into_iter().flatten() {
             self.check(schema, value, depth)?;
@@ -105,7 +105,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn list(&self, fields: &Map<String, Value>, list: &[Value], depth: u32) -> Checked {
+    fn list(&self, fields: &Map<String, Value>, list: &[Value], depth: u32) -> SchemaResult {
         counts(fields, list.len(), ("minItems", "maxItems"))?;
         let first = fields.get("prefixItems").and_then(Value::as_array);
         let first = first.map_or(&[][..], Vec::as_slice);
@@ -133,7 +133,7 @@ impl Checker<'_> {
         fields: &Map<String, Value>,
         object: &Map<String, Value>,
         depth: u32,
-    ) -> Checked {
+    ) -> SchemaResult {
         counts(fields, object.len(), ("minProperties", "maxProperties"))?;
         let required = fields.get("required").and_then(Value::as_array);
         let mut required = required.into_iter().flatten().filter_map(Value::as_str);
@@ -170,7 +170,7 @@ impl Checker<'_> {
     }
 }
 
-fn kinds(fields: &Map<String, Value>, value: &Value) -> Checked {
+fn kinds(fields: &Map<String, Value>, value: &Value) -> SchemaResult {
     let is = |kind: &Value| match kind.as_str() {
         Some("null") => value.is_null(),
         Some("boolean") => value.is_boolean(),
@@ -204,7 +204,7 @@ fn number(fields: &Map<String, Value>, name: &str) -> Option<f64> {
     fields.get(name)?.as_f64()
 }
 
-fn numbers(fields: &Map<String, Value>, value: f64) -> Checked {
+fn numbers(fields: &Map<String, Value>, value: f64) -> SchemaResult {
     let bound = |name: &'static str, kept: fn(f64, f64) -> bool| {
         let bound = number(fields, name);
         keep(bound.is_none_or(|bound| kept(value, bound)), name)
@@ -219,7 +219,7 @@ fn numbers(fields: &Map<String, Value>, value: f64) -> Checked {
     })
 }
 
-fn texts(fields: &Map<String, Value>, text: &str) -> Checked {
+fn texts(fields: &Map<String, Value>, text: &str) -> SchemaResult {
     counts(fields, text.chars().count(), ("minLength", "maxLength"))?;
     let pattern = fields.get("pattern").and_then(Value::as_str);
     let fits = pattern.is_none_or(|pattern| matches(pattern, text));
@@ -238,7 +238,7 @@ fn counts(
     fields: &Map<String, Value>,
     count: usize,
     (least, most): (&'static str, &'static str),
-) -> Checked {
+) -> SchemaResult {
     let count = count as f64;
     let bound = |name| number(fields, name);
     keep(bound(least).is_none_or(|bound| bound <= count), least)?;

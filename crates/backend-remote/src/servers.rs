@@ -15,7 +15,7 @@ use volley_provider_kit::rows::group::RowGroup;
 use volley_provider_kit::rows::post_process::RowValues;
 use volley_remote_http::budget::Budget;
 use volley_remote_http::credential::Opener;
-use volley_remote_http::limits::Limits;
+use volley_remote_http::limits::ConnectorLimits;
 use volley_remote_http::naming::named;
 use volley_remote_http::retry::{Rank, RetryState, blames_request};
 use volley_types::native::PARTS;
@@ -24,7 +24,7 @@ use volley_types::{ConnectorId, ErrorCode, PredictError, Task};
 
 use crate::account::Account;
 use crate::answer_stream::AnswerStream;
-use crate::call::Call;
+use crate::call::UpstreamCall;
 use crate::server::Server;
 
 /// The servers of all connectors in use, so that replicas of one share what is known of them.
@@ -57,7 +57,7 @@ impl AllServers {
 #[derive(Debug)]
 pub(crate) struct Servers {
     connector: ConnectorSpec,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ConnectorLimits,
     pub(crate) account: Account,
     budget: Budget,
     ranks: Vec<Rank>,
@@ -124,7 +124,7 @@ impl Servers {
         }
         Ok(Self {
             connector: connector.clone(),
-            limits: Limits::new(policy),
+            limits: ConnectorLimits::new(policy),
             account,
             budget: Budget::default(),
             ranks,
@@ -178,7 +178,7 @@ impl Servers {
     /// As [`Self::open`].
     pub(crate) async fn ask(
         &self,
-        call: &Call,
+        call: &UpstreamCall,
         group: &RowGroup,
     ) -> Result<RowValues, PredictError> {
         let asked = self.first(call, |server| call.rows(server, group).boxed());
@@ -194,7 +194,7 @@ impl Servers {
     /// The last one's, where there is none left to call.
     pub(crate) async fn open(
         &self,
-        call: &Call,
+        call: &UpstreamCall,
         item: &Item,
     ) -> Result<OpenAnswer<'_>, PredictError> {
         let begun = self.first(call, |server| {
@@ -207,7 +207,7 @@ impl Servers {
     /// What the first server gives that does not fail.
     async fn first<'a: 'f, 'f, T>(
         &'a self,
-        call: &Call,
+        call: &UpstreamCall,
         ask: impl Fn(&'a Server) -> BoxFuture<'f, Result<T, PredictError>>,
     ) -> Result<(&'a Server, T), PredictError> {
         let policy = &self.connector.policy;

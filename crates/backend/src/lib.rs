@@ -1,11 +1,11 @@
 //! The seam between a worker and the kinds of executors, and the two backends that are always
 //! compiled: [`fake`] (scripted behaviours) and [`text`] (word-splitting).
 
-mod around;
 pub mod fake;
 pub mod items;
 mod progress;
 pub mod text;
+mod wrapped;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,14 +15,14 @@ use async_trait::async_trait;
 use volley_types::registry::{Assignment, BackendKind};
 use volley_types::{Predict, PredictError};
 
-pub use around::Around;
 pub use progress::LoadProgress;
+pub use wrapped::WrappedBackend;
 
 /// Keeps what was prepared where it is, until it is dropped.
 pub type Hold = Box<dyn Send + Sync>;
 
 /// Waits until a loaded model is lost, and tells why; `None` once it is unloaded.
-pub type Lost = Pin<Box<dyn Future<Output = Option<PredictError>> + Send>>;
+pub type LossFuture = Pin<Box<dyn Future<Output = Option<PredictError>> + Send>>;
 
 /// One loaded copy of a model. Dropping the last reference unloads it; running streams hold
 /// their own.
@@ -38,7 +38,7 @@ pub trait Backend: Predict {
     /// For models that can be lost while they are loaded, as those in a process of their own:
     /// waits until this one cannot serve any more, and does not keep it loaded. `None` where only
     /// unloading ends a model.
-    fn lost(&self) -> Option<Lost> {
+    fn lost(&self) -> Option<LossFuture> {
         None
     }
 }

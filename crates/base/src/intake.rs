@@ -12,10 +12,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The memory for the bodies of all requests of a server. Cloning gives another handle.
 #[derive(Clone, Debug)]
-pub struct Intake(Arc<Room>);
+pub struct Intake(Arc<MemoryPool>);
 
 #[derive(Debug)]
-struct Room {
+struct MemoryPool {
     limit: usize,
     used: AtomicUsize,
 }
@@ -31,7 +31,7 @@ impl Intake {
     /// `limit` in bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self(Arc::new(Room {
+        Self(Arc::new(MemoryPool {
             limit,
             used: AtomicUsize::new(0),
         }))
@@ -50,7 +50,7 @@ impl Intake {
 /// What one request takes; given back when dropped.
 #[derive(Debug)]
 pub struct Share {
-    room: Arc<Room>,
+    room: Arc<MemoryPool>,
     bytes: usize,
 }
 

@@ -24,12 +24,12 @@ pub(crate) struct Target {
     /// The JSON body.
     pub(crate) body: String,
     /// How the last event is told.
-    pub(crate) dialect: Dialect,
+    pub(crate) dialect: EventDialect,
 }
 
 /// Whose events are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dialect {
+pub(crate) enum EventDialect {
     /// `[DONE]` ends the stream.
     OpenAi,
     /// `"is_last":true` ends the stream.
@@ -40,7 +40,7 @@ pub(crate) enum Dialect {
 pub(crate) struct Stream {
     body: Incoming,
     buffer: BytesMut,
-    dialect: Dialect,
+    dialect: EventDialect,
     ended: bool,
     opened_ns: u64,
     _connection: AbortOnDropHandle<()>,
@@ -105,8 +105,8 @@ impl Stream {
         loop {
             while let Some(event) = self.take_event() {
                 let done = match self.dialect {
-                    Dialect::OpenAi => event.as_ref() == b"data: [DONE]",
-                    Dialect::OpenSearch => {
+                    EventDialect::OpenAi => event.as_ref() == b"data: [DONE]",
+                    EventDialect::OpenSearch => {
                         memchr::memmem::find(&event, b"\"is_last\":true").is_some()
                     }
                 };

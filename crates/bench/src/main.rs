@@ -1,22 +1,22 @@
 //! Measures a Volley cluster: starts its processes, loads them, and prints what they cost.
 //! `scripts/bench.sh` builds what it needs and runs it.
 
-mod bed;
+mod http_load;
 mod load;
-mod post;
 mod process;
 mod report;
 mod scenario;
 mod standin;
 mod stats;
+mod test_bed;
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::bed::Bed;
 use crate::scenario::{cpu, decode, latency, memory, start};
+use crate::test_bed::TestBed;
 
 #[derive(Debug, Parser)]
 #[command(about)]
@@ -42,7 +42,7 @@ enum Command {
         rounds: usize,
     },
     /// Send one request again and again to any server, and print rate and times as JSON.
-    Post(post::Post),
+    Post(http_load::HttpLoad),
     /// The stand-in upstream.
     Standin {
         /// Where to listen.
@@ -89,7 +89,7 @@ async fn run(
     rounds: usize,
 ) -> anyhow::Result<()> {
     let wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
-    let bed = Bed::start().await?;
+    let bed = TestBed::start().await?;
     let mut tables = Vec::new();
     let mut say = std::io::stderr();
     writeln!(say, "logs are in {}", bed.folder().display())?;

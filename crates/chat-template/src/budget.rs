@@ -46,9 +46,9 @@ impl std::error::Error for Stop {}
 
 /// Whether a request has ended, whose prompts are made on another thread.
 #[derive(Clone, Debug, Default)]
-pub struct Ended(Arc<AtomicBool>);
+pub struct CancelFlag(Arc<AtomicBool>);
 
-impl Ended {
+impl CancelFlag {
     /// What ends the request when it is dropped.
     pub fn on_drop(&self) -> EndOnDrop {
         EndOnDrop(self.clone())
@@ -61,7 +61,7 @@ impl Ended {
 
 /// Ends a request.
 #[derive(Debug)]
-pub struct EndOnDrop(Ended);
+pub struct EndOnDrop(CancelFlag);
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
@@ -71,7 +71,7 @@ impl Drop for EndOnDrop {
 
 struct Budget {
     left: u64,
-    ended: Ended,
+    ended: CancelFlag,
 }
 
 thread_local! {
@@ -89,7 +89,7 @@ impl Drop for Scope {
 }
 
 /// Renders within a budget for something given of so many bytes, until the request has ended.
-pub(crate) fn within<T>(given: usize, ended: &Ended, render: impl FnOnce() -> T) -> T {
+pub(crate) fn within<T>(given: usize, ended: &CancelFlag, render: impl FnOnce() -> T) -> T {
     let given = u64::try_from(given).unwrap_or(u64::MAX);
     let left = BYTES.saturating_add(given.saturating_mul(TIMES));
     BUDGET.with(|budget| {

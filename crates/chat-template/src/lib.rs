@@ -12,7 +12,7 @@ use minijinja::value::{Serde, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, machinery};
 use volley_types::{ChatMessage, ErrorOrigin, PredictError};
 
-pub use self::budget::{EndOnDrop, Ended};
+pub use self::budget::{CancelFlag, EndOnDrop};
 use self::budget::{Stop, charge_held, charge_length};
 use self::compile::Program;
 pub use self::rendering::{OWN, Rendering};
@@ -87,7 +87,7 @@ impl ChatTemplate {
             invites: true,
             ..Rendering::default()
         };
-        match self.written(&messages, None, &rendering, &Ended::default()) {
+        match self.written(&messages, None, &rendering, &CancelFlag::default()) {
             // It may well want other messages.
             Err(error) if refusal(&error).is_none() => Err(malformed("the chat template", error)),
             _ => Ok(self),
@@ -120,7 +120,7 @@ impl ChatTemplate {
         messages: &[ChatMessage],
         tools: Option<&serde_json::Value>,
         rendering: &Rendering,
-        ended: &Ended,
+        ended: &CancelFlag,
     ) -> Result<String, PredictError> {
         if tools.is_some() && !self.takes_tools {
             return Err(PredictError::invalid(
@@ -147,7 +147,7 @@ impl ChatTemplate {
         messages: &[ChatMessage],
         tools: Option<&serde_json::Value>,
         rendering: &Rendering,
-        ended: &Ended,
+        ended: &CancelFlag,
     ) -> Result<String, Error> {
         let lengths = messages.iter().map(|message| {
             message.content.len() + message.tool_calls.as_ref().map_or(0, String::len)

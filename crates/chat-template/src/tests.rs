@@ -13,7 +13,7 @@ fn render(source: &str, messages: &[(&str, &str)]) -> Result<String, PredictErro
         .map(|(role, content)| ChatMessage::new(*role, *content))
         .collect();
     let template = ChatTemplate::new(source.to_owned(), "<s>".to_owned(), "</s>".to_owned())?;
-    template.render(&messages, None, &rendering(), &Ended::default())
+    template.render(&messages, None, &rendering(), &CancelFlag::default())
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn tools_and_calls_reach_the_template_as_objects() {
     let tools = serde_json::json!([{ "function": { "name": "f" } }]);
     assert_eq!(
         template
-            .render(&said, Some(&tools), &rendering(), &Ended::default())
+            .render(&said, Some(&tools), &rendering(), &CancelFlag::default())
             .unwrap(),
         r#"f|Rome;c21;[{"function": {"name": "f"}}]"#
     );
@@ -135,7 +135,7 @@ fn a_rendering_ends_with_its_request() {
     let source =
         "{% for i in range(90000) %}{% for j in range(40) %}{{ j }}{% endfor %}{% endfor %}";
     let template = ChatTemplate::new(source.to_owned(), String::new(), String::new()).unwrap();
-    let ended = Ended::default();
+    let ended = CancelFlag::default();
     drop(ended.on_drop());
     let messages = [ChatMessage::new("user", "hi")];
     let error = template
@@ -204,7 +204,7 @@ fn a_last_message_can_be_continued_and_a_template_has_variables() {
         ..Rendering::default()
     };
     let render = |rendering: &Rendering| {
-        let rendered = template.render(&messages, None, rendering, &Ended::default());
+        let rendered = template.render(&messages, None, rendering, &CancelFlag::default());
         rendered.unwrap()
     };
     assert_eq!(render(&continues), "[user]hi<end>[assistant]Well,");

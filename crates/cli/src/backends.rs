@@ -10,7 +10,7 @@ use volley_backend::fake::{DisallowedFake, FakeLoader};
 use volley_backend::text::TextLoader;
 use volley_backend_onnx::{Device, OnnxConfig, OnnxLoader, Runtime};
 use volley_backend_remote::{RemoteConfig, RemoteLoader};
-use volley_model_host::{BySource, HostedLoader, Program, Trusted, Use};
+use volley_model_host::{BySource, HostedLoader, Program, TrustedModels, Use};
 use volley_telemetry::Metrics;
 use volley_types::registry::OpenSecret;
 use volley_types::{CheckConnector, PredictError};
@@ -97,14 +97,14 @@ pub(crate) fn loaders(
         Isolation::Auto => {
             let own: Arc<dyn BackendLoader> = match &onnx.brought {
                 Some(directory) => {
-                    let brought = Trusted::Below(directory.clone());
+                    let brought = TrustedModels::Below(directory.clone());
                     apart(brought, fetching(here(&onnx)), probe()?)
                 }
                 None => probe()?,
             };
-            apart(Trusted::Local, own, serve()?)
+            apart(TrustedModels::Local, own, serve()?)
         }
-        Isolation::Fetched => apart(Trusted::Local, fetching(here(&onnx)), serve()?),
+        Isolation::Fetched => apart(TrustedModels::Local, fetching(here(&onnx)), serve()?),
         Isolation::None => fetching(here(&onnx)),
         Isolation::Probe => probe()?,
         Isolation::Process => serve()?,

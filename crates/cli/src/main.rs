@@ -87,7 +87,7 @@ async fn run(arguments: Arguments, names_url: bool) -> anyhow::Result<()> {
         Command::Doctor(doctor) => {
             let named = names_url || doctor.config.is_none();
             let clients = if named { each()? } else { Vec::new() };
-            let scope = command::doctor::Scope {
+            let scope = command::doctor::CheckScope {
                 config: doctor.config.as_deref(),
                 offline: doctor.offline,
                 clients: &clients,

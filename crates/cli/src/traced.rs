@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use volley_backend::{Around, Backend, BackendLoader, Hold, LoadProgress};
-use volley_telemetry::otlp::{SpanKind, Traced, Tracer};
+use volley_backend::{Backend, BackendLoader, Hold, LoadProgress, WrappedBackend};
+use volley_telemetry::otlp::{SpanKind, TracedPredict, Tracer};
 use volley_types::registry::{Assignment, BackendKind};
 use volley_types::{Predict, PredictError};
 
@@ -56,7 +56,7 @@ impl BackendLoader for TracedLoader {
         let backend = self.inner.load(assignment).await?;
         let told = vec![("volley.backend", self.kind().as_str().to_owned())];
         let predict: Arc<dyn Predict> = backend.clone();
-        let traced = Traced::around(predict, &self.tracer, "run", SpanKind::Internal, told);
-        Ok(Arc::new(Around::through(backend, traced)))
+        let traced = TracedPredict::around(predict, &self.tracer, "run", SpanKind::Internal, told);
+        Ok(Arc::new(WrappedBackend::through(backend, traced)))
     }
 }

@@ -72,7 +72,7 @@ pub async fn fetch(url: &str, max_bytes: usize) -> Result<Vec<u8>, ClientError> 
 
 /// What came of registering a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
-pub struct Registered {
+pub struct RegisterResponse {
     /// The model's id: its name.
     pub model_id: String,
     /// The version that was made.
@@ -155,7 +155,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn register(&self, body: &Value) -> Result<Registered, ClientError> {
+    pub async fn register(&self, body: &Value) -> Result<RegisterResponse, ClientError> {
         self.call(Method::POST, &format!("{ML}/models/_register"), Some(body))
             .await
     }
@@ -164,7 +164,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn register_text_model(&self, name: &str) -> Result<Registered, ClientError> {
+    pub async fn register_text_model(&self, name: &str) -> Result<RegisterResponse, ClientError> {
         self.register(&json!({ "name": name, "function_name": "text" }))
             .await
     }

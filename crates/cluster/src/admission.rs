@@ -23,7 +23,7 @@ use volley_types::NodeIdentity;
 use volley_types::registry::MEMBER_LEVEL;
 
 use crate::Metrics;
-use crate::identity::{Ballot, Expected, Identity};
+use crate::identity::{Ballot, ExpectedNode, Identity};
 use crate::lines::{Lines, membership_client};
 use crate::store::disk::Disk;
 use crate::witness::{Record, Records, Refusal, Verdict, judge};
@@ -133,7 +133,7 @@ impl Admission {
         self.own.mark(metadata);
         let recorded = self.records.lock();
         let recorded = recorded.get(&target).map(|record| record.incarnation);
-        let expected = Expected {
+        let expected = ExpectedNode {
             node: target,
             incarnation: self.incarnation(target).or(recorded),
             highest: self.highest().unwrap_or_default(),
@@ -150,7 +150,7 @@ impl Admission {
             return Err(Status::unavailable("this coordinator has left service"));
         }
         let malformed = |_| Status::invalid_argument("a malformed identity");
-        if let Some(expected) = Expected::read(metadata).map_err(malformed)? {
+        if let Some(expected) = ExpectedNode::read(metadata).map_err(malformed)? {
             if expected.node != self.own.node {
                 return Err(Status::unavailable(
                     "another coordinator is at this address",
@@ -243,7 +243,7 @@ impl Admission {
             ));
         }
         let members = self.members(|id, _| id);
-        let expected = Expected::read(request.metadata()).ok().flatten();
+        let expected = ExpectedNode::read(request.metadata()).ok().flatten();
         let expected = expected.and_then(|expected| expected.incarnation);
         let knows_this_one = expected == Some(self.own.incarnation) && !self.was_removed(node);
         match members.is_empty() || members.contains(&node) || knows_this_one {

@@ -126,7 +126,7 @@ fn seal(bytes: &[u8]) -> String {
 
 /// Where a new cluster begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Beginning<'a> {
+pub struct ClusterSeed<'a> {
     /// The directory of its first coordinator, without a coordinator's data in it.
     pub data_dir: &'a Path,
     /// That coordinator's id.
@@ -153,7 +153,7 @@ pub struct RecoverySource {
 /// # Errors
 /// As [`decode`]; `Conflict` when the directory holds a coordinator's data already,
 /// `Unavailable` when it cannot be written.
-pub fn restore(backup: &[u8], beginning: &Beginning<'_>) -> Result<BackupHead, PredictError> {
+pub fn restore(backup: &[u8], beginning: &ClusterSeed<'_>) -> Result<BackupHead, PredictError> {
     let (head, state) = decode(backup)?;
     let seed = Seed {
         node: beginning.node,
@@ -189,7 +189,7 @@ pub fn examine(data_dir: &Path) -> Result<RecoverySource, PredictError> {
 /// # Errors
 /// `InvalidInput` when the new coordinator has the old one's id, and as [`examine`] and
 /// [`restore`].
-pub fn recover(old: &Path, beginning: &Beginning<'_>) -> Result<RecoverySource, PredictError> {
+pub fn recover(old: &Path, beginning: &ClusterSeed<'_>) -> Result<RecoverySource, PredictError> {
     let remains = remains(old)?;
     if remains.node == beginning.node {
         return Err(PredictError::invalid(format!(

@@ -55,7 +55,7 @@ impl RaftTiming {
     }
 
     /// How long the others may take to say who can win an election: 200 ms.
-    pub(crate) fn canvass(&self) -> Duration {
+    pub(crate) fn pre_vote(&self) -> Duration {
         self.lease() / 5
     }
 
@@ -70,7 +70,7 @@ impl RaftTiming {
     }
 
     /// How long each part of a change of leaders may take beside the lease: 2 s.
-    pub(crate) fn hand_over(&self) -> Duration {
+    pub(crate) fn leadership_transfer(&self) -> Duration {
         self.lease() * 2
     }
 }
@@ -157,10 +157,10 @@ mod tests {
                 timing.heartbeat,
                 timing.election.0,
                 timing.lease(),
-                timing.canvass(),
+                timing.pre_vote(),
                 timing.candidacy(),
                 timing.recess(),
-                timing.hand_over(),
+                timing.leadership_transfer(),
             ]
             .map(|span| span.as_millis())
         };

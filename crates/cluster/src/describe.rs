@@ -9,13 +9,13 @@ use volley_types::control::CoordinatorReport;
 use volley_types::{NodeId, PredictError};
 
 use crate::Cluster;
+use crate::feature_level::silent;
 use crate::identity::{Ballot, Identity};
-use crate::levels::silent;
 use crate::lines::membership_client;
 
 /// A coordinator, as it describes itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Described {
+pub(crate) struct CoordinatorDescription {
     pub(crate) report: CoordinatorReport,
     /// Its id; `None` from versions that do not tell.
     pub(crate) node: Option<NodeId>,
@@ -80,7 +80,7 @@ impl Cluster {
         &self,
         address: &str,
         member: Option<NodeId>,
-    ) -> Result<Described, PredictError> {
+    ) -> Result<CoordinatorDescription, PredictError> {
         self.ask_within(self.lease(), address, member).await
     }
 
@@ -93,7 +93,7 @@ impl Cluster {
         patience: Duration,
         address: &str,
         member: Option<NodeId>,
-    ) -> Result<Described, PredictError> {
+    ) -> Result<CoordinatorDescription, PredictError> {
         let asked = tokio::time::timeout(patience, async {
             let channel = self.peer(address).await?;
             let mut request = Request::new(wire::DescribeRequest {});
@@ -138,9 +138,9 @@ impl Cluster {
     }
 }
 
-fn described(reply: wire::DescribeReply, process: Option<Identity>) -> Described {
+fn described(reply: wire::DescribeReply, process: Option<Identity>) -> CoordinatorDescription {
     let members = reply.members.into_iter();
-    Described {
+    CoordinatorDescription {
         node: (reply.node_id != 0).then_some(NodeId(reply.node_id)),
         incarnation: process.map_or(0, |process| process.incarnation),
         initialised: reply.initialised || reply.last_applied.is_some(),
@@ -164,8 +164,8 @@ fn described(reply: wire::DescribeReply, process: Option<Identity>) -> Described
     }
 }
 
-fn first_version() -> Described {
-    Described {
+fn first_version() -> CoordinatorDescription {
+    CoordinatorDescription {
         report: CoordinatorReport {
             level: 1,
             version: String::new(),

@@ -38,7 +38,7 @@ const LONGEST_LEASE: Duration = Duration::from_secs(MAX_RAFT_MULTIPLIER as u64);
 
 /// What a voter has to say of an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct Candidacy {
     /// For so long it votes for nobody.
     bound: Duration,
     /// It may lead.
@@ -93,10 +93,10 @@ impl Cluster {
             return Next::Wait(standing.bound + MARGIN);
         }
         let others = voters.iter().filter(|member| member.id != own);
-        let patience = self.0.config.timing.canvass();
+        let patience = self.0.config.timing.pre_vote();
         let asked: FuturesUnordered<_> = others
             .map(|member| async {
-                let asked = tokio::time::timeout(patience, self.canvass(member)).await;
+                let asked = tokio::time::timeout(patience, self.pre_vote(member)).await;
                 asked.ok().flatten().map(|standing| (member.id, standing))
             })
             .collect();
@@ -110,7 +110,7 @@ impl Cluster {
     }
 
     /// What this node has to say of an election; `None` once it has stopped.
-    pub(crate) async fn standing(&self) -> Option<Standing> {
+    pub(crate) async fn standing(&self) -> Option<Candidacy> {
         let seen = self.0.raft.with_raft_state(|state| {
             let heard = state.vote_last_modified();
             (state.server_state, state.vote_ref().committed, heard)
@@ -132,7 +132,7 @@ impl Cluster {
         };
         let drained = self.0.registry.borrow();
         let drained = drained.drains_coordinator(self.0.config.node_id);
-        Some(Standing {
+        Some(Candidacy {
             bound,
             willing: !drained && !self.0.retiring.load(Ordering::Acquire),
             last: self.0.log.last_id(),
@@ -151,23 +151,27 @@ impl Cluster {
     }
 
     /// What a voter has to say; `None` when it does not answer.
-    async fn canvass(&self, member: &CoordinatorMember) -> Option<Standing> {
+    async fn pre_vote(&self, member: &CoordinatorMember) -> Option<Candidacy> {
         let address = member.address.as_str();
         let line = self.peer(address).await?;
         let mut client = RaftServiceClient::new(line).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        let mut request = Request::new(wire::CanvassRequest {});
+        let mut request = Request::new(wire::PreVoteRequest {});
         self.0.lineage.mark(request.metadata_mut());
         let admission = &self.0.identity;
         admission.address(member.id.0, request.metadata_mut());
-        match client.canvass(request).await {
+        match client.pre_vote(request).await {
             Ok(reply) => {
                 let checked = admission.check_answer(member.id.0, reply.metadata());
                 checked.await.ok()?;
-                Some(Standing::from_wire(reply.into_inner()))
+                Some(Candidacy::from_wire(reply.into_inner()))
             }
             Err(status) => {
                 admission.heed(&status);
-                tracing::debug!(address, reason = status.message(), "no answer to a canvass");
+                tracing::debug!(
+                    address,
+                    reason = status.message(),
+                    "no answer to a pre-vote"
+                );
                 self.0.peers.lock().await.remove(address);
                 None
             }
@@ -175,9 +179,9 @@ impl Cluster {
     }
 }
 
-impl Standing {
-    pub(crate) fn to_wire(self) -> wire::CanvassReply {
-        wire::CanvassReply {
+impl Candidacy {
+    pub(crate) fn to_wire(self) -> wire::PreVoteReply {
+        wire::PreVoteReply {
             // Rounded up: who asks must not come too early.
             bound_ms: u64::try_from(self.bound.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX),
             willing: self.willing,
@@ -189,7 +193,7 @@ impl Standing {
         }
     }
 
-    fn from_wire(reply: wire::CanvassReply) -> Self {
+    fn from_wire(reply: wire::PreVoteReply) -> Self {
         let position = |last: wire::LogPosition| {
             LogId::new(CommittedLeaderId::new(last.term, last.leader), last.index)
         };
@@ -204,8 +208,8 @@ impl Standing {
 /// What a voter does that has heard `others`, of so many voters with itself. It asks `again` after
 /// that time, where nobody can be said to win.
 fn decide(
-    own: (NodeId, Standing),
-    others: &[(NodeId, Standing)],
+    own: (NodeId, Candidacy),
+    others: &[(NodeId, Candidacy)],
     voters: usize,
     again: Duration,
 ) -> Next {
@@ -218,7 +222,7 @@ fn decide(
     if !bound.is_zero() {
         return Next::Wait(bound.min(LONGEST_LEASE) + MARGIN);
     }
-    let goes_before = |other: &NodeId, theirs: &Standing| {
+    let goes_before = |other: &NodeId, theirs: &Candidacy| {
         standing.last < theirs.last
             || (standing.last == theirs.last && theirs.willing && id < *other)
     };
@@ -237,15 +241,15 @@ mod tests {
 
     const AGAIN: Duration = Duration::from_millis(150);
 
-    fn free(term: u64, index: u64) -> Standing {
-        Standing {
+    fn free(term: u64, index: u64) -> Candidacy {
+        Candidacy {
             bound: Duration::ZERO,
             willing: true,
             last: Some(LogId::new(CommittedLeaderId::new(term, 1), index)),
         }
     }
 
-    fn stands(own: (u64, Standing), others: &[(u64, Standing)], voters: usize) -> bool {
+    fn stands(own: (u64, Candidacy), others: &[(u64, Candidacy)], voters: usize) -> bool {
         let others: Vec<_> = others.iter().map(|(id, it)| (NodeId(*id), *it)).collect();
         decide((NodeId(own.0), own.1), &others, voters, AGAIN) == Next::Stand
     }
@@ -258,7 +262,7 @@ mod tests {
         assert!(stands((1, free(3, 2)), &[(2, free(2, 9))], 3));
         assert!(stands((2, free(2, 9)), &[(1, free(2, 9))], 3));
         assert!(!stands((1, free(2, 9)), &[(2, free(2, 9))], 3));
-        let empty = Standing {
+        let empty = Candidacy {
             last: None,
             ..free(0, 0)
         };
@@ -269,7 +273,7 @@ mod tests {
     fn nobody_stands_whom_too_few_answer_or_while_one_hears_the_leader() {
         assert!(!stands((3, free(2, 9)), &[], 3));
         assert!(!stands((5, free(2, 9)), &[(1, free(2, 9))], 5));
-        let hears = Standing {
+        let hears = Candidacy {
             bound: Duration::from_millis(400),
             ..free(2, 9)
         };
@@ -280,7 +284,7 @@ mod tests {
 
     #[test]
     fn who_does_not_lead_leaves_it_to_an_equal_and_is_not_passed_by_a_shorter_log() {
-        let drained = Standing {
+        let drained = Candidacy {
             willing: false,
             ..free(2, 9)
         };
@@ -294,16 +298,16 @@ mod tests {
     fn what_is_said_over_the_wire_is_what_is_heard() {
         let said = [
             free(7, 12),
-            Standing {
+            Candidacy {
                 bound: Duration::from_millis(620),
                 willing: false,
                 last: None,
             },
         ];
         for standing in said {
-            assert_eq!(Standing::from_wire(standing.to_wire()), standing);
+            assert_eq!(Candidacy::from_wire(standing.to_wire()), standing);
         }
-        let rounded = Standing {
+        let rounded = Candidacy {
             bound: Duration::from_micros(1),
             ..free(1, 1)
         };

@@ -29,8 +29,8 @@ use volley_types::{ErrorCode, NodeId, PredictError};
 
 use crate::Cluster;
 use crate::admission::reason;
-use crate::describe::Described;
-use crate::raft_types::Node;
+use crate::describe::CoordinatorDescription;
+use crate::raft_types::MemberNode;
 use crate::witness::Refusal;
 
 /// Between two questions at first, and later.
@@ -44,7 +44,7 @@ const YOUNG: Duration = Duration::from_secs(10);
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// A member that is named, and what it said.
-type Answer = (NodeId, Option<Described>);
+type Answer = (NodeId, Option<CoordinatorDescription>);
 
 /// What follows from all answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl Cluster {
             kept.map_err(|error| PredictError::internal("the cluster was not made", error))?;
         }
         let own = self.0.identity.own();
-        let nodes: BTreeMap<u64, Node> = members
+        let nodes: BTreeMap<u64, MemberNode> = members
             .iter()
             .map(|(id, address)| {
                 let incarnation = match id.0 == own.node {
@@ -136,7 +136,7 @@ impl Cluster {
                     false => incarnations.get(id).copied().unwrap_or_default(),
                 };
                 let addr = address.clone();
-                (id.0, Node { addr, incarnation })
+                (id.0, MemberNode { addr, incarnation })
             })
             .collect();
         match self.0.raft.initialize(nodes).await {
@@ -192,7 +192,7 @@ impl Cluster {
     }
 }
 
-fn highest(described: &Described) -> u64 {
+fn highest(described: &CoordinatorDescription) -> u64 {
     let ids = described.members.iter().map(|(id, _)| id.0);
     ids.max().unwrap_or_default()
 }
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     fn says(node: u64, initialised: bool, members: &[(u64, u64)]) -> Answer {
-        let described = Described {
+        let described = CoordinatorDescription {
             report: CoordinatorReport {
                 level: 6,
                 version: String::new(),

@@ -124,19 +124,19 @@ impl Identity {
     ///
     /// # Errors
     /// When it is malformed.
-    pub(crate) fn read(metadata: &MetadataMap) -> Result<Option<Self>, Malformed> {
+    pub(crate) fn read(metadata: &MetadataMap) -> Result<Option<Self>, MalformedIdentity> {
         let Some(value) = metadata.get(MEMBER) else {
             return Ok(None);
         };
-        let text = value.to_str().map_err(|_| Malformed)?;
+        let text = value.to_str().map_err(|_| MalformedIdentity)?;
         let mut numbers = [0_u64; 8];
         let mut parts = text.split('.');
         for number in &mut numbers {
-            let part = parts.next().ok_or(Malformed)?;
-            *number = part.parse().map_err(|_| Malformed)?;
+            let part = parts.next().ok_or(MalformedIdentity)?;
+            *number = part.parse().map_err(|_| MalformedIdentity)?;
         }
         if parts.next().is_some() || 1 < numbers[6] {
-            return Err(Malformed);
+            return Err(MalformedIdentity);
         }
         let [node, incarnation, start, nonce, term, leader, elected, last] = numbers;
         Ok(Some(Self {
@@ -162,11 +162,11 @@ impl Identity {
 
 /// An identity that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub(crate) struct MalformedIdentity;
 
 /// Whom the sender of a message means to call: several ids may have had one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedNode {
     /// The member's id.
     pub(crate) node: u64,
     /// Of its data directory, as the sender knows it.
@@ -175,7 +175,7 @@ pub(crate) struct Expected {
     pub(crate) highest: u64,
 }
 
-impl Expected {
+impl ExpectedNode {
     /// Puts it on a message.
     pub(crate) fn mark(&self, metadata: &mut MetadataMap) {
         let incarnation = self.incarnation.unwrap_or_default();
@@ -189,17 +189,17 @@ impl Expected {
     ///
     /// # Errors
     /// When it is malformed.
-    pub(crate) fn read(metadata: &MetadataMap) -> Result<Option<Self>, Malformed> {
+    pub(crate) fn read(metadata: &MetadataMap) -> Result<Option<Self>, MalformedIdentity> {
         let Some(value) = metadata.get(EXPECTS) else {
             return Ok(None);
         };
-        let text = value.to_str().map_err(|_| Malformed)?;
+        let text = value.to_str().map_err(|_| MalformedIdentity)?;
         let numbers = text
             .split('.')
-            .map(|part| part.parse().map_err(|_| Malformed));
+            .map(|part| part.parse().map_err(|_| MalformedIdentity));
         let numbers: Vec<u64> = numbers.collect::<Result<_, _>>()?;
         let [node, incarnation, highest] = numbers[..] else {
-            return Err(Malformed);
+            return Err(MalformedIdentity);
         };
         Ok(Some(Self {
             node,
@@ -238,20 +238,20 @@ mod tests {
             "x.2.3.4.5.6.1.8",
         ] {
             metadata.insert(MEMBER, MetadataValue::from_static(text));
-            assert_eq!(Identity::read(&metadata), Err(Malformed), "{text}");
+            assert_eq!(Identity::read(&metadata), Err(MalformedIdentity), "{text}");
         }
-        assert_eq!(Expected::read(&metadata), Ok(None));
+        assert_eq!(ExpectedNode::read(&metadata), Ok(None));
         for incarnation in [None, Some(9)] {
-            let expected = Expected {
+            let expected = ExpectedNode {
                 node: 4,
                 incarnation,
                 highest: 7,
             };
             expected.mark(&mut metadata);
-            assert_eq!(Expected::read(&metadata), Ok(Some(expected)));
+            assert_eq!(ExpectedNode::read(&metadata), Ok(Some(expected)));
         }
         metadata.insert(EXPECTS, MetadataValue::from_static("9"));
-        assert_eq!(Expected::read(&metadata), Err(Malformed));
+        assert_eq!(ExpectedNode::read(&metadata), Err(MalformedIdentity));
     }
 
     #[test]

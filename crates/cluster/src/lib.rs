@@ -9,13 +9,13 @@
 
 mod admission;
 pub mod backup;
+mod cluster_epoch;
 mod config;
 mod describe;
 mod election;
+mod feature_level;
 mod founding;
 mod identity;
-mod levels;
-mod lineage;
 mod lines;
 mod membership;
 mod network;
@@ -44,12 +44,12 @@ use volley_types::registry::{CoordinatorMember, RaftStatus, RegistryState};
 use volley_types::{ErrorCode, NodeId, NodeIdentity, PredictError};
 
 use crate::admission::Admission;
+use crate::cluster_epoch::ClusterEpoch;
 pub use crate::config::{ClusterConfig, MAX_RAFT_MULTIPLIER, RaftTiming};
-use crate::levels::Reports;
-use crate::lineage::ClusterEpoch;
+use crate::feature_level::Reports;
 use crate::lines::{Line, Lines};
-use crate::raft_types::{Node, Raft};
-use crate::service::{MembershipDoor, RaftDoor};
+use crate::raft_types::{MemberNode, Raft};
+use crate::service::{MembershipEndpoint, RaftEndpoint};
 use crate::store::Store;
 use crate::store::disk::Disk;
 use crate::store::log::LogStore;
@@ -62,7 +62,7 @@ const WRITES_HELD: usize = 256;
 /// When to come back after a refusal that passes by itself.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-type Metrics = openraft::RaftMetrics<u64, Node>;
+type Metrics = openraft::RaftMetrics<u64, MemberNode>;
 
 /// One coordinator's part in the cluster. Cloning gives another handle.
 #[derive(Clone)]
@@ -90,7 +90,7 @@ struct Shared {
     /// Until this node stops; the file is let go of with the last handle.
     disk: Arc<parking_lot::Mutex<Option<Disk>>>,
     /// One at a time.
-    hand_over: Mutex<()>,
+    transfer: Mutex<()>,
     /// Proposes nothing: the log must not grow while another voter takes over.
     handing_over: AtomicBool,
     /// Is about to stop, and takes over from nobody.
@@ -170,7 +170,7 @@ impl Cluster {
             identity: admission,
             mark: store.mark,
             disk,
-            hand_over: Mutex::default(),
+            transfer: Mutex::default(),
             handing_over: AtomicBool::new(false),
             retiring: AtomicBool::new(false),
             admission: Mutex::default(),
@@ -189,7 +189,7 @@ impl Cluster {
             cluster.0.stop.clone(),
         ));
         cluster.0.tasks.spawn(cluster.clone().leave_service());
-        let asking = cluster.clone().ask_for_reports(publish_reports);
+        let asking = cluster.clone().poll_peers(publish_reports);
         cluster.0.tasks.spawn(asking);
         cluster.0.tasks.spawn(cluster.clone().watch_the_leader());
         Ok(cluster)
@@ -200,15 +200,15 @@ impl Cluster {
     pub fn services(
         &self,
     ) -> (
-        RaftServiceServer<RaftDoor>,
-        MembershipServiceServer<MembershipDoor>,
+        RaftServiceServer<RaftEndpoint>,
+        MembershipServiceServer<MembershipEndpoint>,
     ) {
-        let raft = RaftServiceServer::new(RaftDoor(self.clone()))
+        let raft = RaftServiceServer::new(RaftEndpoint(self.clone()))
             .max_decoding_message_size(lines::MAX_MESSAGE_BYTES)
             .max_encoding_message_size(lines::MAX_MESSAGE_BYTES);
         (
             raft,
-            MembershipServiceServer::new(MembershipDoor(self.clone())),
+            MembershipServiceServer::new(MembershipEndpoint(self.clone())),
         )
     }
 

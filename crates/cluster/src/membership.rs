@@ -1,6 +1,6 @@
 //! Coordinators come and go.
 
-mod hand_over;
+mod leadership_transfer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,9 +15,9 @@ use volley_types::registry::{CoordinatorMember, MEMBER_LEVEL};
 use volley_types::{ErrorCode, NodeId, PredictError};
 
 use crate::admission::reason;
-use crate::levels::Reports;
+use crate::feature_level::Reports;
 use crate::lines::{Line, membership_client, was_not_sent};
-use crate::raft_types::Node;
+use crate::raft_types::MemberNode;
 use crate::status::{from_reply, from_status, was_not_proposed};
 use crate::witness::Refusal;
 use crate::{Cluster, no_leader};
@@ -28,7 +28,7 @@ const CATCH_UP: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_millis(200);
 
 type Leader = MembershipServiceClient<Line>;
-type ChangeError = RaftError<u64, ClientWriteError<u64, Node>>;
+type ChangeError = RaftError<u64, ClientWriteError<u64, MemberNode>>;
 
 impl Cluster {
     /// Adds the coordinator `node`, reached at `address`: first as a learner, and as a voter
@@ -211,7 +211,7 @@ impl Cluster {
         if !self.is_leader() {
             return Err(no_leader());
         }
-        if node == self.0.config.node_id && self.hand_over_here(None).await.is_ok() {
+        if node == self.0.config.node_id && self.transfer_leadership_here(None).await.is_ok() {
             // Who leads now lets this one go. Without anybody who could, it lets itself go.
             return Box::pin(self.leave(node)).await;
         }
@@ -273,7 +273,7 @@ impl Cluster {
         by: Instant,
     ) -> Result<(), PredictError> {
         let (_admitted, incarnation) = self.agree_to_admit(node, &address, by).await?;
-        let learner = Node {
+        let learner = MemberNode {
             addr: address,
             incarnation,
         };
@@ -295,12 +295,12 @@ impl Cluster {
             return;
         }
         let unrecorded = self.0.identity.unrecorded().unwrap_or_default();
-        let nodes: BTreeMap<u64, Node> = members
+        let nodes: BTreeMap<u64, MemberNode> = members
             .into_iter()
             .filter_map(|member| {
                 let incarnation = *unrecorded.get(&member.id.0)?;
                 let addr = member.address;
-                Some((member.id.0, Node { addr, incarnation }))
+                Some((member.id.0, MemberNode { addr, incarnation }))
             })
             .collect();
         if nodes.is_empty() {

@@ -18,9 +18,9 @@ use volley_proto::raft::v1::raft_service_client::RaftServiceClient;
 use volley_proto::raft::v1::snapshot_part::Part;
 
 use crate::admission::Admission;
-use crate::lineage::ClusterEpoch;
+use crate::cluster_epoch::ClusterEpoch;
 use crate::lines::{Line, Lines, MAX_MESSAGE_BYTES};
-use crate::raft_types::{Node, RaftError, Snapshot, TypeConfig, Vote};
+use crate::raft_types::{MemberNode, RaftError, Snapshot, TypeConfig, Vote};
 
 /// How much of a snapshot one part carries.
 const PART_BYTES: usize = 1 << 20;
@@ -35,7 +35,7 @@ pub(crate) struct Peers {
 /// The way to one other coordinator.
 pub(crate) struct Peer {
     target: u64,
-    node: Node,
+    node: MemberNode,
     client: Option<RaftServiceClient<Line>>,
     lineage: Arc<ClusterEpoch>,
     admission: Arc<Admission>,
@@ -44,7 +44,7 @@ pub(crate) struct Peer {
 impl RaftNetworkFactory<TypeConfig> for Peers {
     type Network = Peer;
 
-    async fn new_client(&mut self, target: u64, node: &Node) -> Peer {
+    async fn new_client(&mut self, target: u64, node: &MemberNode) -> Peer {
         let client = self.lines.lazy(&node.addr).map(|line| {
             RaftServiceClient::new(line)
                 .max_decoding_message_size(MAX_MESSAGE_BYTES)
@@ -70,7 +70,7 @@ enum CallError {
 }
 
 impl CallError {
-    fn into_rpc<E: std::error::Error>(self) -> RPCError<u64, Node, E> {
+    fn into_rpc<E: std::error::Error>(self) -> RPCError<u64, MemberNode, E> {
         match self {
             Self::Unreachable(status) => RPCError::Unreachable(Unreachable::new(&status)),
             Self::Failed(error) => RPCError::Network(NetworkError::new(&error)),
@@ -114,7 +114,7 @@ impl Peer {
         decode(answer.get_ref()).map_err(CallError::Failed)
     }
 
-    fn remote<E: std::error::Error>(&self, error: E) -> RemoteError<u64, Node, E> {
+    fn remote<E: std::error::Error>(&self, error: E) -> RemoteError<u64, MemberNode, E> {
         RemoteError::new_with_node(self.target, self.node.clone(), error)
     }
 }
@@ -143,7 +143,7 @@ impl RaftNetwork<TypeConfig> for Peer {
         &mut self,
         rpc: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
-    ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, Node, RaftError>> {
+    ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, MemberNode, RaftError>> {
         let answer: Result<Result<AppendEntriesResponse<u64>, RaftError>, CallError> = async {
             let payload = encode(&rpc).map_err(CallError::Failed)?;
             let request = self.request(payload, &option);
@@ -159,7 +159,7 @@ impl RaftNetwork<TypeConfig> for Peer {
         &mut self,
         rpc: VoteRequest<u64>,
         option: RPCOption,
-    ) -> Result<VoteResponse<u64>, RPCError<u64, Node, RaftError>> {
+    ) -> Result<VoteResponse<u64>, RPCError<u64, MemberNode, RaftError>> {
         let answer: Result<Result<VoteResponse<u64>, RaftError>, CallError> = async {
             let payload = encode(&rpc).map_err(CallError::Failed)?;
             let request = self.request(payload, &option);

@@ -11,7 +11,7 @@ use volley_proto::registry_records::{command_from_wire, command_to_wire};
 use volley_types::registry::{RegistryCommand, RegistryReply};
 use volley_types::{ErrorCode, ModelVersion, PredictError, Revision};
 
-use crate::levels;
+use crate::feature_level;
 
 /// What runs the consensus library's tasks.
 #[cfg(not(test))]
@@ -24,7 +24,7 @@ openraft::declare_raft_types!(
     pub(crate) TypeConfig:
         D = LogCommand,
         R = LogReply,
-        Node = Node,
+        Node = MemberNode,
         SnapshotData = Vec<u8>,
         AsyncRuntime = Runtime,
 );
@@ -33,8 +33,8 @@ pub(crate) type Raft = openraft::Raft<TypeConfig>;
 pub(crate) type Entry = openraft::Entry<TypeConfig>;
 pub(crate) type LogId = openraft::LogId<u64>;
 pub(crate) type Vote = openraft::Vote<u64>;
-pub(crate) type StoredMembership = openraft::StoredMembership<u64, Node>;
-pub(crate) type SnapshotMeta = openraft::SnapshotMeta<u64, Node>;
+pub(crate) type StoredMembership = openraft::StoredMembership<u64, MemberNode>;
+pub(crate) type SnapshotMeta = openraft::SnapshotMeta<u64, MemberNode>;
 pub(crate) type Snapshot = openraft::Snapshot<TypeConfig>;
 pub(crate) type StorageError = openraft::StorageError<u64>;
 pub(crate) type StorageIoError = openraft::StorageIOError<u64>;
@@ -42,7 +42,7 @@ pub(crate) type RaftError<E = openraft::error::Infallible> = openraft::error::Ra
 
 /// A member as the membership has it. Versions before level 6 read the address alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Node {
+pub(crate) struct MemberNode {
     /// Where other coordinators reach it, `host:port`.
     pub(crate) addr: String,
     /// Of its data directory; 0 where that is not recorded.
@@ -62,39 +62,39 @@ fn is_unknown(incarnation: &u64) -> bool {
 pub(crate) struct LogCommand {
     text: String,
     #[serde(skip)]
-    logged: Logged,
+    logged: ProposalPosition,
 }
 
 /// Where the node that proposed a command has put it in its log, once it has. Clones share it, and
 /// it is never written.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Logged(Option<Arc<OnceLock<LogId>>>);
+pub(crate) struct ProposalPosition(Option<Arc<OnceLock<LogId>>>);
 
-impl Logged {
+impl ProposalPosition {
     pub(crate) fn at(&self) -> Option<LogId> {
         self.0.as_ref()?.get().copied()
     }
 }
 
 /// It is not part of the command.
-impl PartialEq for Logged {
+impl PartialEq for ProposalPosition {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Logged {}
+impl Eq for ProposalPosition {}
 
 impl LogCommand {
     pub(crate) fn encode(command: &RegistryCommand) -> Self {
         Self {
             text: STANDARD.encode(command_to_wire(command).encode_to_vec()),
-            logged: Logged(Some(Arc::default())),
+            logged: ProposalPosition(Some(Arc::default())),
         }
     }
 
     /// Tells later whether it came into the log here, and where.
-    pub(crate) fn logged(&self) -> Logged {
+    pub(crate) fn logged(&self) -> ProposalPosition {
         self.logged.clone()
     }
 
@@ -120,11 +120,11 @@ impl LogCommand {
         let wire = wire.map_err(|error| malformed(error.to_string()))?;
         // What a later version added is left out when it is read, and so makes it shorter.
         if wire.encoded_len() != bytes.len() {
-            return Err(levels::too_new("a command in the log"));
+            return Err(feature_level::too_new("a command in the log"));
         }
         let command = command_from_wire(wire)?;
         if level < command.level() {
-            return Err(levels::needs(
+            return Err(feature_level::needs(
                 "a command in the log",
                 command.level(),
                 level,
@@ -207,7 +207,7 @@ mod tests {
         for bytes in [[&bytes[..], &unknown].concat(), unknown.to_vec()] {
             let entry = LogCommand {
                 text: STANDARD.encode(bytes),
-                logged: Logged::default(),
+                logged: ProposalPosition::default(),
             };
             let refused = entry.decode(LEVEL).unwrap_err();
             assert_eq!(refused.code, ErrorCode::Conflict);

@@ -13,8 +13,8 @@ use volley_types::registry::CoordinatorMember;
 use volley_types::{ErrorCode, NodeId, PredictError};
 
 use crate::Cluster;
+use crate::cluster_epoch::History;
 use crate::identity::Identity;
-use crate::lineage::History;
 use crate::network::{decode, encode};
 use crate::raft_types::{Snapshot, SnapshotMeta, Vote};
 use crate::status::{not_proposed, to_status};
@@ -24,10 +24,10 @@ use crate::write::Attempt;
 const MAX_SNAPSHOT_BYTES: usize = 2 * volley_registry::MAX_REGISTRY_BYTES;
 
 /// Serves `volley.raft.v1.RaftService`.
-pub struct RaftDoor(pub(crate) Cluster);
+pub struct RaftEndpoint(pub(crate) Cluster);
 
 /// Serves `volley.raft.v1.MembershipService`.
-pub struct MembershipDoor(pub(crate) Cluster);
+pub struct MembershipEndpoint(pub(crate) Cluster);
 
 fn malformed(error: impl std::fmt::Display) -> Status {
     Status::invalid_argument(format!("malformed consensus message: {error}"))
@@ -38,7 +38,7 @@ fn unanswered(error: impl std::fmt::Display) -> Status {
 }
 
 #[tonic::async_trait]
-impl RaftService for RaftDoor {
+impl RaftService for RaftEndpoint {
     async fn append(
         &self,
         request: Request<wire::Payload>,
@@ -97,10 +97,10 @@ impl RaftService for RaftDoor {
         Ok(self.0.signed(encode(&answer).map_err(unanswered)?))
     }
 
-    async fn canvass(
+    async fn pre_vote(
         &self,
-        request: Request<wire::CanvassRequest>,
-    ) -> Result<Response<wire::CanvassReply>, Status> {
+        request: Request<wire::PreVoteRequest>,
+    ) -> Result<Response<wire::PreVoteReply>, Status> {
         self.0.0.identity.check_certificate(&request)?;
         self.0.check_call(request.metadata()).await?;
         let standing = self.0.standing().await;
@@ -109,7 +109,7 @@ impl RaftService for RaftDoor {
     }
 }
 
-impl MembershipDoor {
+impl MembershipEndpoint {
     /// Nothing of a change is begun on a node that does not lead.
     fn check_leads(&self) -> Result<(), Status> {
         self.0.is_leader().then_some(()).ok_or_else(not_proposed)
@@ -117,7 +117,7 @@ impl MembershipDoor {
 }
 
 #[tonic::async_trait]
-impl MembershipService for MembershipDoor {
+impl MembershipService for MembershipEndpoint {
     async fn write(
         &self,
         request: Request<wire::WriteRequest>,
@@ -193,30 +193,31 @@ impl MembershipService for MembershipDoor {
         members.map(to_reply).map_err(|error| to_status(&error))
     }
 
-    async fn hand_over(
+    async fn transfer_leadership(
         &self,
-        request: Request<wire::HandOverRequest>,
-    ) -> Result<Response<wire::HandOverReply>, Status> {
+        request: Request<wire::TransferLeadershipRequest>,
+    ) -> Result<Response<wire::TransferLeadershipReply>, Status> {
         self.0.0.identity.check_member(&request)?;
         let request = request.into_inner();
         let to = (request.node_id != 0).then_some(NodeId(request.node_id));
         let leader = if request.forwarded {
             self.check_leads()?;
-            self.0.hand_over_here(to).await
+            self.0.transfer_leadership_here(to).await
         } else {
             self.0.hand_over(to).await
         };
-        let reply = |leader: NodeId| Response::new(wire::HandOverReply { node_id: leader.0 });
+        let reply =
+            |leader: NodeId| Response::new(wire::TransferLeadershipReply { node_id: leader.0 });
         leader.map(reply).map_err(|error| to_status(&error))
     }
 
-    async fn take_over(
+    async fn timeout_now(
         &self,
-        request: Request<wire::TakeOverRequest>,
-    ) -> Result<Response<wire::TakeOverReply>, Status> {
+        request: Request<wire::TimeoutNowRequest>,
+    ) -> Result<Response<wire::TimeoutNowReply>, Status> {
         self.0.0.identity.check_member(&request)?;
-        let taken = self.0.take_over_here(request.get_ref().term).await;
-        let reply = |()| Response::new(wire::TakeOverReply {});
+        let taken = self.0.lead_now(request.get_ref().term).await;
+        let reply = |()| Response::new(wire::TimeoutNowReply {});
         taken.map(reply).map_err(|error| to_status(&error))
     }
 

@@ -5,22 +5,22 @@
 //! that happens; its [network](net) carries the same gRPC requests to the same services; its
 //! disks are platters, which lose what was not synced; its processes are
 //! [lives](volley_sim_kit::process::Life), which end and freeze between two steps of any task. A
-//! [story](volley_sim_kit::Story) is made of its seed alone.
+//! [story](volley_sim_kit::Scenario) is made of its seed alone.
 //!
 //! `VOLLEY_RAFT_SEEDS=1000 VOLLEY_RAFT_SEED=7` tells so many from that seed on, which is what
 //! `just simulate --raft 1000 --seed 7` does; `VOLLEY_RAFT_TRACE=1` prints what happened in the
 //! first that broke a law.
 
 mod history;
+mod invariants;
 mod killed;
-mod laws;
 mod lost;
 mod net;
 mod operator;
+mod runner;
 pub(crate) mod runtime;
+mod scenario;
 mod scripted;
-mod story;
-mod telling;
 mod users;
 mod world;
 
@@ -28,12 +28,12 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::time::Instant;
 
-use volley_sim_kit::Story;
+use volley_sim_kit::Scenario;
+use volley_sim_kit::scenario::{FailedScenario, tell_all};
 use volley_sim_kit::seeds::from_env;
-use volley_sim_kit::story::{Broken, tell_all};
 use volley_sim_kit::trace::Trace;
 
-use telling::{Consensus, Summary};
+use runner::{Consensus, Summary};
 
 /// Stories in an ordinary run.
 const SEEDS: u64 = 25;
@@ -44,7 +44,7 @@ fn say(line: &str) {
 }
 
 /// Tells a story, and gives its mark and what happened, whatever its end.
-fn traced(story: &Story<Consensus>) -> (u64, Vec<String>) {
+fn traced(story: &Scenario<Consensus>) -> (u64, Vec<String>) {
     let trace = Trace::new(true);
     if let Err(why) = story.tell_to(&trace) {
         trace.line(format_args!("{why}"));
@@ -53,7 +53,7 @@ fn traced(story: &Story<Consensus>) -> (u64, Vec<String>) {
 }
 
 /// All that is known of a story that broke a law.
-fn explain(broken: &Broken<Consensus>) -> String {
+fn explain(broken: &FailedScenario<Consensus>) -> String {
     let seed = broken.story.seed;
     let mut text = format!("{broken}again: just simulate --raft 1 --seed {seed}");
     if from_env("VOLLEY_RAFT_TRACE").is_some() {
@@ -84,8 +84,8 @@ fn the_same_seed_gives_the_same_story_and_mostly_the_same_steps() {
     let count = from_env("VOLLEY_RAFT_TWICE").unwrap_or(3);
     let mut same = 0;
     for seed in 0..count {
-        let story = Story::<Consensus>::new(seed);
-        assert_eq!(story, Story::new(seed));
+        let story = Scenario::<Consensus>::new(seed);
+        assert_eq!(story, Scenario::new(seed));
         let ((mark, lines), (again, others)) = (traced(&story), traced(&story));
         // Before the first users come.
         let first = |line: &&String| line.as_str() < "   1000";

@@ -10,7 +10,7 @@ use crate::values::{Count, Size, TimeSpan};
 /// The section `[artifacts]`: models that are registered by URL.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Artifacts {
+pub struct ArtifactsSection {
     /// Directory for fetched models. Workers on one machine may share it. Without it, no URL can be
     /// fetched. `volley up` uses a directory in its data directory.
     pub cache_dir: Option<PathBuf>,

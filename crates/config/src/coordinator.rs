@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::otlp::Otlp;
+use crate::otlp::OtlpSection;
 use crate::security::CoordinatorSecurity;
 use crate::values::{Count, Size, TimeSpan};
 use crate::version::FormatVersion;
@@ -18,53 +18,53 @@ pub struct CoordinatorFile {
     /// Version of the file's format. Write it as the first line of the file.
     pub version: FormatVersion,
     /// The coordinator itself.
-    pub node: Node,
+    pub node: NodeSection,
     /// Addresses.
-    pub listen: Listen,
+    pub listen: ListenSection,
     /// Membership.
-    pub cluster: Cluster,
+    pub cluster: ClusterSection,
     /// More listeners for gRPC.
     #[serde(default)]
-    pub grpc: Grpc,
+    pub grpc: GrpcSection,
     /// Web pages.
     #[serde(default)]
-    pub browser: Browser,
+    pub browser: BrowserSection,
     /// What one request may be, and how many may run.
     #[serde(default)]
-    pub requests: Requests,
+    pub requests: RequestsSection,
     /// Connections to the listeners for REST and gRPC.
     #[serde(default)]
-    pub http: Http,
+    pub http: HttpSection,
     /// Responses that are streamed.
     #[serde(default)]
-    pub streams: Streams,
+    pub streams: StreamsSection,
     /// Buffers of resumable streams.
     #[serde(default)]
-    pub resume: Resume,
+    pub resume: ResumeSection,
     /// Buffers of stored responses.
     #[serde(default)]
     pub stored_responses: StoredResponses,
     /// The choice of a replica for each request.
     #[serde(default)]
-    pub routing: Routing,
+    pub routing: RoutingSection,
     /// Requests for models that were scaled to zero.
     #[serde(default)]
-    pub activation: Activation,
+    pub activation: ActivationSection,
     /// When a worker is considered lost.
     #[serde(default)]
-    pub liveness: Liveness,
+    pub liveness: LivenessSection,
     /// When replicas move to other workers.
     #[serde(default)]
-    pub placement: Placement,
+    pub placement: PlacementSection,
     /// Everything that is registered.
     #[serde(default)]
-    pub registry: Registry,
+    pub registry: RegistrySection,
     /// Consensus of the coordinators.
     #[serde(default)]
-    pub raft: Raft,
+    pub raft: RaftSection,
     /// What the node does after SIGTERM.
     #[serde(default)]
-    pub shutdown: Shutdown,
+    pub shutdown: ShutdownSection,
     /// Keys and certificates.
     #[serde(default)]
     pub security: CoordinatorSecurity,
@@ -73,15 +73,15 @@ pub struct CoordinatorFile {
     pub egress: Egress,
     /// Files of models that come with a load.
     #[serde(default)]
-    pub uploads: Uploads,
+    pub uploads: UploadsSection,
     /// Traces and metrics for a collector.
-    pub otlp: Option<Otlp>,
+    pub otlp: Option<OtlpSection>,
 }
 
 /// The section `[node]`: the coordinator itself.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Node {
+pub struct NodeSection {
     /// The coordinator's number, unique in the cluster. A coordinator that lost its data returns
     /// with a new number.
     pub id: u64,
@@ -95,7 +95,7 @@ pub struct Node {
 /// The section `[listen]`: addresses.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Listen {
+pub struct ListenSection {
     /// Address that serves REST, and gRPC in Triton's dialect.
     pub public: String,
     /// More addresses that serve the same as `public`, for clients that expect another port:
@@ -121,7 +121,7 @@ pub struct Listen {
 /// The section `[cluster]`: membership.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cluster {
+pub struct ClusterSection {
     /// The first members of a new cluster: a table from id to internal address. Use the same table
     /// in each member's file. You may start the members in any order; the cluster forms once all
     /// of them run. A node with an empty directory asks the other members whether the cluster
@@ -143,7 +143,7 @@ pub struct Cluster {
 /// The section `[grpc]`: more listeners for gRPC.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Grpc {
+pub struct GrpcSection {
     /// Address for Triton's dialect. Triton's own port is 8001.
     pub triton: Option<String>,
     /// Address for the dialect of MLServer and KServe. Their own port is 8081.
@@ -153,7 +153,7 @@ pub struct Grpc {
 /// The section `[browser]`: web pages.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Browser {
+pub struct BrowserSection {
     /// Web origins such as `"https://app.example"` whose pages may call this coordinator (CORS)
     /// and open WebSockets to it. Pages of other origins get 403. The hosts of these origins are
     /// also accepted in `Host` by a loopback listener without keys. `volley up` and
@@ -177,7 +177,7 @@ pub struct Egress {
 /// The section `[requests]`: what one request may be, and how many may run.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Requests {
+pub struct RequestsSection {
     /// Predictions that may run at the same time. While at least half of them run, each tenant is
     /// limited to an equal share.
     /// Beyond: Further ones are rejected with 429.
@@ -212,7 +212,7 @@ pub struct Requests {
 /// The section `[http]`: connections to the listeners for REST and gRPC.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Http {
+pub struct HttpSection {
     /// Connections to one address of REST.
     /// Beyond: Further ones are rejected with 503.
     /// Default: `20000`
@@ -244,7 +244,7 @@ pub struct Http {
 /// The section `[streams]`: responses that are streamed.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Streams {
+pub struct StreamsSection {
     /// Silence on a stream after which a comment is sent, and the interval of pings on a WebSocket.
     /// Many clients and proxies close a silent connection after 30 s.
     /// Default: `"15s"`
@@ -254,7 +254,7 @@ pub struct Streams {
 /// The section `[resume]`: buffers of resumable streams.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Resume {
+pub struct ResumeSection {
     /// How long a resumable stream waits for its client to return.
     /// Beyond: After it, the stream is cancelled, and requests for it get 410.
     /// Default: `"1m"`
@@ -307,7 +307,7 @@ pub struct StoredResponses {
 /// The section `[routing]`: the choice of a replica for each request.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Routing {
+pub struct RoutingSection {
     /// Replicas that are tried for one prediction before its first chunk.
     /// Beyond: After them, the caller gets the error of the last one.
     /// Default: `3`
@@ -329,7 +329,7 @@ pub struct Routing {
 /// The section `[activation]`: requests for models that were scaled to zero.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Activation {
+pub struct ActivationSection {
     /// How long a request waits for a model that was scaled to zero.
     /// Beyond: After it, the request is rejected with 503.
     /// Default: `"1m"`
@@ -343,7 +343,7 @@ pub struct Activation {
 /// The section `[liveness]`: when a worker is considered lost.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Liveness {
+pub struct LivenessSection {
     /// Silence after which a worker is suspect and tried last.
     /// Default: `"1500ms"`
     pub suspect_timeout: Option<TimeSpan>,
@@ -355,7 +355,7 @@ pub struct Liveness {
 /// The section `[placement]`: when replicas move to other workers.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Placement {
+pub struct PlacementSection {
     /// Time after which the replicas of a dead worker are placed on other workers.
     /// Default: `"10s"`
     pub replacement_delay: Option<TimeSpan>,
@@ -368,7 +368,7 @@ pub struct Placement {
 /// The section `[registry]`: models, connectors and everything else that is registered.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Registry {
+pub struct RegistrySection {
     /// Share of the registry's limits (entries of each kind, and bytes) that one tenant may use, in
     /// percent.
     /// Beyond: Further writes of the tenant are rejected with 413.
@@ -379,7 +379,7 @@ pub struct Registry {
 /// The section `[raft]`: consensus of the coordinators.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Raft {
+pub struct RaftSection {
     /// Log entries between two snapshots.
     /// Default: `1000`
     pub snapshot_threshold: Option<Count>,
@@ -397,7 +397,7 @@ pub struct Raft {
 /// The section `[shutdown]`: what the node does after SIGTERM.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Shutdown {
+pub struct ShutdownSection {
     /// After SIGTERM, how long the coordinator still accepts requests while its readiness is
     /// already
     /// false, and closes HTTP/1 connections after their responses. Behind a load balancer, set it a
@@ -413,7 +413,7 @@ pub struct Shutdown {
 /// The section `[uploads]`: files of models that come with a load.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Uploads {
+pub struct UploadsSection {
     /// URL of the place for the files of models that come with a load. It ends in `/`, and every
     /// worker reaches it: `"s3://bucket/models/"` or `"file:///mnt/models/"`. The settings of a
     /// bucket are in the environment, for example `AWS_REGION`. Volley stores the same files once

@@ -19,11 +19,11 @@ mod values;
 mod version;
 pub mod worker;
 
-pub use artifacts::Artifacts;
+pub use artifacts::ArtifactsSection;
 pub use error::ConfigError;
 pub use kind::FileKind;
 pub use migrate::{Migration, migrate};
-pub use otlp::Otlp;
+pub use otlp::OtlpSection;
 pub use parse::parse;
 pub use renames::{Rename, renames};
 pub use schema::Schema;

@@ -22,7 +22,7 @@ pub struct Migration {
 }
 
 /// A key on its way to another table.
-struct Moved {
+struct MovedKey {
     rename: &'static Rename,
     key: Key,
     item: Item,
@@ -95,7 +95,7 @@ fn take(
     file: &mut DocumentMut,
     kind: FileKind,
     renamed: &mut Vec<Rename>,
-) -> Result<Vec<Moved>, ConfigError> {
+) -> Result<Vec<MovedKey>, ConfigError> {
     let tables: Vec<_> = file.iter().map(|(name, _)| name.to_owned()).collect();
     let mut moved = Vec::new();
     for name in tables.iter().filter(|name| renames::has_table(kind, name)) {
@@ -132,7 +132,7 @@ fn take_from(
     table: &mut Table,
     name: &str,
     kind: FileKind,
-    (moved, done): (&mut Vec<Moved>, &mut Vec<Rename>),
+    (moved, done): (&mut Vec<MovedKey>, &mut Vec<Rename>),
 ) -> Result<(), ConfigError> {
     let position = last_position(table);
     let keys: Vec<_> = table.iter().map(|(key, _)| key.to_owned()).collect();
@@ -149,7 +149,7 @@ fn take_from(
                 }
                 table.insert_formatted(&renamed(&key, new), item);
             }
-            Some((rename, _)) => moved.push(Moved {
+            Some((rename, _)) => moved.push(MovedKey {
                 rename,
                 key,
                 item,
@@ -177,7 +177,7 @@ fn renamed(key: &Key, new: &str) -> Key {
         .with_dotted_decor(key.dotted_decor().clone())
 }
 
-fn put(file: &mut DocumentMut, moved: Moved) -> Result<(), ConfigError> {
+fn put(file: &mut DocumentMut, moved: MovedKey) -> Result<(), ConfigError> {
     let Some((name, new)) = split(moved.rename.new) else {
         return Ok(());
     };

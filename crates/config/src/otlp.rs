@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The section `[otlp]`: traces and metrics for an OpenTelemetry collector.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Otlp {
+pub struct OtlpSection {
     /// The collector's gRPC address, such as `"http://127.0.0.1:4317"`.
     pub endpoint: String,
     /// PEM file that verifies the collector's certificate. Required for `https`.

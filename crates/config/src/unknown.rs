@@ -13,7 +13,7 @@ const ALIKE: f64 = 0.8;
 
 /// A key that the format does not have.
 #[derive(Debug)]
-struct Unknown {
+struct UnknownKey {
     table: String,
     key: String,
     line: usize,
@@ -44,7 +44,7 @@ fn collect(
     schema: &Schema,
     kind: FileKind,
     path: &str,
-    unknown: &mut Vec<Unknown>,
+    unknown: &mut Vec<UnknownKey>,
 ) {
     let keys = schema.keys(path);
     for (key, value) in table {
@@ -58,7 +58,7 @@ fn collect(
             continue;
         }
         if !is_known && !is_old_table() {
-            unknown.push(Unknown {
+            unknown.push(UnknownKey {
                 table: path.to_owned(),
                 key: key.get_ref().to_string(),
                 line: line_of(text, key.span().start),
@@ -82,7 +82,7 @@ fn line_of(text: &str, start: usize) -> usize {
     1 + before.filter(|byte| *byte == b'\n').count()
 }
 
-impl Unknown {
+impl UnknownKey {
     fn describe(&self, schema: &Schema, kind: FileKind) -> String {
         let (line, name) = (self.line, join(&self.table, &self.key));
         if let Some(rename) = renames::of(kind, &name) {

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::artifacts::Artifacts;
-use crate::otlp::Otlp;
+use crate::artifacts::ArtifactsSection;
+use crate::otlp::OtlpSection;
 use crate::security::WorkerSecurity;
 use crate::values::{Count, Size, TimeSpan};
 use crate::version::FormatVersion;
@@ -19,43 +19,43 @@ pub struct WorkerFile {
     /// Version of the file's format. Write it as the first line of the file.
     pub version: FormatVersion,
     /// The worker itself.
-    pub node: Node,
+    pub node: NodeSection,
     /// Addresses.
-    pub listen: Listen,
+    pub listen: ListenSection,
     /// The coordinators.
-    pub cluster: Cluster,
+    pub cluster: ClusterSection,
     /// Memory, loading and unloading.
     #[serde(default)]
-    pub models: Models,
+    pub models: ModelsSection,
     /// Requests that wait for a replica.
     #[serde(default)]
-    pub queue: Queue,
+    pub queue: QueueSection,
     /// Calls of coordinators and Flight clients.
     #[serde(default)]
-    pub flight: Flight,
+    pub flight: FlightSection,
     /// What the node does after SIGTERM.
     #[serde(default)]
-    pub shutdown: Shutdown,
+    pub shutdown: ShutdownSection,
     /// Models of ONNX Runtime.
     #[serde(default)]
-    pub onnx: Onnx,
+    pub onnx: OnnxSection,
     /// Models at other servers.
     #[serde(default)]
-    pub remote: Remote,
+    pub remote: RemoteSection,
     /// Keys and certificates.
     #[serde(default)]
     pub security: WorkerSecurity,
     /// Models that are registered by URL.
     #[serde(default)]
-    pub artifacts: Artifacts,
+    pub artifacts: ArtifactsSection,
     /// Traces and metrics for a collector.
-    pub otlp: Option<Otlp>,
+    pub otlp: Option<OtlpSection>,
 }
 
 /// The section `[node]`: the worker itself.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Node {
+pub struct NodeSection {
     /// The worker's name, unique in the cluster and the same after a restart: 1 to 128 characters
     /// of `[A-Za-z0-9._-]`.
     pub id: String,
@@ -67,7 +67,7 @@ pub struct Node {
 /// The section `[listen]`: addresses.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Listen {
+pub struct ListenSection {
     /// Address that serves predictions to coordinators.
     pub flight: String,
     /// Address that serves health and metrics.
@@ -80,7 +80,7 @@ pub struct Listen {
 /// The section `[cluster]`: the coordinators.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cluster {
+pub struct ClusterSection {
     /// Internal addresses of all coordinators. They need not be running yet.
     pub coordinators: Vec<String>,
     /// Interval between two reports to each coordinator. Changes are reported immediately.
@@ -91,7 +91,7 @@ pub struct Cluster {
 /// The section `[models]`: memory, loading and unloading.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Models {
+pub struct ModelsSection {
     /// Memory for all models together. The default is computed from the machine's memory, or from
     /// the limit of the control group if that is lower.
     /// Beyond: A model that does not fit is not loaded.
@@ -114,7 +114,7 @@ pub struct Models {
 /// The section `[queue]`: requests that wait for a replica.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Queue {
+pub struct QueueSection {
     /// Requests that may wait for one replica.
     /// Beyond: Further ones are rejected with 429.
     /// Default: `256`
@@ -128,7 +128,7 @@ pub struct Queue {
 /// The section `[flight]`: calls of coordinators and Flight clients.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Flight {
+pub struct FlightSection {
     /// Flight calls that may run at the same time, over all replicas.
     /// Beyond: Further ones are rejected with `overloaded`, over REST 429.
     /// Default: `8192`
@@ -147,7 +147,7 @@ pub struct Flight {
 /// The section `[shutdown]`: what the node does after SIGTERM.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Shutdown {
+pub struct ShutdownSection {
     /// How long running streams may take to end after SIGTERM.
     /// Beyond: After it, streams that still run are aborted; generations continue on another
     /// replica.
@@ -158,7 +158,7 @@ pub struct Shutdown {
 /// The section `[onnx]`: models of ONNX Runtime.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Onnx {
+pub struct OnnxSection {
     /// ONNX Runtime's shared library. Without this key, Volley uses the file that
     /// `VOLLEY_ONNXRUNTIME` names, then a file beside the executable, then `target/ort/` of the
     /// source tree.
@@ -228,7 +228,7 @@ pub struct Onnx {
 /// The section `[remote]`: models at other servers.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Remote {
+pub struct RemoteSection {
     /// Streams of one replica of a remote model.
     /// Beyond: Further ones wait in the queue.
     /// Default: `8192`

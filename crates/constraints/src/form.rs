@@ -31,7 +31,7 @@ const OPTIONS: [&str; 4] = [
 
 /// The form that an answer must have.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Form {
+pub enum ConstraintForm {
     /// JSON that a schema allows.
     Json(Value),
     /// What matches a regular expression as a whole.
@@ -47,7 +47,7 @@ pub enum Form {
     },
 }
 
-impl Form {
+impl ConstraintForm {
     /// The form that a request asks for; `None` when it asks for none.
     ///
     /// # Errors
@@ -145,7 +145,7 @@ fn parse(text: &str, name: &str) -> Result<Value, PredictError> {
 }
 
 /// vLLM's object of that name.
-fn structured(given: &Value) -> Result<Option<Form>, PredictError> {
+fn structured(given: &Value) -> Result<Option<ConstraintForm>, PredictError> {
     let wrong =
         |what: &str| PredictError::invalid(format!("parameter 'structured_outputs' {what}"));
     let given = given
@@ -161,12 +161,12 @@ fn structured(given: &Value) -> Result<Option<Form>, PredictError> {
         };
         let path = format!("structured_outputs.{name}");
         match name.as_str() {
-            "json" => forms.push(Form::json(&json_of(value, &path)?, spaces)),
-            "json_object" if value == true => forms.push(Form::json(&object(), spaces)),
+            "json" => forms.push(ConstraintForm::json(&json_of(value, &path)?, spaces)),
+            "json_object" if value == true => forms.push(ConstraintForm::json(&object(), spaces)),
             "json_object" if value == false => {}
-            "regex" => forms.push(Form::Regex(text()?.to_owned())),
-            "choice" => forms.push(Form::choice(value, &path)?),
-            "grammar" => forms.push(Form::grammar(text()?, &path)?),
+            "regex" => forms.push(ConstraintForm::Regex(text()?.to_owned())),
+            "choice" => forms.push(ConstraintForm::choice(value, &path)?),
+            "grammar" => forms.push(ConstraintForm::grammar(text()?, &path)?),
             name if OPTIONS.contains(&name) => {}
             name => {
                 let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
@@ -195,7 +195,7 @@ fn object() -> Value {
 }
 
 /// OpenAI's field of that name, with what llama.cpp and TGI have in it.
-fn response_format(format: &Value) -> Result<Option<Form>, PredictError> {
+fn response_format(format: &Value) -> Result<Option<ConstraintForm>, PredictError> {
     let empty = Map::new();
     let fields = format.as_object().unwrap_or(&empty);
     let missing =
@@ -212,13 +212,13 @@ fn response_format(format: &Value) -> Result<Option<Form>, PredictError> {
         Some("regex") => {
             let expression = fields.get("value").and_then(Value::as_str);
             let expression = expression.ok_or_else(|| missing("value"))?;
-            return Ok(Some(Form::Regex(expression.to_owned())));
+            return Ok(Some(ConstraintForm::Regex(expression.to_owned())));
         }
         Some("grammar") => {
             let grammar = fields.get("grammar").or_else(|| fields.get("value"));
             let grammar = grammar.and_then(Value::as_str);
             let grammar = grammar.ok_or_else(|| missing("grammar"))?;
-            return Form::grammar(grammar, "response_format").map(Some);
+            return ConstraintForm::grammar(grammar, "response_format").map(Some);
         }
         _ => {
             return Err(PredictError::invalid(
@@ -227,7 +227,7 @@ fn response_format(format: &Value) -> Result<Option<Form>, PredictError> {
             ));
         }
     };
-    Ok(Some(Form::json(&schema, None)))
+    Ok(Some(ConstraintForm::json(&schema, None)))
 }
 
 #[cfg(test)]
@@ -236,11 +236,11 @@ mod tests {
 
     use super::*;
 
-    fn read(pairs: &[(&str, &str)]) -> Result<Option<Form>, PredictError> {
+    fn read(pairs: &[(&str, &str)]) -> Result<Option<ConstraintForm>, PredictError> {
         let pairs = pairs
             .iter()
             .map(|(name, value)| ((*name).to_owned(), ParamValue::Text((*value).to_owned())));
-        Form::read(&pairs.collect())
+        ConstraintForm::read(&pairs.collect())
     }
 
     #[test]
@@ -251,12 +251,15 @@ mod tests {
             None
         );
         let object = read(&[("response_format", r#"{"type":"json_object"}"#)]);
-        assert_eq!(object.unwrap(), Some(Form::json(&super::object(), None)));
+        assert_eq!(
+            object.unwrap(),
+            Some(ConstraintForm::json(&super::object(), None))
+        );
         let schema = r#"{"type":"json_schema","json_schema":{"schema":{"type":"null"}}}"#;
         let schema = read(&[("response_format", schema)]);
         assert_eq!(
             schema.unwrap(),
-            Some(Form::json(&json!({ "type": "null" }), None))
+            Some(ConstraintForm::json(&json!({ "type": "null" }), None))
         );
         for (name, text) in [
             ("json_schema", r#"{"type":"null"}"#),
@@ -268,7 +271,7 @@ mod tests {
             ),
         ] {
             let form = read(&[(name, text)]).unwrap();
-            let null = Form::json(&json!({ "type": "null" }), None);
+            let null = ConstraintForm::json(&json!({ "type": "null" }), None);
             assert_eq!(form, Some(null), "{name}: {text}");
         }
         for (name, text) in [
@@ -278,10 +281,13 @@ mod tests {
             ("guided_grammar", "root ::= (\"a.b\" | \"c\")"),
         ] {
             let form = read(&[(name, text)]).unwrap();
-            assert!(matches!(form, Some(Form::Regex(_))), "{name}: {form:?}");
+            assert!(
+                matches!(form, Some(ConstraintForm::Regex(_))),
+                "{name}: {form:?}"
+            );
         }
         let regex = read(&[("guided_regex", "a+")]);
-        assert_eq!(regex.unwrap(), Some(Form::Regex("a+".to_owned())));
+        assert_eq!(regex.unwrap(), Some(ConstraintForm::Regex("a+".to_owned())));
         for bad in [
             vec![("guided_regex", "a"), ("guided_json", "{}")],
             vec![("guided_json", "{")],

@@ -11,10 +11,10 @@ use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use volley_types::{ErrorOrigin, PredictError};
 
-use volley_tokens::spelling::TokenBytes;
+use volley_tokens::token_bytes::TokenBytes;
 use volley_tool_calls::{CallStyle, MarkIds};
 
-pub use self::form::{Form, is_guided, short};
+pub use self::form::{ConstraintForm, is_guided, short};
 
 /// Of what is wrong with a form, at most so many characters.
 const MAX_REFUSAL: usize = 300;
@@ -31,7 +31,7 @@ impl Constraints {
     /// `InvalidInput` with what is wrong with the form.
     pub fn make(
         &self,
-        form: &Form,
+        form: &ConstraintForm,
         (style, mark): (CallStyle, MarkIds<'_>),
         spellings: &TokenBytes,
         eos: Option<u32>,
@@ -42,10 +42,10 @@ impl Constraints {
                 .with_source(error.clone())
         })?;
         let grammar = match form {
-            Form::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
-            Form::Regex(expression) => TopLevelGrammar::from_regex(expression),
-            Form::Grammar(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
-            Form::Calls { functions, most } => TopLevelGrammar::from_lark(
+            ConstraintForm::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            ConstraintForm::Regex(expression) => TopLevelGrammar::from_regex(expression),
+            ConstraintForm::Grammar(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
+            ConstraintForm::Calls { functions, most } => TopLevelGrammar::from_lark(
                 volley_tool_calls::grammar(functions, *most, style, mark),
             ),
         };

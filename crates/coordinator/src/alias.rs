@@ -23,7 +23,7 @@ const COPY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where a request goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Aimed {
+pub(crate) struct ResolvedAlias {
     /// The model, or the version of one, that answers.
     pub(crate) model: ModelRef,
     /// Who gets a copy.
@@ -32,22 +32,22 @@ pub(crate) struct Aimed {
 
 /// Whether the aliases that a request goes through have it copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Copies {
-    Sent,
-    /// It is a copy itself.
-    None,
+pub(crate) enum Mirroring {
+    Enabled,
+    /// The request is a copy itself.
+    Disabled,
 }
 
 /// What decides for one request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keys {
+pub(crate) struct StickinessKeys {
     /// Its id: no two requests share it.
     id: u64,
     /// What it sticks by, else its id.
     target: u64,
 }
 
-impl Keys {
+impl StickinessKeys {
     pub(crate) fn of(request: &PredictRequest) -> Self {
         let id = choice_hash(request.request_id.as_str().as_bytes());
         Self {
@@ -61,26 +61,26 @@ impl Keys {
 ///
 /// # Errors
 /// `NotFound` when a version of an alias is asked for; `Conflict` when names lead nowhere.
-pub(crate) fn aim(
+pub(crate) fn resolve(
     registry: &RegistryState,
     model: &ModelRef,
-    keys: Keys,
-) -> Result<Aimed, PredictError> {
-    let mut aimed = Aimed {
+    keys: StickinessKeys,
+) -> Result<ResolvedAlias, PredictError> {
+    let mut resolved = ResolvedAlias {
         model: model.clone(),
         copies: Vec::new(),
     };
     // What is written is no longer than this; what is read need not have been written so.
     for _ in 0..=MAX_NAME_DEPTH {
-        let Some(AliasEntry { spec, .. }) = registry.aliases.get(&aimed.model.name) else {
-            return Ok(aimed);
+        let Some(AliasEntry { spec, .. }) = registry.aliases.get(&resolved.model.name) else {
+            return Ok(resolved);
         };
-        if aimed.model.version.is_some() {
-            return Err(no_versions(&aimed.model.name));
+        if resolved.model.version.is_some() {
+            return Err(no_versions(&resolved.model.name));
         }
-        aimed.copies.extend(spec.mirrored(keys.id).cloned());
+        resolved.copies.extend(spec.mirrored(keys.id).cloned());
         let next = spec.choose(keys.target).ok_or_else(|| endless(model))?;
-        aimed.model = next.clone();
+        resolved.model = next.clone();
     }
     Err(endless(model))
 }
@@ -135,7 +135,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// As waking a model, where none comes.
-    pub(crate) async fn wake_behind(
+    pub(crate) async fn activate_targets(
         &self,
         registry: &RegistryState,
         name: &ModelRef,
@@ -143,7 +143,7 @@ impl Coordinator {
         let mut refusal = None;
         for end in ends_of(registry, name) {
             let woken = match registry.pipelines.get(&end.name) {
-                None => self.wake(&end.name, None).await,
+                None => self.activate(&end.name, None).await,
                 Some(pipeline) => self.wake_steps(registry, &pipeline.spec).await,
             };
             match woken {
@@ -165,7 +165,7 @@ impl Coordinator {
         for step in pipeline.names() {
             let mut refusal = None;
             for end in ends_of(registry, step) {
-                match self.wake(&end.name, None).await {
+                match self.activate(&end.name, None).await {
                     Ok(()) => {
                         refusal = None;
                         break;
@@ -261,7 +261,7 @@ impl Coordinator {
 
     /// Sends copies of a request and throws their answers away. It never waits: where too many
     /// copies run, or the request's rows still arrive, none is sent.
-    pub(crate) fn send_copies(&self, request: &PredictRequest, copies: Vec<ModelRef>) {
+    pub(crate) fn mirror(&self, request: &PredictRequest, copies: Vec<ModelRef>) {
         for model in copies {
             let Ok(place) = Arc::clone(&self.0.copies).try_acquire_owned() else {
                 tracing::debug!(%model, "too many copies run; one is not sent");
@@ -287,7 +287,7 @@ impl Coordinator {
     }
 
     async fn drain_copy(&self, copy: PredictRequest) -> Result<(), PredictError> {
-        let mut answer = self.answer(copy, None, Copies::None)?;
+        let mut answer = self.answer(copy, None, Mirroring::Disabled)?;
         while let Some(batch) = answer.next().await {
             batch?;
         }

@@ -29,7 +29,7 @@ impl Coordinator {
             let own = raft.borrow_and_update().id;
             let workers: BTreeSet<_> = state.drained_workers().cloned().collect();
             if self.0.live.write().set_leaving(workers) {
-                self.tell();
+                self.notify_change();
             }
             let drained = state.drains_coordinator(own);
             since = drained.then(|| since.unwrap_or_else(Instant::now));

@@ -11,7 +11,7 @@ use volley_telemetry::StreamRecord;
 use volley_types::chunk::{BatchResult, ends_generation};
 use volley_types::{Deadline, RequestId, Task};
 
-use crate::refusal;
+use crate::errors;
 
 /// A stream of batches with the checks of this module, in one layer.
 ///
@@ -58,7 +58,7 @@ impl<S> GuardedStream<S> {
                 self.complete |= ends_generation(&batch);
                 Some(Ok(batch))
             }
-            None if !self.complete => Some(Err(refusal::silent_end())),
+            None if !self.complete => Some(Err(errors::silent_end())),
             item => item,
         }
     }
@@ -80,7 +80,7 @@ impl<S: Stream<Item = BatchResult> + Unpin> GuardedStream<S> {
             Poll::Pending => timer.as_mut().poll(cx).is_ready(),
         };
         match is_late {
-            true => Poll::Ready(Some(Err(refusal::too_late()))),
+            true => Poll::Ready(Some(Err(errors::too_late()))),
             false => polled,
         }
     }

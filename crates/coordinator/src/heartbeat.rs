@@ -13,7 +13,7 @@ use volley_proto::worker::v1::worker_service_server::{WorkerService, WorkerServi
 use volley_proto::worker_report::orders_to_wire;
 use volley_security::nodes::Peer;
 use volley_types::control::Liveness;
-use volley_types::{NodeIdentity, Orders, WorkerId, WorkerReport};
+use volley_types::{Assignments, NodeIdentity, WorkerId, WorkerReport};
 
 use crate::Coordinator;
 
@@ -33,13 +33,13 @@ impl Coordinator {
     }
 
     /// What `worker` shall know now.
-    fn orders(&self, worker: &WorkerId) -> Orders {
+    fn orders(&self, worker: &WorkerId) -> Assignments {
         let state = self.0.cluster.registry().borrow().clone();
         let members = self.0.cluster.raft().borrow().members.clone();
         let mut book = self.0.book.lock();
         // Of all streams the first one does the work.
         book.turn_to(&state);
-        Orders {
+        Assignments {
             revision: book.revision(),
             assignments: book.assignments(worker),
             coordinators: members.into_iter().map(|member| member.address).collect(),
@@ -56,7 +56,7 @@ impl Coordinator {
     }
 
     /// Whether a worker that was told `sent` need not be told anything now.
-    fn knows(&self, worker: &WorkerId, sent: &Orders) -> bool {
+    fn knows(&self, worker: &WorkerId, sent: &Assignments) -> bool {
         let state = self.0.cluster.registry().borrow().clone();
         let raft = self.0.cluster.raft();
         let mut book = self.0.book.lock();
@@ -83,7 +83,7 @@ impl Coordinator {
             .write()
             .heard(report, stream, Instant::now(), connect);
         if changed {
-            self.tell();
+            self.notify_change();
         }
     }
 }
@@ -105,7 +105,7 @@ impl Drop for WorkerSession {
             Some(Liveness::Draining) => tracing::info!(worker = %self.worker, "worker left"),
             Some(_) => tracing::warn!(worker = %self.worker, "worker lost"),
         }
-        self.coordinator.tell();
+        self.coordinator.notify_change();
     }
 }
 
@@ -147,7 +147,7 @@ fn converse(
     let stop = coordinator.0.stop.clone();
     try_stream! {
         let mut speaker: Option<WorkerSession> = None;
-        let mut sent: Option<Orders> = None;
+        let mut sent: Option<Assignments> = None;
         // What changes are told of.
         let mut said: Option<WorkerReport> = None;
         loop {

@@ -8,26 +8,26 @@
 //! take up again elsewhere), [`tasks`] (what they ask for elsewhere).
 
 mod alias;
+mod attempts;
 mod budget;
 mod config;
 mod connectors;
 mod control;
 mod drain;
+mod errors;
 mod guard;
 pub mod heartbeat;
 pub mod live;
 mod pipeline;
-mod places;
 mod planner;
 mod predict;
-mod refusal;
 pub mod route;
 pub mod scaler;
 mod start;
 pub mod status;
+mod stream_limiter;
 pub mod streams;
 pub mod tasks;
-mod tries;
 pub mod usage;
 
 use std::sync::Arc;
@@ -39,7 +39,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use volley_cluster::Cluster;
-use volley_placement::orders::AssignmentIndex;
+use volley_placement::assignments::AssignmentIndex;
 use volley_telemetry::{Metrics, WorkerCounts};
 use volley_types::Predict;
 use volley_types::control::Liveness;
@@ -48,7 +48,7 @@ use crate::budget::RetryBudget;
 pub use crate::config::{CoordinatorConfig, LivenessConfig, RoutingConfig};
 pub use crate::connectors::AskWorker;
 use crate::live::LiveWorkers;
-use crate::places::StreamLimiter;
+use crate::stream_limiter::StreamLimiter;
 
 /// Makes the client of the worker at an internal address, `host:port`. It connects lazily and
 /// is kept for as long as that life of the worker is known.
@@ -166,7 +166,7 @@ impl Coordinator {
     }
 
     /// Workers or their replicas changed.
-    fn tell(&self) {
+    fn notify_change(&self) {
         self.0.workers_changed.notify_one();
         self.0.news.send_replace(());
     }
@@ -204,7 +204,7 @@ impl Coordinator {
                 (count(&live), live.ready_replicas(), changed)
             };
             if changed {
-                self.tell();
+                self.notify_change();
             }
             let state = self.0.cluster.registry().borrow().clone();
             let scale = scaler::signal::signal(&state, &self.0.live.read());

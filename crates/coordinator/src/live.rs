@@ -13,7 +13,7 @@ use volley_types::registry::ReplicaState;
 use volley_types::worker::{ReplicaReport, WorkerReport};
 use volley_types::{ModelName, ModelVersion, Predict, WorkerId};
 
-pub use self::replicas::{Call, Candidate, Known};
+pub use self::replicas::{Candidate, ReplicaCall, ReplicaLoad};
 use self::replicas::{Holders, Slots};
 use crate::config::LivenessConfig;
 

@@ -10,12 +10,12 @@
 
 mod call;
 mod expression;
-mod pure;
-mod said;
+mod local_steps;
+mod run;
 mod table;
 mod tensor;
-mod typed;
-mod wave;
+mod text_columns;
+mod typecheck;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,12 +35,12 @@ use volley_types::{
     PredictError, PredictRequest, Signature, Task,
 };
 
-use self::call::{Head, Run};
-use self::typed::Typed;
-use self::wave::{Output, PipelineRun};
+use self::call::{CallHead, PipelineRequest};
+use self::run::{Output, PipelineRun};
+use self::typecheck::TypedPipeline;
 use crate::Coordinator;
 use crate::guard::GuardedStream;
-use crate::places::Place;
+use crate::stream_limiter::StreamPermit;
 
 /// Rows of one wave.
 const WAVE_ROWS: usize = 64;
@@ -71,8 +71,8 @@ impl Coordinator {
         registry: &RegistryState,
         spec: &PipelineSpec,
         shape: &Shape,
-    ) -> Result<Typed, PredictError> {
-        Typed::new(spec, shape, |model| self.name_signature(registry, model))
+    ) -> Result<TypedPipeline, PredictError> {
+        TypedPipeline::new(spec, shape, |model| self.name_signature(registry, model))
     }
 
     /// Refuses a pipeline that can never run: steps that do not fit together, templates that
@@ -125,7 +125,7 @@ impl Coordinator {
         registry: &RegistryState,
         mut request: PredictRequest,
         spec: &Arc<PipelineSpec>,
-        permit: Option<Place>,
+        permit: Option<StreamPermit>,
     ) -> Result<ChunkStream, PredictError> {
         spec.check_loaded()?;
         if spec.ensemble.is_some() {
@@ -136,7 +136,7 @@ impl Coordinator {
         let typed = self.typed(registry, spec, &shape)?;
         self.check_fits(registry, &request.model, &typed.signature)?;
         request.input = typed.signature.conform(request.input)?;
-        let head = Head::of(&request);
+        let head = CallHead::of(&request);
         let (deadline, task, schema) = (
             request.unkept_deadline(),
             spec.task,
@@ -146,7 +146,7 @@ impl Coordinator {
         let record = StreamRecord::begin(&self.0.metrics, &spec.name, Instant::now())
             .with_deadline(request.deadline);
         let request_id = request.request_id.clone();
-        let run = Arc::new(Run {
+        let run = Arc::new(PipelineRequest {
             coordinator: self.clone(),
             spec: spec.clone(),
             shape,
@@ -183,7 +183,7 @@ fn slices(input: Input) -> impl Stream<Item = Result<RecordBatch, PredictError>>
 
 /// The answers to a request's rows, in their order.
 fn answers(
-    run: Arc<Run>,
+    run: Arc<PipelineRequest>,
     input: Input,
 ) -> impl Stream<Item = Result<RecordBatch, PredictError>> + Send {
     let generates = run.spec.task == Task::Generate;
@@ -201,7 +201,7 @@ fn answers(
     });
     let mut waves = waves.buffered(WAVES).boxed();
     try_stream! {
-        let mut numbered = Numbered::default();
+        let mut numbered = ChunkNumbering::default();
         while let Some((at, output)) = waves.try_next().await? {
             match output {
                 Output::Rows(batch) if generates => {
@@ -262,12 +262,12 @@ fn mapped(
 /// Chunks of several generations as those of one: numbered throughout, with one last row. The
 /// row that may be the last is held back until it is known.
 #[derive(Default)]
-struct Numbered {
+struct ChunkNumbering {
     sequence: u32,
     held: Option<GenerationChunk>,
 }
 
-impl Numbered {
+impl ChunkNumbering {
     fn chunks(&mut self, chunks: Vec<GenerationChunk>, first_row: u32) -> RecordBatch {
         let mut rows = GenerationChunks::default();
         for mut chunk in chunks {

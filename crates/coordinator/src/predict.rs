@@ -20,24 +20,24 @@ use volley_types::{
     PredictRequest, Resolved, Revision, Signature, TenantId,
 };
 
-use crate::alias::{self, Copies, Keys};
+use crate::alias::{self, Mirroring, StickinessKeys};
+use crate::attempts::Target;
 use crate::guard::GuardedStream;
-use crate::places::Place;
-use crate::tries::Target;
-use crate::{Coordinator, refusal, scaler};
+use crate::stream_limiter::StreamPermit;
+use crate::{Coordinator, errors, scaler};
 
 #[async_trait]
 impl Predict for Coordinator {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         if self.lookup_of(&request).is_none() {
-            let (model, keys) = (request.model.clone(), Keys::of(&request));
-            self.wake_for(&model, keys, request.deadline).await?;
+            let (model, keys) = (request.model.clone(), StickinessKeys::of(&request));
+            self.activate_for(&model, keys, request.deadline).await?;
         }
         // 1. Admit: a free place, or refuse at once.
         let permit = self
             .admit(&request.tenant)
             .inspect_err(|error| self.refused(&request.model, error))?;
-        self.answer(request, Some(permit), Copies::Sent)
+        self.answer(request, Some(permit), Mirroring::Enabled)
     }
 
     async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
@@ -48,9 +48,9 @@ impl Predict for Coordinator {
         self.started_for(model).await;
         let registry = self.0.cluster.registry().borrow().clone();
         if registry.models.contains_key(&model.name) {
-            self.wake(&model.name, None).await?;
+            self.activate(&model.name, None).await?;
         } else if self.name_signature(&registry, model).is_err() {
-            self.wake_behind(&registry, model).await?;
+            self.activate_targets(&registry, model).await?;
         }
         if registry.stands_for_others(&model.name) {
             // Which model serves a request is chosen by what the request sticks by.
@@ -91,44 +91,45 @@ impl Coordinator {
     pub(crate) fn answer(
         &self,
         request: PredictRequest,
-        permit: Option<Place>,
-        copies: Copies,
+        permit: Option<StreamPermit>,
+        mirroring: Mirroring,
     ) -> Result<ChunkStream, PredictError> {
         let registry = self.0.cluster.registry().borrow().clone();
         let asked = request.model.clone();
-        let begun = alias::aim(&registry, &asked, Keys::of(&request)).and_then(|aimed| {
-            let copied = copies == Copies::Sent && !aimed.copies.is_empty();
-            let copy = copied.then(|| request.try_clone()).flatten();
-            let answer = self.begin(&registry, request, aimed.model, permit)?;
-            if let Some(copy) = copy {
-                self.send_copies(&copy, aimed.copies);
-            }
-            Ok(answer)
-        });
+        let begun =
+            alias::resolve(&registry, &asked, StickinessKeys::of(&request)).and_then(|resolved| {
+                let copied = mirroring == Mirroring::Enabled && !resolved.copies.is_empty();
+                let copy = copied.then(|| request.try_clone()).flatten();
+                let answer = self.begin(&registry, request, resolved.model, permit)?;
+                if let Some(copy) = copy {
+                    self.mirror(&copy, resolved.copies);
+                }
+                Ok(answer)
+            });
         begun.inspect_err(|error| self.refused(&asked, error))
     }
 
     /// Wakes the models that a request goes to, where they sleep. One that goes to sleep after
-    /// that is woken by the [tries](crate::tries::Tries::route) of the request.
-    pub(crate) async fn wake_for(
+    /// that is woken by the [tries](crate::attempts::Tries::route) of the request.
+    pub(crate) async fn activate_for(
         &self,
         model: &ModelRef,
-        keys: Keys,
+        keys: StickinessKeys,
         deadline: Option<Deadline>,
     ) -> Result<(), PredictError> {
         self.started_for(model).await;
         let registry = self.0.cluster.registry().borrow().clone();
-        let Ok(aimed) = alias::aim(&registry, model, keys) else {
+        let Ok(resolved) = alias::resolve(&registry, model, keys) else {
             return Ok(());
         };
-        match registry.pipelines.get(&aimed.model.name) {
-            None => self.wake(&aimed.model.name, deadline).await,
+        match registry.pipelines.get(&resolved.model.name) {
+            None => self.activate(&resolved.model.name, deadline).await,
             Some(pipeline) => {
                 pipeline.spec.check_loaded()?;
                 for model in pipeline.spec.names() {
                     // A step may be an alias; what leads nowhere is refused when it is called.
-                    if let Ok(step) = alias::aim(&registry, model, keys) {
-                        self.wake(&step.model.name, deadline).await?;
+                    if let Ok(step) = alias::resolve(&registry, model, keys) {
+                        self.activate(&step.model.name, deadline).await?;
                     }
                 }
                 Ok(())
@@ -141,20 +142,20 @@ impl Coordinator {
         &self,
         registry: &RegistryState,
         mut request: PredictRequest,
-        aimed: ModelRef,
-        permit: Option<Place>,
+        resolved: ModelRef,
+        permit: Option<StreamPermit>,
     ) -> Result<ChunkStream, PredictError> {
-        if let Some(pipeline) = registry.pipelines.get(&aimed.name) {
-            if aimed.version.is_some() {
-                return Err(no_versions(&aimed.name));
+        if let Some(pipeline) = registry.pipelines.get(&resolved.name) {
+            if resolved.version.is_some() {
+                return Err(no_versions(&resolved.name));
             }
             return self.answer_pipeline(registry, request, &pipeline.spec, permit);
         }
         // 2. Resolve: which version of the model, and whether it takes such columns.
         let target = match self.lookup_of(&request) {
             // A copy for a mirror has the lookup of another model.
-            Some(target) if target.serves(&aimed) => target.clone(),
-            Some(_) | None => self.lookup(registry, &aimed)?,
+            Some(target) if target.serves(&resolved) => target.clone(),
+            Some(_) | None => self.lookup(registry, &resolved)?,
         };
         self.check_fits(registry, &request.model, &target.signature)?;
         request.input = target.signature.conform(request.input)?;
@@ -192,12 +193,12 @@ impl Coordinator {
             let mut tries = request
                 .as_ref()
                 .map(|request| coordinator.tries(&target, request))
-                .ok_or_else(refusal::spent)?;
+                .ok_or_else(errors::spent)?;
             let answer = loop {
                 // 3. Route: the next replica that was not tried yet.
                 let replica = tries.route().await?;
                 // 4. Call it, keeping a copy of the request where there can be one.
-                let attempt = request.take().ok_or_else(refusal::spent)?;
+                let attempt = request.take().ok_or_else(errors::spent)?;
                 request = attempt.try_clone();
                 // Apart, so that a stream does not hold room for it to its end.
                 match Box::pin(tries.call(replica, attempt)).await {
@@ -252,11 +253,11 @@ impl Coordinator {
         }
     }
 
-    fn admit(&self, tenant: &TenantId) -> Result<Place, PredictError> {
+    fn admit(&self, tenant: &TenantId) -> Result<StreamPermit, PredictError> {
         if !self.accepts() {
-            return Err(refusal::draining());
+            return Err(errors::draining());
         }
-        self.0.places.enter(tenant)
+        self.0.places.acquire(tenant)
     }
 
     /// The result of the lookup that a request takes along, while the registry is as it was.
@@ -270,15 +271,15 @@ impl Coordinator {
         let entry = registry
             .models
             .get(&model.name)
-            .ok_or_else(|| refusal::unknown(&model.name))?;
+            .ok_or_else(|| errors::unknown(&model.name))?;
         let Some(deployment) = &entry.deployment else {
-            return Err(refusal::not_deployed(&model.name));
+            return Err(errors::not_deployed(&model.name));
         };
         let deployed = deployment.version;
         let rollout = deployment.rollout.as_ref();
         let served = |asked| asked == deployed || rollout.is_some_and(|roll| roll.from == asked);
         if model.version.is_some_and(|asked| !served(asked)) {
-            return Err(refusal::other_version(model, deployed));
+            return Err(errors::other_version(model, deployed));
         }
         let live = self.0.live.read();
         let version = match model.version {
@@ -295,11 +296,11 @@ impl Coordinator {
         };
         let signature = live.signature(&model.name, version).or_else(|| {
             // Its replica may go while a request is on its way to it, which then wakes it.
-            let goes = scaler::may_sleep(deployment);
+            let goes = scaler::may_scale_to_zero(deployment);
             goes.then(|| live.last_signature(&model.name, version))?
         });
         let signature = signature.ok_or_else(|| {
-            refusal::no_replica(&model.name, live.failure(&model.name, version).as_deref())
+            errors::no_replica(&model.name, live.failure(&model.name, version).as_deref())
         })?;
         Ok(Target {
             model: model.name.clone(),

@@ -13,7 +13,7 @@ use volley_types::{Deadline, ModelName, PredictError, Revision};
 
 use self::controller::{Controller, ModelLoad};
 use crate::live::LiveWorkers;
-use crate::{Coordinator, refusal};
+use crate::{Coordinator, errors};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ impl Coordinator {
                 continue;
             }
             let state = self.0.cluster.registry().borrow().clone();
-            let commands = look(
+            let commands = scale(
                 &state,
                 &self.0.live.read(),
                 &mut controllers,
@@ -55,27 +55,27 @@ impl Coordinator {
     /// # Errors
     /// `Overloaded` when too many requests wait already, `Unavailable` when the model does not
     /// come in time, `DeadlineExceeded` when that is the request's.
-    pub(crate) async fn wake(
+    pub(crate) async fn activate(
         &self,
         model: &ModelName,
         deadline: Option<Deadline>,
     ) -> Result<(), PredictError> {
-        match self.rest(model) {
-            Rest::None => return Ok(()),
-            Rest::Dozes => {
+        match self.activation(model) {
+            Activation::Warm => return Ok(()),
+            Activation::Idle => {
                 self.ask_behind(model);
                 return Ok(());
             }
-            Rest::Sleeps => {}
+            Activation::ScaledToZero => {}
         }
         let waiting = self.0.wakers.clone().try_acquire_owned();
-        let _waiting = waiting.map_err(|_| refusal::too_many_wait(model))?;
+        let _waiting = waiting.map_err(|_| errors::too_many_wait(model))?;
         let (mut news, mut registry) = (self.0.news.subscribe(), self.0.cluster.registry());
         registry.mark_unchanged();
         let left = deadline.map(|deadline| deadline.remaining(Instant::now()));
         let timeout = self.0.config.wake_timeout;
         let woken = tokio::time::timeout(left.map_or(timeout, |left| left.min(timeout)), async {
-            while self.rest(model) == Rest::Sleeps {
+            while self.activation(model) == Activation::ScaledToZero {
                 self.ask_for_one(model).await?;
                 // A lost write is asked for again, and a bell may ring for another model. A
                 // registry that lags has this one awake still.
@@ -90,34 +90,34 @@ impl Coordinator {
         woken.await.unwrap_or_else(|_| {
             let late = left.is_some_and(|left| left < timeout);
             Err(if late {
-                refusal::too_late()
+                errors::too_late()
             } else {
-                refusal::not_woken(model)
+                errors::not_woken(model)
             })
         })
     }
 
     /// Whether a model's replicas may go down to none.
-    pub(crate) fn may_sleep(&self, model: &ModelName) -> bool {
+    pub(crate) fn may_scale_to_zero(&self, model: &ModelName) -> bool {
         let registry = self.0.cluster.registry().borrow().clone();
         registry.models.get(model).is_some_and(|entry| {
             let deployment = entry.deployment.as_ref();
-            deployment.is_some_and(may_sleep)
+            deployment.is_some_and(may_scale_to_zero)
         })
     }
 
-    fn rest(&self, model: &ModelName) -> Rest {
+    fn activation(&self, model: &ModelName) -> Activation {
         let registry = self.0.cluster.registry().borrow().clone();
         let deployment = registry.models.get(model);
         let deployment = deployment.and_then(|entry| entry.deployment.as_ref());
-        let Some(deployment) = deployment.filter(|deployment| may_sleep(deployment)) else {
-            return Rest::None;
+        let Some(deployment) = deployment.filter(|deployment| may_scale_to_zero(deployment)) else {
+            return Activation::Warm;
         };
         let ready = self.0.live.read().ready_versions(model);
         match (ready.is_empty(), deployment.replicas) {
-            (true, _) => Rest::Sleeps,
-            (false, 0) => Rest::Dozes,
-            (false, _) => Rest::None,
+            (true, _) => Activation::ScaledToZero,
+            (false, 0) => Activation::Idle,
+            (false, _) => Activation::Warm,
         }
     }
 
@@ -141,7 +141,7 @@ impl Coordinator {
         let registry = self.0.cluster.registry().borrow().clone();
         let deployment = registry.models.get(model);
         let Some(deployment) = deployment.and_then(|entry| entry.deployment.as_ref()) else {
-            return Err(refusal::not_deployed(model));
+            return Err(errors::not_deployed(model));
         };
         if deployment.replicas != 0 {
             return Ok(());
@@ -168,24 +168,24 @@ impl Coordinator {
     }
 }
 
-/// How a model is that may go down to no replica.
+/// Whether a model that may scale to zero has to be activated for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
-    /// It is there, or may not go.
-    None,
+enum Activation {
+    /// It has a replica, or may not scale to zero.
+    Warm,
     /// It shall have no replica, and one answers still as far as is known here.
-    Dozes,
+    Idle,
     /// No replica can be called.
-    Sleeps,
+    ScaledToZero,
 }
 
-pub(crate) fn may_sleep(deployment: &Deployment) -> bool {
+pub(crate) fn may_scale_to_zero(deployment: &Deployment) -> bool {
     let scaling = deployment.options.scaling;
     scaling.is_some_and(|scaling| scaling.min_replicas == 0)
 }
 
 /// One look at all models whose replicas follow the load.
-fn look(
+fn scale(
     state: &RegistryState,
     live: &LiveWorkers,
     controllers: &mut HashMap<(ModelName, Revision), Controller>,
@@ -208,7 +208,7 @@ fn look(
         let key = (entry.name.clone(), deployment.revision);
         let controller = controllers.entry(key).or_default();
         let load = load(live, &entry.name, deployment);
-        let replicas = controller.look(scaling, deployment.replicas, &load, now);
+        let replicas = controller.decide(scaling, deployment.replicas, &load, now);
         if let Some(replicas) = replicas {
             tracing::info!(model = %entry.name, from = deployment.replicas, to = replicas, "scaling");
             commands.push(RegistryCommand::Scale {

@@ -15,12 +15,12 @@ use futures::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
+use volley_proto::resume::{refusal_from_wire, refusal_to_wire};
 use volley_proto::streams::v1 as wire;
+use volley_proto::streams::v1::resume_reply::Reply;
 use volley_proto::streams::v1::stream_service_client::StreamServiceClient;
 use volley_proto::streams::v1::stream_service_server::{StreamService, StreamServiceServer};
-use volley_proto::streams::v1::take_up_reply::Reply;
-use volley_proto::take_up::{refusal_from_wire, refusal_to_wire};
-use volley_types::{ErrorCode, HeldStreams, NodeId, PredictError, StreamId, TakenUp};
+use volley_types::{ErrorCode, NodeId, PredictError, ResumedStream, StreamId, StreamSource};
 
 use crate::Coordinator;
 
@@ -34,19 +34,22 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 pub type OpenChannel = Arc<dyn Fn(&str) -> Result<Channel, PredictError> + Send + Sync>;
 
 /// Serves `volley.streams.v1.StreamService`.
-pub struct StreamDoor(Arc<dyn HeldStreams>);
+pub struct StreamEndpoint(Arc<dyn StreamSource>);
 
 impl Coordinator {
     /// The gRPC service through which other coordinators take up what `held` holds; for the
     /// internal listener.
     #[must_use]
-    pub fn stream_service(&self, held: Arc<dyn HeldStreams>) -> StreamServiceServer<StreamDoor> {
-        StreamServiceServer::new(StreamDoor(held))
+    pub fn stream_service(
+        &self,
+        held: Arc<dyn StreamSource>,
+    ) -> StreamServiceServer<StreamEndpoint> {
+        StreamServiceServer::new(StreamEndpoint(held))
     }
 
     /// The way to the streams of another member, `None` for what is none.
     #[must_use]
-    pub fn streams_of(&self, node: NodeId, open: &OpenChannel) -> Option<Arc<dyn HeldStreams>> {
+    pub fn streams_of(&self, node: NodeId, open: &OpenChannel) -> Option<Arc<dyn StreamSource>> {
         let raft = self.0.cluster.raft();
         let members = &raft.borrow().members;
         let member = members.iter().find(|member| member.id == node)?;
@@ -79,29 +82,29 @@ fn parse(stream: &str) -> Result<StreamId, PredictError> {
     stream.parse()
 }
 
-fn reply(reply: Reply) -> wire::TakeUpReply {
-    wire::TakeUpReply { reply: Some(reply) }
+fn reply(reply: Reply) -> wire::ResumeReply {
+    wire::ResumeReply { reply: Some(reply) }
 }
 
 #[tonic::async_trait]
-impl StreamService for StreamDoor {
-    type TakeUpStream = Pin<Box<dyn Stream<Item = Result<wire::TakeUpReply, Status>> + Send>>;
+impl StreamService for StreamEndpoint {
+    type ResumeStream = Pin<Box<dyn Stream<Item = Result<wire::ResumeReply, Status>> + Send>>;
 
-    async fn take_up(
+    async fn resume(
         &self,
-        request: Request<wire::TakeUpRequest>,
-    ) -> Result<Response<Self::TakeUpStream>, Status> {
+        request: Request<wire::ResumeRequest>,
+    ) -> Result<Response<Self::ResumeStream>, Status> {
         let request = request.into_inner();
-        let taken_up = match parse(&request.stream) {
+        let resumed = match parse(&request.stream) {
             Ok(stream) => {
                 let caller = &request.caller;
-                self.0.take_up(&stream, request.after, caller).await
+                self.0.resume(&stream, request.after, caller).await
             }
             Err(error) => Err(error),
         };
         let refused = |error: &PredictError| reply(Reply::Refused(refusal_to_wire(error)));
-        let replies: Self::TakeUpStream = match taken_up {
-            Ok(TakenUp::Events(pieces)) => {
+        let replies: Self::ResumeStream = match resumed {
+            Ok(ResumedStream::Events(pieces)) => {
                 let begun = stream::iter([reply(Reply::Begun(wire::Nothing {}))]);
                 let rest = pieces.map(move |piece| match piece {
                     Ok(events) => reply(Reply::Events(events.into())),
@@ -109,7 +112,7 @@ impl StreamService for StreamDoor {
                 });
                 Box::pin(begun.chain(rest).map(Ok))
             }
-            Ok(TakenUp::Finished) => {
+            Ok(ResumedStream::Finished) => {
                 let finished = reply(Reply::Finished(wire::Nothing {}));
                 Box::pin(stream::iter([Ok(finished)]))
             }
@@ -142,28 +145,28 @@ impl Peer {
 }
 
 #[async_trait]
-impl HeldStreams for Peer {
-    async fn take_up(
+impl StreamSource for Peer {
+    async fn resume(
         &self,
         stream: &StreamId,
         after: u64,
         caller: &str,
-    ) -> Result<TakenUp, PredictError> {
-        let request = wire::TakeUpRequest {
+    ) -> Result<ResumedStream, PredictError> {
+        let request = wire::ResumeRequest {
             stream: stream.to_string(),
             after,
             caller: caller.to_owned(),
         };
         let mut client = self.client()?;
         let begin = async {
-            let mut replies = client.take_up(request).await?.into_inner();
+            let mut replies = client.resume(request).await?.into_inner();
             let first = replies.message().await?;
             Ok((first.and_then(|first| first.reply), replies))
         };
         let (first, replies) = in_time(begin).await?;
         match first {
-            Some(Reply::Begun(_)) => Ok(TakenUp::Events(Box::pin(events(replies)))),
-            Some(Reply::Finished(_)) => Ok(TakenUp::Finished),
+            Some(Reply::Begun(_)) => Ok(ResumedStream::Events(Box::pin(events(replies)))),
+            Some(Reply::Finished(_)) => Ok(ResumedStream::Finished),
             Some(Reply::Refused(refusal)) => Err(refusal_from_wire(refusal)),
             Some(Reply::Events(_)) | None => Err(unanswered()),
         }
@@ -194,7 +197,7 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, Status>>) -> Result<T
 }
 
 fn events(
-    mut replies: Streaming<wire::TakeUpReply>,
+    mut replies: Streaming<wire::ResumeReply>,
 ) -> impl Stream<Item = Result<Bytes, PredictError>> + Send {
     try_stream! {
         while let Some(next) = replies.message().await.map_err(failed)? {

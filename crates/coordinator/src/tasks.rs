@@ -11,13 +11,13 @@ use futures::{Stream, stream};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 use volley_proto::registry::v1::Task;
-use volley_proto::take_up::{refusal_from_wire, refusal_to_wire};
+use volley_proto::resume::{refusal_from_wire, refusal_to_wire};
 use volley_proto::task_records::{task_from_wire, task_to_wire};
 use volley_proto::tasks::v1 as wire;
 use volley_proto::tasks::v1::get_reply::Reply;
 use volley_proto::tasks::v1::task_service_client::TaskServiceClient;
 use volley_proto::tasks::v1::task_service_server::{TaskService, TaskServiceServer};
-use volley_types::{ErrorCode, HeldTask, HeldTasks, NodeId, PredictError};
+use volley_types::{ErrorCode, NodeId, PredictError, StoredTask, TaskSource};
 
 use crate::Coordinator;
 use crate::streams::{OpenChannel, refused_connection};
@@ -30,19 +30,19 @@ const PIECE: usize = 1 << 20;
 const MAX_ANSWER: usize = 256 << 20;
 
 /// Serves `volley.tasks.v1.TaskService`.
-pub struct TaskDoor(Arc<dyn HeldTasks>);
+pub struct TaskEndpoint(Arc<dyn TaskSource>);
 
 impl Coordinator {
     /// The gRPC service through which other coordinators ask for the tasks that `held` has; for
     /// the internal listener.
     #[must_use]
-    pub fn task_service(&self, held: Arc<dyn HeldTasks>) -> TaskServiceServer<TaskDoor> {
-        TaskServiceServer::new(TaskDoor(held))
+    pub fn task_service(&self, held: Arc<dyn TaskSource>) -> TaskServiceServer<TaskEndpoint> {
+        TaskServiceServer::new(TaskEndpoint(held))
     }
 
     /// The way to the tasks of another member, `None` for what is none.
     #[must_use]
-    pub fn tasks_of(&self, node: NodeId, open: &OpenChannel) -> Option<Arc<dyn HeldTasks>> {
+    pub fn tasks_of(&self, node: NodeId, open: &OpenChannel) -> Option<Arc<dyn TaskSource>> {
         let raft = self.0.cluster.raft();
         let members = &raft.borrow().members;
         let member = members.iter().find(|member| member.id == node)?;
@@ -56,12 +56,12 @@ fn replied(done: Result<(), PredictError>) -> Response<wire::TaskReply> {
     Response::new(wire::TaskReply { refused })
 }
 
-fn told(task: &HeldTask) -> Task {
+fn told(task: &StoredTask) -> Task {
     task_to_wire(&task.id, &task.record)
 }
 
 #[tonic::async_trait]
-impl TaskService for TaskDoor {
+impl TaskService for TaskEndpoint {
     type GetStream = Pin<Box<dyn Stream<Item = Result<wire::GetReply, Status>> + Send>>;
 
     async fn list(
@@ -155,10 +155,10 @@ impl Peer {
         error.with_source(status)
     }
 
-    fn read(&self, task: Task) -> Result<HeldTask, PredictError> {
+    fn read(&self, task: Task) -> Result<StoredTask, PredictError> {
         let read = task_from_wire(task);
         let (id, record) = read.map_err(|error| self.unanswered().with_source(error))?;
-        Ok(HeldTask {
+        Ok(StoredTask {
             id,
             record,
             response: None,
@@ -178,15 +178,15 @@ fn named(id: &str) -> wire::TaskRequest {
 }
 
 #[async_trait]
-impl HeldTasks for Peer {
-    async fn list(&self) -> Result<Vec<HeldTask>, PredictError> {
+impl TaskSource for Peer {
+    async fn list(&self) -> Result<Vec<StoredTask>, PredictError> {
         let mut client = self.client()?;
         let listed = self.in_time(client.list(wire::ListRequest {})).await?;
         let tasks = listed.into_inner().tasks.into_iter();
         tasks.map(|task| self.read(task)).collect()
     }
 
-    async fn get(&self, id: &str) -> Result<HeldTask, PredictError> {
+    async fn get(&self, id: &str) -> Result<StoredTask, PredictError> {
         let mut client = self.client()?;
         let begin = async {
             let mut replies = client.get(named(id)).await?.into_inner();

@@ -1,4 +1,4 @@
-//! What the bearers of API keys use, told between coordinators, so that a key's limits hold for
+//! What the bearers of API keys use, reported between coordinators, so that a key's limits hold for
 //! all of them together: the door through which others tell it, and the rounds in which this one
 //! does.
 
@@ -25,11 +25,11 @@ const AT_LEAST: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves `volley.quota.v1.QuotaService`.
-pub struct QuotaDoor(Usage);
+pub struct QuotaEndpoint(Usage);
 
 #[tonic::async_trait]
-impl QuotaService for QuotaDoor {
-    async fn tell(
+impl QuotaService for QuotaEndpoint {
+    async fn report(
         &self,
         request: Request<wire::UsageReport>,
     ) -> Result<Response<wire::UsageReply>, Status> {
@@ -84,8 +84,8 @@ impl Coordinator {
     /// The gRPC service through which other coordinators tell what is used at them; for the
     /// internal listener.
     #[must_use]
-    pub fn quota_service(&self, usage: Usage) -> QuotaServiceServer<QuotaDoor> {
-        QuotaServiceServer::new(QuotaDoor(usage))
+    pub fn quota_service(&self, usage: Usage) -> QuotaServiceServer<QuotaEndpoint> {
+        QuotaServiceServer::new(QuotaEndpoint(usage))
     }
 
     /// Tells the other coordinators what is used here, until [`Coordinator::shutdown`].
@@ -114,9 +114,9 @@ impl Coordinator {
                 if talks.contains_key(&other) {
                     continue;
                 }
-                // An address that is malformed is told by who else calls it.
+                // An address that is malformed is reported by who else calls it.
                 if let Ok(channel) = self.0.peers.channel(&other.1, &open) {
-                    let talk = Talk::new(raft.id, usage.clone());
+                    let talk = ReportSession::new(raft.id, usage.clone());
                     let task = tokio::spawn(talk.run(channel));
                     talks.insert(other, AbortOnDropHandle::new(task));
                 }
@@ -126,22 +126,22 @@ impl Coordinator {
 }
 
 /// One run of reports to one coordinator.
-struct Talk {
+struct ReportSession {
     node: NodeId,
     usage: Usage,
     session: u64,
     first: bool,
-    told: HashMap<KeyId, KeyUse>,
+    reported: HashMap<KeyId, KeyUse>,
 }
 
-impl Talk {
+impl ReportSession {
     fn new(node: NodeId, usage: Usage) -> Self {
         Self {
             node,
             usage,
             session: uuid::Uuid::new_v4().as_u64_pair().0,
             first: true,
-            told: HashMap::new(),
+            reported: HashMap::new(),
         }
     }
 
@@ -151,7 +151,7 @@ impl Talk {
         loop {
             tokio::time::sleep(EVERY).await;
             let most = if self.first { MAX_HEARD } else { MAX_REPORTED };
-            let keys = self.usage.news(&mut self.told, most);
+            let keys = self.usage.news(&mut self.reported, most);
             let is_due = last.is_none_or(|last| AT_LEAST <= last.elapsed());
             if keys.is_empty() && !is_due {
                 continue;
@@ -162,18 +162,18 @@ impl Talk {
                 first: self.first,
                 keys,
             };
-            let told = client.tell(to_wire(&report));
-            match tokio::time::timeout(ANSWER_TIMEOUT, told).await {
+            let sent = client.report(to_wire(&report));
+            match tokio::time::timeout(ANSWER_TIMEOUT, sent).await {
                 Ok(Ok(reply)) if reply.get_ref().known => {
-                    self.told.extend(report.keys);
+                    self.reported.extend(report.keys);
                     self.first = false;
                     last = Some(Instant::now());
                 }
                 Ok(Ok(_)) => {
-                    self.told.clear();
+                    self.reported.clear();
                     self.first = true;
                 }
-                // It is away, or of a version that does not count. What is new is told again.
+                // It is away, or of a version that does not count. What is new is reported again.
                 Ok(Err(_)) | Err(_) => tokio::time::sleep(ANSWER_TIMEOUT).await,
             }
         }

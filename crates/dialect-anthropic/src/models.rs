@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use volley_types::{PredictError, Task};
 
-use volley_dialect_kit::catalogue::{Listed, ModelsQuery};
+use volley_dialect_kit::catalogue::{CatalogueEntry, ModelsQuery};
 use volley_dialect_kit::clock::time;
 
 /// Models of a page where nobody says how many.
@@ -15,7 +15,7 @@ const LARGEST_PAGE: usize = 1_000;
 ///
 /// # Errors
 /// `InvalidInput` naming the parameter.
-pub fn page(all: Vec<Listed>, which: &ModelsQuery) -> Result<Value, PredictError> {
+pub fn page(all: Vec<CatalogueEntry>, which: &ModelsQuery) -> Result<Value, PredictError> {
     let limit = which.limit.unwrap_or(PAGE);
     if !(1..=LARGEST_PAGE).contains(&limit) {
         return Err(PredictError::invalid(format!(
@@ -67,7 +67,7 @@ pub fn page(all: Vec<Listed>, which: &ModelsQuery) -> Result<Value, PredictError
 }
 
 /// One model.
-pub fn model(listed: &Listed, name: &str) -> Value {
+pub fn model(listed: &CatalogueEntry, name: &str) -> Value {
     json!({
         "type": "model",
         "id": name,

@@ -11,7 +11,7 @@ use volley_types::{PredictError, Task};
 
 use super::tei::{answered, embedded, take_truncation};
 use volley_dialect_kit::inputs::Inputs;
-use volley_dialect_kit::requests::{Named, choose};
+use volley_dialect_kit::requests::{RouteModel, choose};
 use volley_dialect_kit::vectors as embeddings;
 use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::context::RequestContext;
@@ -22,7 +22,7 @@ use volley_http_edge::error::ApiError;
 pub(crate) async fn embed_all(
     caller: Caller,
     context: RequestContext,
-    named: Named,
+    named: RouteModel,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {

@@ -22,7 +22,7 @@ use volley_types::{PredictError, Task};
 pub(crate) use self::embed_all::embed_all;
 pub(crate) use self::tei::{decode, embed, embed_sparse, predict, rerank, similarity};
 pub(crate) use self::tgi::{chat_tokenize, generate, generate_stream, info};
-use volley_dialect_kit::requests::{Chosen, Named, choose};
+use volley_dialect_kit::requests::{ResolvedModel, RouteModel, choose};
 use volley_http_edge::body::JsonObject;
 use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
@@ -34,7 +34,7 @@ use self::error::HuggingFaceErrors;
 pub(crate) async fn at_root(
     caller: Caller,
     context: RequestContext,
-    named: Named,
+    named: RouteModel,
     JsonObject(mut body): JsonObject,
 ) -> Result<Response, DialectError> {
     let done = async {
@@ -50,41 +50,41 @@ pub(crate) async fn at_root(
             Task::Generate => {
                 let stream = volley_http_edge::body::take_flag(&mut body, "stream")?;
                 if stream {
-                    return Ok(Done::Stream(chosen));
+                    return Ok(GenerateOutput::Stream(chosen));
                 }
                 let answer =
                     tgi::whole(&caller, &context, chosen, std::mem::take(&mut body)).await?;
-                Ok(Done::Whole(Value::Array(vec![answer])))
+                Ok(GenerateOutput::Whole(Value::Array(vec![answer])))
             }
             Task::Rerank => tei::rerank_value(&caller, &context, chosen, std::mem::take(&mut body))
                 .await
-                .map(Done::Whole),
+                .map(GenerateOutput::Whole),
             Task::Classify => {
                 tei::predict_value(&caller, &context, chosen, std::mem::take(&mut body))
                     .await
-                    .map(Done::Whole)
+                    .map(GenerateOutput::Whole)
             }
             Task::EncodeSparse => {
                 tei::sparse_value(&caller, &context, chosen, std::mem::take(&mut body))
                     .await
-                    .map(Done::Whole)
+                    .map(GenerateOutput::Whole)
             }
             _ => tei::embed_value(&caller, &context, chosen, std::mem::take(&mut body))
                 .await
-                .map(Done::Whole),
+                .map(GenerateOutput::Whole),
         }
     };
     match context.in_time(done).await.map_err(in_house)? {
-        Done::Whole(value) => Ok(Json(value).into_response()),
-        Done::Stream(chosen) => tgi::streamed(&caller, &context, chosen, body)
+        GenerateOutput::Whole(value) => Ok(Json(value).into_response()),
+        GenerateOutput::Stream(chosen) => tgi::streamed(&caller, &context, chosen, body)
             .await
             .map_err(|ApiError(error)| in_house(error)),
     }
 }
 
-enum Done {
+enum GenerateOutput {
     Whole(Value),
-    Stream(Chosen),
+    Stream(ResolvedModel),
 }
 
 /// An error at a path that other houses share.

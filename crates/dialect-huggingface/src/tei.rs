@@ -18,7 +18,7 @@ use volley_dialect_kit::catalogue;
 use volley_dialect_kit::inputs::Inputs;
 use volley_dialect_kit::openai_error::OpenAiErrors;
 use volley_dialect_kit::ranking;
-use volley_dialect_kit::requests::{Chosen, Named, choose, request};
+use volley_dialect_kit::requests::{ResolvedModel, RouteModel, choose, request};
 use volley_dialect_kit::vectors as embeddings;
 use volley_http_edge::body::{Fields, JsonObject, take_flag};
 use volley_http_edge::context::RequestContext;
@@ -29,7 +29,7 @@ use volley_http_edge::error::{ApiError, DialectError, ErrorFormat};
 pub(crate) async fn embed(
     caller: Caller,
     context: RequestContext,
-    named: Named,
+    named: RouteModel,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
@@ -42,7 +42,7 @@ pub(crate) async fn embed(
 pub(super) async fn embed_value(
     caller: &Caller,
     context: &RequestContext,
-    chosen: Chosen,
+    chosen: ResolvedModel,
     mut body: Body,
 ) -> Result<Value, PredictError> {
     let known = [
@@ -63,7 +63,7 @@ pub(super) async fn embed_value(
 async fn vectors(
     caller: &Caller,
     context: &RequestContext,
-    chosen: &Chosen,
+    chosen: &ResolvedModel,
     inputs: Inputs,
     body: &mut Body,
 ) -> Result<Vec<Vec<f32>>, PredictError> {
@@ -121,7 +121,7 @@ fn to_length_one(vector: &mut [f32]) {
 pub(super) async fn answered(
     caller: &Caller,
     context: &RequestContext,
-    chosen: &Chosen,
+    chosen: &ResolvedModel,
     columns: Vec<(&str, ArrayRef)>,
     parameters: &Body,
 ) -> Result<Vec<RecordBatch>, PredictError> {
@@ -135,7 +135,7 @@ pub(super) async fn answered(
 /// servers cut or refuse as they do.
 pub(super) fn take_truncation(
     caller: &Caller,
-    chosen: &Chosen,
+    chosen: &ResolvedModel,
     body: &mut Body,
     parameters: &mut Body,
 ) -> Result<(), PredictError> {
@@ -157,7 +157,7 @@ pub(super) fn take_truncation(
 pub(crate) async fn embed_sparse(
     caller: Caller,
     context: RequestContext,
-    named: Named,
+    named: RouteModel,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
@@ -171,7 +171,7 @@ pub(crate) async fn embed_sparse(
 pub(super) async fn sparse_value(
     caller: &Caller,
     context: &RequestContext,
-    chosen: Chosen,
+    chosen: ResolvedModel,
     mut body: Body,
 ) -> Result<Value, PredictError> {
     let known = ["inputs", "truncate", "truncation_direction", "prompt_name"];
@@ -238,7 +238,7 @@ fn pairs(
 pub(crate) async fn predict(
     caller: Caller,
     context: RequestContext,
-    named: Named,
+    named: RouteModel,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
@@ -251,7 +251,7 @@ pub(crate) async fn predict(
 pub(super) async fn predict_value(
     caller: &Caller,
     context: &RequestContext,
-    chosen: Chosen,
+    chosen: ResolvedModel,
     mut body: Body,
 ) -> Result<Value, PredictError> {
     let known = ["inputs", "truncate", "truncation_direction", "raw_scores"];
@@ -323,7 +323,7 @@ fn sequence(items: Vec<Value>) -> Option<Sequence> {
 pub(crate) async fn rerank(
     caller: Caller,
     context: RequestContext,
-    named: Named,
+    named: RouteModel,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, DialectError> {
     let ours = body.contains_key("texts");
@@ -345,7 +345,7 @@ pub(crate) async fn rerank(
 pub(crate) async fn rerank_value(
     caller: &Caller,
     context: &RequestContext,
-    chosen: Chosen,
+    chosen: ResolvedModel,
     mut body: Body,
 ) -> Result<Value, PredictError> {
     let known = [
@@ -397,7 +397,7 @@ pub(crate) async fn rerank_value(
 pub(crate) async fn similarity(
     caller: Caller,
     context: RequestContext,
-    named: Named,
+    named: RouteModel,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
@@ -428,7 +428,7 @@ pub(crate) async fn similarity(
 pub(crate) async fn decode(
     caller: Caller,
     context: RequestContext,
-    named: Named,
+    named: RouteModel,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, DialectError> {
     let work = async {

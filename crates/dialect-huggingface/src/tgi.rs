@@ -13,7 +13,7 @@ use volley_dialect_kit::answer;
 use volley_dialect_kit::catalogue;
 use volley_dialect_kit::chat;
 use volley_dialect_kit::generation;
-use volley_dialect_kit::requests::{Chosen, Named, choose, request};
+use volley_dialect_kit::requests::{ResolvedModel, RouteModel, choose, request};
 use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
@@ -25,7 +25,7 @@ const TASK: [Task; 1] = [Task::Generate];
 pub(crate) async fn generate(
     caller: Caller,
     context: RequestContext,
-    named: Named,
+    named: RouteModel,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
@@ -39,7 +39,7 @@ pub(crate) async fn generate(
 pub(crate) async fn generate_stream(
     caller: Caller,
     context: RequestContext,
-    named: Named,
+    named: RouteModel,
     JsonObject(mut body): JsonObject,
 ) -> Result<Response, ApiError> {
     let chosen = choose(&caller, named, &mut body, &TASK, "generate");
@@ -56,7 +56,7 @@ struct GenerateRequest {
 fn read(
     caller: &Caller,
     context: &RequestContext,
-    chosen: Chosen,
+    chosen: ResolvedModel,
     mut body: Body,
     stream: bool,
 ) -> Result<GenerateRequest, PredictError> {
@@ -92,7 +92,7 @@ fn read(
 pub(super) async fn streamed(
     caller: &Caller,
     context: &RequestContext,
-    chosen: Chosen,
+    chosen: ResolvedModel,
     body: Body,
 ) -> Result<Response, ApiError> {
     let asked = read(caller, context, chosen, body, true)?;
@@ -107,7 +107,7 @@ pub(super) async fn streamed(
 pub(super) async fn whole(
     caller: &Caller,
     context: &RequestContext,
-    chosen: Chosen,
+    chosen: ResolvedModel,
     body: Body,
 ) -> Result<Value, PredictError> {
     let asked = read(caller, context, chosen, body, false)?;
@@ -154,7 +154,7 @@ pub(super) async fn whole(
 pub(crate) async fn info(
     caller: Caller,
     context: RequestContext,
-    named: Named,
+    named: RouteModel,
 ) -> Result<Json<Value>, ApiError> {
     let tasks = [
         Task::Generate,
@@ -213,7 +213,7 @@ pub(crate) async fn info(
 pub(crate) async fn chat_tokenize(
     caller: Caller,
     context: RequestContext,
-    named: Named,
+    named: RouteModel,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {

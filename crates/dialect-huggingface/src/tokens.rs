@@ -17,7 +17,7 @@ use volley_dialect_kit::answer::{self, failure};
 use volley_dialect_kit::inputs::Inputs;
 use volley_dialect_kit::messages;
 use volley_dialect_kit::openai_error::OpenAiErrors;
-use volley_dialect_kit::requests::{Chosen, Named, choose, request};
+use volley_dialect_kit::requests::{ResolvedModel, RouteModel, choose, request};
 use volley_dialect_kit::{catalogue, chat};
 use volley_http_edge::body::{Fields, JsonObject, take_flag};
 use volley_http_edge::context::RequestContext;
@@ -41,16 +41,16 @@ const TASKS: [Task; 6] = [
 /// As [`choose`].
 pub(crate) async fn choose_tokenizer(
     caller: &Caller,
-    named: Named,
+    named: RouteModel,
     body: &mut Map<String, Value>,
     what: &str,
-) -> Result<Chosen, PredictError> {
+) -> Result<ResolvedModel, PredictError> {
     let is_named = named.is_some() || body.get("model").is_some_and(|model| !model.is_null());
     if !is_named {
         let generates = catalogue::only(caller, &TASKS[..1], what).await;
         if !matches!(&generates, Err(error) if error.code == ErrorCode::NotFound) {
             let (model, signature) = generates?;
-            return Ok(Chosen {
+            return Ok(ResolvedModel {
                 name: model.to_string(),
                 model,
                 signature,
@@ -67,7 +67,7 @@ const SPELLING: &str = "return_token_strs";
 pub(crate) async fn tokenize(
     caller: Caller,
     context: RequestContext,
-    named: Named,
+    named: RouteModel,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, DialectError> {
     let format: &'static dyn ErrorFormat = match body.contains_key("inputs") {
@@ -92,7 +92,7 @@ pub(crate) async fn tokenize(
 pub(crate) async fn detokenize(
     caller: Caller,
     context: RequestContext,
-    named: Named,
+    named: RouteModel,
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, DialectError> {
     let work = async {
@@ -148,7 +148,7 @@ impl Piece {
 }
 
 /// The tokens of one row.
-struct Tokenised {
+struct RowTokens {
     ids: Vec<u32>,
     /// One for each where they were asked for, else none.
     spelt: Vec<Piece>,
@@ -157,7 +157,7 @@ struct Tokenised {
 }
 
 /// Texts as rows of the model.
-fn texts_for(chosen: &Chosen, texts: &[String]) -> Result<RecordBatch, PredictError> {
+fn texts_for(chosen: &ResolvedModel, texts: &[String]) -> Result<RecordBatch, PredictError> {
     let task = chosen.signature.task;
     if task == Task::Generate {
         return chat::prompts(texts);
@@ -176,7 +176,7 @@ fn texts_for(chosen: &Chosen, texts: &[String]) -> Result<RecordBatch, PredictEr
 async fn ask(
     caller: &Caller,
     context: &RequestContext,
-    chosen: &Chosen,
+    chosen: &ResolvedModel,
     rows: RecordBatch,
     parameters: &Map<String, Value>,
 ) -> Result<Vec<RecordBatch>, PredictError> {
@@ -187,10 +187,10 @@ async fn ask(
 async fn tokenised(
     caller: &Caller,
     context: &RequestContext,
-    chosen: &Chosen,
+    chosen: &ResolvedModel,
     rows: RecordBatch,
     mut parameters: Map<String, Value>,
-) -> Result<Vec<Tokenised>, PredictError> {
+) -> Result<Vec<RowTokens>, PredictError> {
     parameters.insert(TOKENIZE.to_owned(), true.into());
     let batches = ask(caller, context, chosen, rows, &parameters).await?;
     let mut all = Vec::new();
@@ -208,7 +208,7 @@ async fn tokenised(
                 Some(Ok(Value::Array(spelt))) => spelt,
                 _ => Vec::new(),
             };
-            all.push(Tokenised {
+            all.push(RowTokens {
                 ids: ids.values().to_vec(),
                 spelt: spelt.into_iter().map(Piece::read).collect(),
                 text: row.text().unwrap_or_default().to_owned(),
@@ -226,7 +226,7 @@ fn none() -> PredictError {
 async fn of_prompt(
     caller: &Caller,
     context: &RequestContext,
-    chosen: &Chosen,
+    chosen: &ResolvedModel,
     mut body: Map<String, Value>,
 ) -> Result<Value, PredictError> {
     let rows = match (body.contains_key("prompt"), body.contains_key("messages")) {
@@ -270,7 +270,7 @@ async fn of_prompt(
 async fn of_content(
     caller: &Caller,
     context: &RequestContext,
-    chosen: &Chosen,
+    chosen: &ResolvedModel,
     mut body: Map<String, Value>,
 ) -> Result<Value, PredictError> {
     let known = ["content", "add_special", "parse_special", "with_pieces"];
@@ -312,7 +312,7 @@ fn raw(special: bool, spelt: bool) -> Map<String, Value> {
 async fn of_inputs(
     caller: &Caller,
     context: &RequestContext,
-    chosen: &Chosen,
+    chosen: &ResolvedModel,
     mut body: Map<String, Value>,
 ) -> Result<Value, PredictError> {
     body.only(
@@ -353,7 +353,7 @@ async fn of_inputs(
 pub(crate) async fn of_chat(
     caller: &Caller,
     context: &RequestContext,
-    chosen: &Chosen,
+    chosen: &ResolvedModel,
     mut body: Map<String, Value>,
 ) -> Result<Value, PredictError> {
     let messages = messages::take_messages(&mut body)?;
@@ -376,7 +376,7 @@ pub(crate) async fn of_chat(
 }
 
 /// Tokens with their places in `text`, in characters, where their spelling follows it.
-fn placed(row: &Tokenised, text: &str) -> Value {
+fn placed(row: &RowTokens, text: &str) -> Value {
     let (mut rest, mut at) = (Some(text), 0);
     let told = row.ids.iter().enumerate().map(|(place, id)| {
         let told = row.spelt.get(place);
@@ -405,7 +405,7 @@ fn placed(row: &Tokenised, text: &str) -> Value {
 pub(crate) async fn decoded(
     caller: &Caller,
     context: &RequestContext,
-    chosen: &Chosen,
+    chosen: &ResolvedModel,
     lists: Vec<Vec<u32>>,
     skip_special: bool,
 ) -> Result<Vec<String>, PredictError> {
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn places_are_told_while_the_spelling_follows_the_text() {
-        let row = |spelt: &[&str]| Tokenised {
+        let row = |spelt: &[&str]| RowTokens {
             ids: (0..spelt.len() as u32).collect(),
             spelt: spelt
                 .iter()

@@ -12,7 +12,7 @@ const NAMED: usize = 8;
 
 /// One name that can be called, or could be if it were deployed.
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub struct CatalogueEntry {
     /// The name that requests use.
     pub name: ModelName,
     /// In milliseconds since 1970.
@@ -23,7 +23,7 @@ pub struct Listed {
     pub state: ModelState,
 }
 
-impl Listed {
+impl CatalogueEntry {
     /// The task of what is loaded; `None` where nothing is.
     pub fn task(&self) -> Option<Task> {
         self.signature.as_ref().map(|it| it.task)
@@ -41,7 +41,7 @@ impl Listed {
 }
 
 /// All names, in their order.
-pub async fn all(caller: &Caller) -> Vec<Listed> {
+pub async fn all(caller: &Caller) -> Vec<CatalogueEntry> {
     let registry = caller.cluster.registry.state();
     let models = registry.models.values().map(|entry| {
         let created_ms = newest_ms(entry);
@@ -58,7 +58,7 @@ pub async fn all(caller: &Caller) -> Vec<Listed> {
 }
 
 /// One of them, deployed or not; `None` where nothing has this name.
-pub async fn find(caller: &Caller, name: &ModelName) -> Option<Listed> {
+pub async fn find(caller: &Caller, name: &ModelName) -> Option<CatalogueEntry> {
     let registry = caller.cluster.registry.state();
     if let Some(entry) = registry.models.get(name) {
         return listed(caller, name.clone(), newest_ms(entry), true).await;
@@ -132,7 +132,7 @@ async fn listed(
     name: ModelName,
     created_ms: u64,
     is_model: bool,
-) -> Option<Listed> {
+) -> Option<CatalogueEntry> {
     let status = caller.cluster.view.model_status(&name)?;
     // Of an alias or a pipeline the state is all that is known.
     let ready = match is_model {
@@ -150,7 +150,7 @@ async fn listed(
         true => caller.cluster.inference.signature(&reference).await.ok(),
         false => None,
     };
-    Some(Listed {
+    Some(CatalogueEntry {
         name,
         created_ms,
         signature,
@@ -202,7 +202,7 @@ pub struct ModelsQuery {
 }
 
 /// What a reference names, where it is deployed.
-pub async fn deployed(caller: &Caller, reference: &ModelRef) -> Option<Listed> {
+pub async fn deployed(caller: &Caller, reference: &ModelRef) -> Option<CatalogueEntry> {
     let registry = caller.cluster.registry.state();
     if let Some(entry) = registry.models.get(&reference.name) {
         let deployed = entry.deployment.as_ref()?;

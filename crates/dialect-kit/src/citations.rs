@@ -1,7 +1,7 @@
 //! Citations in the words of each dialect.
 
 use serde_json::{Value, json};
-use volley_types::{Citation, GenerationRow, PlaceUnit};
+use volley_types::{Citation, GenerationRow, SpanUnit};
 
 /// The citations of a row; none where it brings none.
 pub fn of(row: &GenerationRow<'_>) -> Vec<Citation> {
@@ -44,7 +44,7 @@ pub fn of_message(citation: &Citation) -> Value {
     let (from, to) = place.map_or((0, 0), |place| (place.from, place.to));
     let title = &citation.title;
     let unit = place.map(|place| place.unit);
-    if unit == Some(PlaceUnit::Passages) {
+    if unit == Some(SpanUnit::Passages) {
         let source = citation.source.clone().unwrap_or_else(|| citation.uri());
         return json!({
             "type": "search_result_location", "cited_text": quote, "source": source,
@@ -59,8 +59,8 @@ pub fn of_message(citation: &Citation) -> Value {
         });
     }
     let (kind, names) = match unit {
-        Some(PlaceUnit::Pages) => ("page_location", ["start_page_number", "end_page_number"]),
-        Some(PlaceUnit::Blocks) => (
+        Some(SpanUnit::Pages) => ("page_location", ["start_page_number", "end_page_number"]),
+        Some(SpanUnit::Blocks) => (
             "content_block_location",
             ["start_block_index", "end_block_index"],
         ),
@@ -122,7 +122,7 @@ fn cited_in(block: &mut Value) -> Option<&mut Vec<Value>> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use volley_types::Place;
+    use volley_types::CitedSpan;
 
     use super::*;
 
@@ -151,7 +151,7 @@ mod tests {
             let citation = Citation {
                 document: Some(3),
                 source: source.map(str::to_owned),
-                place: Some(Place {
+                place: Some(CitedSpan {
                     unit,
                     from: 1,
                     to: 2,
@@ -160,21 +160,18 @@ mod tests {
             };
             of_message(&citation)
         };
-        let pages = of(PlaceUnit::Pages, None);
+        let pages = of(SpanUnit::Pages, None);
         assert_eq!(
             (&pages["type"], &pages["end_page_number"]),
             (&json!("page_location"), &json!(2))
         );
-        let found = of(PlaceUnit::Passages, Some("kb"));
+        let found = of(SpanUnit::Passages, Some("kb"));
         assert_eq!(
             (&found["source"], &found["search_result_index"]),
             (&json!("kb"), &json!(3))
         );
-        assert_eq!(
-            of(PlaceUnit::Blocks, None)["type"],
-            "content_block_location"
-        );
-        assert_eq!(of(PlaceUnit::Characters, None)["type"], "char_location");
+        assert_eq!(of(SpanUnit::Blocks, None)["type"], "content_block_location");
+        assert_eq!(of(SpanUnit::Characters, None)["type"], "char_location");
         let file = of_response(
             &Citation {
                 document: Some(3),

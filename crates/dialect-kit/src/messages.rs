@@ -10,7 +10,7 @@ use crate::chat;
 const HELD: [&str; 4] = ["role", "content", "tool_calls", "tool_call_id"];
 
 /// A conversation.
-pub struct Talk {
+pub struct Conversation {
     /// The messages in the pipeline's form.
     pub messages: Vec<ChatMessage>,
     /// The messages as they are, where that is more.
@@ -33,7 +33,7 @@ pub fn take_messages(body: &mut Map<String, Value>) -> Result<Vec<ChatMessage>, 
 ///
 /// # Errors
 /// `InvalidInput` naming the field.
-pub fn take(body: &mut Map<String, Value>) -> Result<Talk, PredictError> {
+pub fn take(body: &mut Map<String, Value>) -> Result<Conversation, PredictError> {
     let given = match body.remove("messages") {
         Some(Value::Array(messages)) if !messages.is_empty() => messages,
         None | Some(Value::Null) => {
@@ -78,7 +78,7 @@ pub fn take(body: &mut Map<String, Value>) -> Result<Talk, PredictError> {
         lost,
         ..Native::default()
     });
-    Ok(Talk { messages, native })
+    Ok(Conversation { messages, native })
 }
 
 /// A tool whose input is any text, which servers of this form alone know.
@@ -132,7 +132,7 @@ fn is_held(message: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn taken(messages: Value) -> Result<Talk, PredictError> {
+    fn taken(messages: Value) -> Result<Conversation, PredictError> {
         take(json!({ "messages": messages }).as_object_mut().unwrap())
     }
 

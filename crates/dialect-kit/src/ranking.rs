@@ -12,7 +12,7 @@ use volley_types::signature::{QUERY, SCORE, TEXT};
 use volley_types::{PredictError, Task};
 
 use crate::answer;
-use crate::requests::{Chosen, model_for, request};
+use crate::requests::{ResolvedModel, model_for, request};
 use crate::vectors::{count, malformed};
 use volley_http_edge::body::{Fields, JsonObject, take_flag};
 use volley_http_edge::context::RequestContext;
@@ -27,7 +27,7 @@ pub async fn rerank(
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
         let (name, model, signature) = model_for(&caller, &mut body, Task::Rerank).await?;
-        let chosen = Chosen {
+        let chosen = ResolvedModel {
             name,
             model,
             signature,
@@ -44,10 +44,10 @@ pub async fn rerank(
 pub async fn ranked(
     caller: &Caller,
     context: &RequestContext,
-    chosen: Chosen,
+    chosen: ResolvedModel,
     mut body: Map<String, Value>,
 ) -> Result<Value, PredictError> {
-    let Chosen { name, model, .. } = chosen;
+    let ResolvedModel { name, model, .. } = chosen;
     let documents = take_documents(&mut body)?;
     let query = body.required("query")?.to_owned();
     body.remove("query");

@@ -93,7 +93,7 @@ pub fn request(
 
 /// What a path and a query name.
 #[derive(Clone, Debug, Default)]
-pub struct Named {
+pub struct RouteModel {
     path: Option<String>,
     query: Option<String>,
 }
@@ -104,7 +104,7 @@ struct InQuery {
     model: Option<String>,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Named {
+impl<S: Send + Sync> FromRequestParts<S> for RouteModel {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
@@ -121,7 +121,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     }
 }
 
-impl Named {
+impl RouteModel {
     /// Whether a path or a query names one.
     pub fn is_some(&self) -> bool {
         let mut names = [&self.path, &self.query].into_iter().flatten();
@@ -131,7 +131,7 @@ impl Named {
 
 /// The model of a request.
 #[derive(Clone, Debug)]
-pub struct Chosen {
+pub struct ResolvedModel {
     /// The name that the request used.
     pub name: String,
     /// What the name refers to.
@@ -148,18 +148,18 @@ pub struct Chosen {
 /// two, or where the one named does something else.
 pub async fn choose(
     caller: &Caller,
-    named: Named,
+    named: RouteModel,
     body: &mut Map<String, Value>,
     tasks: &[Task],
     what: &str,
-) -> Result<Chosen, PredictError> {
+) -> Result<ResolvedModel, PredictError> {
     let in_body = body.text("model")?.map(str::to_owned);
     body.remove("model");
     let mut given = [named.path, named.query, in_body].into_iter().flatten();
     let mut given = given.by_ref().filter(|name| !name.is_empty());
     let Some(name) = given.next() else {
         let (model, signature) = catalogue::only(caller, tasks, what).await?;
-        return Ok(Chosen {
+        return Ok(ResolvedModel {
             name: model.to_string(),
             model,
             signature,
@@ -173,7 +173,7 @@ pub async fn choose(
     let model = reference(&name)?;
     let signature = caller.cluster.inference.signature(&model).await?;
     if tasks.contains(&signature.task) {
-        return Ok(Chosen {
+        return Ok(ResolvedModel {
             name,
             model,
             signature,

@@ -18,7 +18,7 @@ pub use decode::flat_values;
 pub use encode::append;
 pub use encode::to_json;
 pub use rows::from_json;
-pub use rows::{Rows, from_text, texts};
+pub use rows::{RequestRows, from_text, texts};
 
 /// The extension's `shape`, for a `FixedSizeList` of `size`.
 pub fn fixed_shape(field: &Field, size: i32) -> Vec<usize> {

@@ -5,7 +5,7 @@ use volley_http_edge::axum::Json;
 use volley_types::Task;
 
 use super::describe::{self, TensorForm};
-use super::{Found, Named};
+use super::{ModelPath, ResolvedModel};
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
@@ -13,14 +13,14 @@ use volley_http_edge::extract::Path;
 /// What of a model's configuration has a meaning here.
 pub(crate) async fn config(
     caller: Caller,
-    Path(named): Path<Named>,
+    Path(named): Path<ModelPath>,
 ) -> Result<Json<Value>, ApiError> {
-    let found = Found::find(&caller, &named).await?;
+    let found = ResolvedModel::find(&caller, &named).await?;
     Ok(Json(of(&found)))
 }
 
 /// The configuration: what the model's own `config.pbtxt` says, where it has one.
-pub(super) fn of(found: &Found) -> Value {
+pub(super) fn of(found: &ResolvedModel) -> Value {
     let signature = &found.signature;
     let mut config = found.served.config.clone().unwrap_or_else(|| {
         json!({

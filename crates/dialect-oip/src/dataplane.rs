@@ -9,7 +9,7 @@ use volley_http_edge::axum::response::{Html, IntoResponse, Response};
 
 use crate::error::OipErrors;
 use crate::state::Oip;
-use crate::{Named, there};
+use crate::{ModelPath, there};
 use volley_http_edge::auth::{Access, VIEWER};
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::{ApiError, ErrorFormat};
@@ -66,11 +66,11 @@ pub fn routes(oip: &Oip, whole: &Value) -> Routes<()> {
     );
     for place in MODEL {
         let (text, data) = (document.clone(), document.clone());
-        let as_page = move |caller: Caller, Path(named): Path<Named>| {
+        let as_page = move |caller: Caller, Path(named): Path<ModelPath>| {
             let document = text.clone();
             async move { Ok::<_, ApiError>(page(&of_model(&caller, &named, &document).await?)) }
         };
-        let as_data = move |caller: Caller, Path(named): Path<Named>| {
+        let as_data = move |caller: Caller, Path(named): Path<ModelPath>| {
             let document = data.clone();
             async move {
                 Ok::<_, ApiError>(volley_http_edge::axum::Json(
@@ -89,7 +89,7 @@ pub fn routes(oip: &Oip, whole: &Value) -> Routes<()> {
 }
 
 /// The part of the document that is of one model, with its name in the paths.
-async fn of_model(caller: &Caller, named: &Named, document: &Value) -> Result<Value, ApiError> {
+async fn of_model(caller: &Caller, named: &ModelPath, document: &Value) -> Result<Value, ApiError> {
     let names = there(caller, named).await?;
     let prefix = match names.len() {
         1 => "/v2/models/{model}",

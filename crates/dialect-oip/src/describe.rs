@@ -4,7 +4,7 @@ use arrow_schema::Schema;
 use serde_json::Value;
 use volley_types::{Signature, Task};
 
-use super::{Found, tensors};
+use super::{ResolvedModel, tensors};
 
 /// The server's name.
 pub(super) const SERVER: &str = "volley";
@@ -40,7 +40,7 @@ pub(super) struct TensorForm {
 }
 
 /// The name of a model's kind.
-pub(super) fn platform(found: &Found) -> String {
+pub(super) fn platform(found: &ResolvedModel) -> String {
     let config = found.served.config.as_ref();
     let own = config.and_then(|config| config.get("platform")?.as_str());
     own.map_or_else(
@@ -51,7 +51,11 @@ pub(super) fn platform(found: &Found) -> String {
 
 /// `forms` with the shapes that the model's own configuration declares, the batch in front where
 /// there is one.
-pub(super) fn declared(found: &Found, field: &str, mut forms: Vec<TensorForm>) -> Vec<TensorForm> {
+pub(super) fn declared(
+    found: &ResolvedModel,
+    field: &str,
+    mut forms: Vec<TensorForm>,
+) -> Vec<TensorForm> {
     let Some(config) = &found.served.config else {
         return forms;
     };

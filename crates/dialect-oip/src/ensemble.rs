@@ -11,10 +11,10 @@ use volley_types::registry::{
 use volley_types::signature::SERVED_VERSION;
 use volley_types::{ModelName, ModelRef, ParamValue, Parameters, PredictError, Task};
 
-use self::read::{Port, Step, is_nothing, ports, snaked, steps, unique, wrong};
+use self::read::{EnsembleStep, Port, is_nothing, ports, snaked, steps, unique, wrong};
 use super::describe::{self, TensorForm};
 use super::tensors::printable;
-use super::{Found, Named};
+use super::{ModelPath, ResolvedModel};
 use volley_http_edge::edge::Caller;
 
 type Object = Map<String, Value>;
@@ -40,7 +40,7 @@ const OF_MODELS: [&str; 9] = [
 struct Plan {
     inputs: Vec<Port>,
     outputs: Vec<Port>,
-    steps: Vec<Step>,
+    steps: Vec<EnsembleStep>,
     /// All of it, as callers are told.
     config: Value,
 }
@@ -68,12 +68,12 @@ pub async fn pipeline(
         let mut model = ModelRef::deployed(step.model.clone());
         let mut parameters = Parameters::default();
         let version = step.version.map(|version| version.to_string());
-        let named = Named {
+        let named = ModelPath {
             model: step.model.to_string(),
             version: version.clone(),
         };
         // A model that does not run yet says nothing.
-        match Found::find(caller, &named).await {
+        match ResolvedModel::find(caller, &named).await {
             Ok(found) => {
                 plan.check_types(step, &found)?;
                 if let (Some(version), Some(_)) = (&version, &found.inner) {
@@ -84,11 +84,11 @@ pub async fn pipeline(
             }
             Err(_) => {
                 if let Some(version) = version {
-                    let any = Named {
+                    let any = ModelPath {
                         version: None,
                         ..named
                     };
-                    if Found::find(caller, &any).await.is_ok() {
+                    if ResolvedModel::find(caller, &any).await.is_ok() {
                         return Err(wrong(format_args!(
                             "the model '{}' has no version {version} that is loaded",
                             step.model
@@ -204,7 +204,7 @@ impl Plan {
     }
 
     /// Whether a model that runs has what is mapped, of the types that are declared.
-    fn check_types(&self, step: &Step, found: &Found) -> Result<(), PredictError> {
+    fn check_types(&self, step: &EnsembleStep, found: &ResolvedModel) -> Result<(), PredictError> {
         if found.signature.task == Task::Generate {
             // Its columns are those of a generation, and checked as such.
             return Ok(());

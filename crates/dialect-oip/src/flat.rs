@@ -9,9 +9,9 @@ use bytes::{BufMut, BytesMut};
 use serde_json::{Map, Value, json};
 use volley_types::PredictError;
 
-use super::Found;
+use super::ResolvedModel;
 use super::describe::{self, TensorForm};
-use super::outputs::{self, Wanted};
+use super::outputs::{self, RequestedOutputs};
 use super::tensors::printable;
 use volley_dialect_kit::sse::Events;
 
@@ -21,7 +21,7 @@ use volley_dialect_kit::sse::Events;
 /// `InvalidInput` naming the field.
 pub(super) fn tensors(
     mut body: Map<String, Value>,
-    found: &Found,
+    found: &ResolvedModel,
 ) -> Result<Map<String, Value>, PredictError> {
     let forms = describe::inputs(&found.signature);
     let nested = match body.remove("parameters") {
@@ -127,7 +127,12 @@ impl FlatAnswer {
     /// # Errors
     /// As [`outputs::outputs`].
     pub(super) fn object(&self, batches: &[RecordBatch]) -> Result<Value, PredictError> {
-        let outputs = outputs::outputs(batches, &self.schema, &Wanted::default(), self.batched)?;
+        let outputs = outputs::outputs(
+            batches,
+            &self.schema,
+            &RequestedOutputs::default(),
+            self.batched,
+        )?;
         let mut fields: BTreeMap<String, Value> = BTreeMap::new();
         for mut output in outputs.told {
             let name = output["name"].as_str().unwrap_or_default().to_owned();

@@ -9,8 +9,8 @@ use volley_types::{GenerationRow, Input, PredictError, PredictRequest, Task};
 use super::events::GenerateEvents;
 use super::flat::{self, FlatAnswer, FlatEvents};
 use super::texts::has_tensors;
-use super::{Found, Named, infer, infer_stream, reserved};
-use crate::state::Caller;
+use super::{ModelPath, ResolvedModel, infer, infer_stream, reserved};
+use crate::state::OipCaller;
 use volley_dialect_kit::answer;
 use volley_dialect_kit::chat;
 use volley_dialect_kit::parameters;
@@ -22,8 +22,8 @@ use volley_http_edge::extract::Path;
 
 /// One whole text; or tensors as `infer` has them, where the body has them.
 pub(crate) async fn generate(
-    caller: Caller,
-    Path(named): Path<Named>,
+    caller: OipCaller,
+    Path(named): Path<ModelPath>,
     context: RequestContext,
     UntypedJsonObject(body): UntypedJsonObject,
 ) -> Result<Response, ApiError> {
@@ -32,14 +32,14 @@ pub(crate) async fn generate(
         return infer::infer(caller, Path(named), context, body).await;
     }
     let work = async {
-        let found = Found::find(&caller, &named).await?;
+        let found = ResolvedModel::find(&caller, &named).await?;
         if found.signature.task != Task::Generate {
             let (request, mut answer) = flat_request(body, &found, &context)?;
             let chunks = found.predict(&caller, request).await?;
             answer.version = found.answering(&caller, &chunks);
             return answer.object(&answer::collect(chunks).await?);
         }
-        let mut asked = ParsedRequest::read(found, body, &context)?;
+        let mut asked = ParsedGenerate::read(found, body, &context)?;
         asked.request.whole = true;
         let chunks = asked.found.predict(&caller, asked.request).await?;
         let version = asked.found.answering(&caller, &chunks);
@@ -64,8 +64,8 @@ pub(crate) async fn generate(
 
 /// A text as it comes; or tensors as `infer_stream` has them, where the body has them.
 pub(crate) async fn stream(
-    caller: Caller,
-    Path(named): Path<Named>,
+    caller: OipCaller,
+    Path(named): Path<ModelPath>,
     context: RequestContext,
     UntypedJsonObject(body): UntypedJsonObject,
 ) -> Result<Response, ApiError> {
@@ -75,7 +75,7 @@ pub(crate) async fn stream(
     }
     let keep_alive = caller.config.keep_alive;
     let begun = async {
-        let found = Found::find(&caller, &named).await?;
+        let found = ResolvedModel::find(&caller, &named).await?;
         if found.signature.task != Task::Generate {
             let (request, mut answer) = flat_request(body, &found, &context)?;
             let mut chunks = found.predict(&caller, request).await?;
@@ -84,7 +84,7 @@ pub(crate) async fn stream(
             let events = FlatEvents(answer);
             return Ok(sse::response(first, chunks, events, keep_alive, &context));
         }
-        let asked = ParsedRequest::read(found, body, &context)?;
+        let asked = ParsedGenerate::read(found, body, &context)?;
         let mut chunks = asked.found.predict(&caller, asked.request).await?;
         let version = asked.found.answering(&caller, &chunks);
         let name = asked.found.model.name.as_str();
@@ -101,11 +101,11 @@ pub(crate) async fn stream(
 /// What a flat body asks of a model of tensors, and how that is answered.
 fn flat_request(
     body: Map<String, Value>,
-    found: &Found,
+    found: &ResolvedModel,
     context: &RequestContext,
 ) -> Result<(PredictRequest, FlatAnswer), PredictError> {
     let body = flat::tensors(body, found)?;
-    let asked = infer::ParsedRequest::read(Tensors::Told(body, Bytes::new()), found)?;
+    let asked = infer::InferRequest::read(Tensors::Told(body, Bytes::new()), found)?;
     let answer = FlatAnswer {
         model: found.model.name.as_str().to_owned(),
         version: found.version.clone(),
@@ -116,17 +116,17 @@ fn flat_request(
     Ok((asked.request(found, context)?, answer))
 }
 
-struct ParsedRequest {
-    found: Found,
+struct ParsedGenerate {
+    found: ResolvedModel,
     request: PredictRequest,
     id: Option<String>,
     details: bool,
 }
 
-impl ParsedRequest {
+impl ParsedGenerate {
     /// The prompt is `text_input`. All else, beside `parameters` or in it, are parameters.
     fn read(
-        found: Found,
+        found: ResolvedModel,
         mut body: Map<String, Value>,
         context: &RequestContext,
     ) -> Result<Self, PredictError> {

@@ -4,17 +4,17 @@ use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
 use volley_types::control::ModelStatus;
 use volley_types::registry::{ModelState, RegistryState, ReplicaState};
-use volley_types::signature::Served;
+use volley_types::signature::ModelMetadata;
 use volley_types::{ModelName, ModelRef};
 
 use super::{label, repository};
-use crate::state::Caller;
+use crate::state::OipCaller;
 use volley_http_edge::body::JsonObject;
 
 /// Every model, or with `{"ready": true}` those that answer.
-pub(crate) async fn index(caller: Caller, JsonObject(body): JsonObject) -> Json<Value> {
+pub(crate) async fn index(caller: OipCaller, JsonObject(body): JsonObject) -> Json<Value> {
     let only_ready = body.get("ready") == Some(&Value::Bool(true));
-    let told = |entry: Entry| {
+    let told = |entry: IndexEntry| {
         json!({ "name": entry.name, "version": entry.version, "state": entry.state,
                 "reason": entry.reason })
     };
@@ -24,7 +24,7 @@ pub(crate) async fn index(caller: Caller, JsonObject(body): JsonObject) -> Json<
 
 /// A version of a model, as the index has it.
 #[derive(Clone)]
-pub(super) struct Entry {
+pub(super) struct IndexEntry {
     pub(super) name: String,
     /// The version that is deployed, by the name that clients call it.
     pub(super) version: Option<String>,
@@ -35,7 +35,7 @@ pub(super) struct Entry {
 
 /// Every version of every model that is deployed, and every model that is not; or those that
 /// answer.
-pub(super) async fn entries(caller: &Caller, only_ready: bool) -> Vec<Entry> {
+pub(super) async fn entries(caller: &OipCaller, only_ready: bool) -> Vec<IndexEntry> {
     let registry = caller.cluster.registry.state();
     let others = registry.aliases.keys().chain(registry.pipelines.keys());
     let mut entries = Vec::new();
@@ -53,14 +53,14 @@ pub(super) async fn entries(caller: &Caller, only_ready: bool) -> Vec<Entry> {
         if only_ready && state != "READY" {
             continue;
         }
-        let entry = Entry {
+        let entry = IndexEntry {
             name: name.as_str().to_owned(),
             version: version(&registry, name, &status),
             state,
             reason: repository::failure(&status).unwrap_or_default().to_owned(),
         };
         let served = served(caller, name, &status).await;
-        let versions = served.into_iter().map(|version| Entry {
+        let versions = served.into_iter().map(|version| IndexEntry {
             version: Some(version),
             ..entry.clone()
         });
@@ -75,14 +75,14 @@ pub(super) async fn entries(caller: &Caller, only_ready: bool) -> Vec<Entry> {
 
 /// The versions that the replicas of a model serve by names of their own. A model that sleeps is
 /// not woken to tell.
-async fn served(caller: &Caller, name: &ModelName, status: &ModelStatus) -> Vec<String> {
+async fn served(caller: &OipCaller, name: &ModelName, status: &ModelStatus) -> Vec<String> {
     let mut replicas = status.replicas.iter();
     if !replicas.any(|it| it.state == ReplicaState::Ready && !it.evicted) {
         return Vec::new();
     }
     let model = ModelRef::deployed(name.clone());
     let signature = caller.cluster.inference.signature(&model).await.ok();
-    signature.map_or_else(Vec::new, |signature| Served::of(&signature).versions)
+    signature.map_or_else(Vec::new, |signature| ModelMetadata::of(&signature).versions)
 }
 
 /// What the version is called that the registry has deployed.

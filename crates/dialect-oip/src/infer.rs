@@ -7,12 +7,12 @@ use volley_http_edge::axum::body::Body;
 use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{Input, Parameters, PredictError, PredictRequest, Task};
 
-use super::outputs::{self, Outputs, Wanted};
-use super::statistics::Run;
-use super::tensors::{self, Rows};
+use super::outputs::{self, Outputs, RequestedOutputs};
+use super::statistics::RequestTimer;
+use super::tensors::{self, TensorRows};
 use super::texts::{FIELDS, Texts, inputs};
-use super::{Found, Named, binary, reserved};
-use crate::state::Caller;
+use super::{ModelPath, ResolvedModel, binary, reserved};
+use crate::state::OipCaller;
 use volley_dialect_kit::answer;
 use volley_http_edge::body::{BINARY_TENSORS, Fields, Tensors};
 use volley_http_edge::context::RequestContext;
@@ -21,13 +21,13 @@ use volley_http_edge::extract::Path;
 
 /// Tensors in, tensors out.
 pub(crate) async fn infer(
-    caller: Caller,
-    Path(named): Path<Named>,
+    caller: OipCaller,
+    Path(named): Path<ModelPath>,
     context: RequestContext,
     body: Tensors,
 ) -> Result<Response, ApiError> {
     let work = async {
-        let found = Found::find(&caller, &named).await?;
+        let found = ResolvedModel::find(&caller, &named).await?;
         let body = filled(body, &caller)?;
         let mut run = caller
             .state
@@ -38,7 +38,7 @@ pub(crate) async fn infer(
             run.is_done();
             return Ok(answer);
         }
-        let asked = ParsedRequest::read(body, &found)?;
+        let asked = InferRequest::read(body, &found)?;
         run.is_read(asked.rows.num_rows());
         let (wanted, batched, id) = (asked.wanted.clone(), asked.batched, asked.id.clone());
         let request = asked.request(&found, &context)?;
@@ -60,11 +60,11 @@ pub(crate) async fn infer(
 
 /// The answer of a model that generates: its texts as a tensor.
 async fn texts(
-    caller: &Caller,
-    found: &Found,
+    caller: &OipCaller,
+    found: &ResolvedModel,
     body: Tensors,
     context: &RequestContext,
-    run: &mut Run<'_>,
+    run: &mut RequestTimer<'_>,
 ) -> Result<Response, PredictError> {
     let body = match body {
         Tensors::Told(body, raw) => binary::told(body, raw)?,
@@ -88,7 +88,7 @@ async fn texts(
 ///
 /// # Errors
 /// `InvalidInput` naming the tensor whose region is not there.
-pub(super) fn filled(body: Tensors, caller: &Caller) -> Result<Tensors, PredictError> {
+pub(super) fn filled(body: Tensors, caller: &OipCaller) -> Result<Tensors, PredictError> {
     match body {
         Tensors::Told(mut body, raw) => {
             let raw = caller.state.shared_memory().fill(&mut body, raw)?;
@@ -99,25 +99,25 @@ pub(super) fn filled(body: Tensors, caller: &Caller) -> Result<Tensors, PredictE
 }
 
 /// A request as the model takes it, and how it wants its answer.
-pub(super) struct ParsedRequest {
+pub(super) struct InferRequest {
     rows: RecordBatch,
     pub(super) batched: bool,
-    wanted: Wanted,
+    wanted: RequestedOutputs,
     pub(super) id: Option<String>,
     parameters: Parameters,
 }
 
-impl ParsedRequest {
-    pub(super) fn read(body: Tensors, found: &Found) -> Result<Self, PredictError> {
+impl InferRequest {
+    pub(super) fn read(body: Tensors, found: &ResolvedModel) -> Result<Self, PredictError> {
         let input = &found.signature.input;
         let (body, raw) = match body {
             Tensors::Told(body, raw) => (body, raw),
             Tensors::Raw(bytes) => {
-                let Rows { batch, batched } = tensors::raw_rows(bytes, input)?;
+                let TensorRows { batch, batched } = tensors::raw_rows(bytes, input)?;
                 return Ok(Self {
                     rows: batch,
                     batched,
-                    wanted: Wanted::all_binary(),
+                    wanted: RequestedOutputs::all_binary(),
                     id: None,
                     parameters: Parameters::default(),
                 });
@@ -125,9 +125,9 @@ impl ParsedRequest {
         };
         body.only("a request", &FIELDS)?;
         let inputs = inputs(&body, input.fields().is_empty())?;
-        let Rows { batch, batched } = tensors::rows(inputs, raw, input)?;
+        let TensorRows { batch, batched } = tensors::rows(inputs, raw, input)?;
         let mut given = body.object("parameters")?.cloned().unwrap_or_default();
-        let wanted = Wanted::read(&body, &found.signature.output)?;
+        let wanted = RequestedOutputs::read(&body, &found.signature.output)?;
         // What MLServer's clients say of codecs and HTTP headers is not for the model.
         for said_to_servers in ["binary_data_output", "content_type", "headers"] {
             given.remove(said_to_servers);
@@ -142,14 +142,14 @@ impl ParsedRequest {
     }
 }
 
-impl ParsedRequest {
+impl InferRequest {
     /// The request to the model.
     ///
     /// # Errors
     /// `InvalidInput` for a parameter that is not what the protocol says.
     pub(super) fn request(
         self,
-        found: &Found,
+        found: &ResolvedModel,
         context: &RequestContext,
     ) -> Result<PredictRequest, PredictError> {
         let mut request = PredictRequest::new(found.model.clone(), Input::Batch(self.rows));
@@ -165,7 +165,7 @@ impl ParsedRequest {
 
 /// JSON, and behind it the bytes of binary outputs.
 fn respond(
-    found: &Found,
+    found: &ResolvedModel,
     version: &str,
     id: Option<String>,
     outputs: Outputs,

@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 use volley_http_edge::axum::response::Response;
 use volley_types::{ChunkStream, GenerationRow, PredictError, PredictRequest, Task};
 
-use super::infer::{ParsedRequest, filled};
-use super::outputs::{self, Wanted};
-use super::texts::{self, End, Texts};
-use super::{Found, Named, binary};
-use crate::state::Caller;
+use super::infer::{InferRequest, filled};
+use super::outputs::{self, RequestedOutputs};
+use super::texts::{self, GenerationEnd, Texts};
+use super::{ModelPath, ResolvedModel, binary};
+use crate::state::OipCaller;
 use volley_dialect_kit::answer::failure;
 use volley_dialect_kit::sse::{self, Events};
 use volley_http_edge::body::{Fields, Tensors};
@@ -22,8 +22,8 @@ use volley_http_edge::extract::Path;
 
 /// A stream of tensors.
 pub(crate) async fn infer_stream(
-    caller: Caller,
-    Path(named): Path<Named>,
+    caller: OipCaller,
+    Path(named): Path<ModelPath>,
     context: RequestContext,
     body: Tensors,
 ) -> Result<Response, ApiError> {
@@ -32,19 +32,19 @@ pub(crate) async fn infer_stream(
 
 /// The same for a body that was read.
 pub(super) async fn stream(
-    caller: &Caller,
-    named: &Named,
+    caller: &OipCaller,
+    named: &ModelPath,
     context: &RequestContext,
     body: Tensors,
 ) -> Result<Response, PredictError> {
     let begun = async {
-        let found = Found::find(caller, named).await?;
+        let found = ResolvedModel::find(caller, named).await?;
         let body = filled(body, caller)?;
         let Tensors::Told(body, raw) = body else {
             let message = "a raw request has no answer in events; tell the inputs in JSON";
             return Err(PredictError::invalid(message));
         };
-        let mut asked = Begun::read(&body, raw, &found, context)?;
+        let mut asked = InferStreamRequest::read(&body, raw, &found, context)?;
         let mut chunks = found.predict(caller, asked.request).await?;
         let version = found.answering(caller, &chunks);
         asked.events.head["model_version"] = version.into();
@@ -74,16 +74,16 @@ pub(super) async fn first(
 }
 
 /// A request as the model takes it, and how it is answered.
-struct Begun {
+struct InferStreamRequest {
     request: PredictRequest,
     events: InferEvents,
 }
 
-impl Begun {
+impl InferStreamRequest {
     fn read(
         body: &Map<String, Value>,
         raw: Bytes,
-        found: &Found,
+        found: &ResolvedModel,
         context: &RequestContext,
     ) -> Result<Self, PredictError> {
         let (request, form) = if found.signature.task == Task::Generate {
@@ -93,7 +93,10 @@ impl Begun {
                 let message = "a stream takes one prompt in a request; send several requests";
                 return Err(PredictError::invalid(message));
             }
-            (request, Form::Texts(texts.shape, End::default()))
+            (
+                request,
+                StreamFormat::Texts(texts.shape, GenerationEnd::default()),
+            )
         } else {
             tensors(body, raw, found, context)?
         };
@@ -115,13 +118,13 @@ impl Begun {
 fn tensors(
     body: &Map<String, Value>,
     raw: Bytes,
-    found: &Found,
+    found: &ResolvedModel,
     context: &RequestContext,
-) -> Result<(PredictRequest, Form), PredictError> {
+) -> Result<(PredictRequest, StreamFormat), PredictError> {
     let schema = found.signature.output.clone();
-    let wanted = Wanted::read(body, &schema)?.in_json()?;
-    let asked = ParsedRequest::read(Tensors::Told(body.clone(), raw), found)?;
-    let form = Form::Tensors {
+    let wanted = RequestedOutputs::read(body, &schema)?.in_json()?;
+    let asked = InferRequest::read(Tensors::Told(body.clone(), raw), found)?;
+    let form = StreamFormat::Tensors {
         schema,
         wanted,
         batched: asked.batched,
@@ -130,19 +133,19 @@ fn tensors(
 }
 
 /// What an answer is made of.
-enum Form {
+enum StreamFormat {
     Tensors {
         schema: SchemaRef,
-        wanted: Wanted,
+        wanted: RequestedOutputs,
         batched: bool,
     },
-    Texts(Vec<usize>, End),
+    Texts(Vec<usize>, GenerationEnd),
 }
 
 /// Writes the events of one stream: each is an answer as `infer` has it, of the rows that came.
 struct InferEvents {
     head: Value,
-    form: Form,
+    form: StreamFormat,
     finished: bool,
 }
 
@@ -164,7 +167,7 @@ fn put(told: &Value, out: &mut BytesMut) {
 impl Events for InferEvents {
     fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError> {
         let (shape, mut end) = match &self.form {
-            Form::Tensors {
+            StreamFormat::Tensors {
                 schema,
                 wanted,
                 batched,
@@ -174,7 +177,7 @@ impl Events for InferEvents {
                 self.put(outputs.told, None, out);
                 return Ok(());
             }
-            Form::Texts(shape, end) => (shape.clone(), *end),
+            StreamFormat::Texts(shape, end) => (shape.clone(), *end),
         };
         for row in GenerationRow::rows(batch)? {
             failure(&row)?;
@@ -189,7 +192,7 @@ impl Events for InferEvents {
                 break;
             }
         }
-        self.form = Form::Texts(shape, end);
+        self.form = StreamFormat::Texts(shape, end);
         Ok(())
     }
 
@@ -198,7 +201,7 @@ impl Events for InferEvents {
     }
 
     fn may_just_end(&self) -> bool {
-        matches!(self.form, Form::Tensors { .. })
+        matches!(self.form, StreamFormat::Tensors { .. })
     }
 
     fn error(&mut self, error: &PredictError, out: &mut BytesMut) {

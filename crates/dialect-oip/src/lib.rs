@@ -38,7 +38,7 @@ mod texts;
 
 use serde::Deserialize;
 use volley_types::registry::RegistryState;
-use volley_types::signature::{SERVED_VERSION, Served};
+use volley_types::signature::{ModelMetadata, SERVED_VERSION};
 use volley_types::{
     ChunkStream, ErrorCode, Input, ModelName, ModelRef, ModelVersion, ParamValue, PredictError,
     PredictRequest, Signature, Task,
@@ -48,7 +48,7 @@ use volley_http_edge::edge::Caller;
 
 /// The model in a route's path.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Named {
+pub(crate) struct ModelPath {
     model: String,
     #[serde(default)]
     version: Option<String>,
@@ -60,9 +60,9 @@ pub(crate) struct Named {
 /// `NotFound` where there is none.
 pub(crate) async fn there(
     caller: &Caller,
-    named: &Named,
+    named: &ModelPath,
 ) -> Result<Vec<(&'static str, String)>, PredictError> {
-    match Found::find(caller, named).await {
+    match ResolvedModel::find(caller, named).await {
         Err(error) if error.code == ErrorCode::NotFound => Err(error),
         _ => {
             let model = std::iter::once(("model", named.model.clone()));
@@ -73,26 +73,26 @@ pub(crate) async fn there(
 }
 
 /// A model that answers now: its version and what it does.
-struct Found {
+struct ResolvedModel {
     model: ModelRef,
     version: String,
     /// The version of those that one replica serves, where it serves several or names its own.
     inner: Option<String>,
     signature: Signature,
-    served: Served,
+    served: ModelMetadata,
 }
 
-impl Found {
+impl ResolvedModel {
     /// The model that a path or a message names.
     ///
     /// # Errors
     /// `NotFound` for what does not exist or is not loaded; `Unavailable` where it is being
     /// loaded, or its workers are away.
-    async fn find(caller: &Caller, named: &Named) -> Result<Self, PredictError> {
+    async fn find(caller: &Caller, named: &ModelPath) -> Result<Self, PredictError> {
         Self::look(caller, named).await.map_err(absent)
     }
 
-    async fn look(caller: &Caller, named: &Named) -> Result<Self, PredictError> {
+    async fn look(caller: &Caller, named: &ModelPath) -> Result<Self, PredictError> {
         // No model has a name that is no name.
         let name = ModelName::new(named.model.clone());
         let name = name.map_err(|_| unknown(&named.model))?;
@@ -130,7 +130,7 @@ impl Found {
         asked: Option<&str>,
     ) -> Result<Self, PredictError> {
         let signature = caller.cluster.inference.signature(&model).await?;
-        let served = Served::of(&signature);
+        let served = ModelMetadata::of(&signature);
         let inner = match asked {
             None => served.versions.last().cloned(),
             Some(asked) => {

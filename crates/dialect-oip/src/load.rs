@@ -25,13 +25,13 @@ const MAX_PATH: usize = 1_024;
 const MAX_PART: usize = 255;
 
 /// A parameter of a load.
-pub(super) enum Given {
+pub(super) enum LoadParameter {
     Text(String),
     Bytes(Bytes),
     Other,
 }
 
-impl Given {
+impl LoadParameter {
     /// A parameter in JSON, where the bytes of files are in base64.
     ///
     /// # Errors
@@ -68,12 +68,12 @@ impl Load {
     /// # Errors
     /// `InvalidInput` naming the parameter that is not known or malformed; `TooLarge`.
     pub(super) fn read(
-        given: impl IntoIterator<Item = (String, Given)>,
+        given: impl IntoIterator<Item = (String, LoadParameter)>,
     ) -> Result<Self, PredictError> {
         let mut load = Self::default();
         for (name, value) in given {
             match (name.strip_prefix(FILE), value) {
-                (Some(path), Given::Bytes(bytes)) => {
+                (Some(path), LoadParameter::Bytes(bytes)) => {
                     if !is_inside(path) {
                         let what = "has a path that is absolute, climbs, or is malformed; write \
                                     it from the model's directory, as 'file:1/model.onnx'";
@@ -82,7 +82,9 @@ impl Load {
                     load.files.push((path.to_owned(), bytes));
                 }
                 (Some(_), _) => return Err(wrong(&name, "must be the bytes of a file")),
-                (None, Given::Text(text)) if name == "config" => load.config = Some(read(&text)?),
+                (None, LoadParameter::Text(text)) if name == "config" => {
+                    load.config = Some(read(&text)?)
+                }
                 (None, _) if name == "config" => return Err(wrong(&name, "must be a text")),
                 (None, _) => {
                     let what = "is not known; there are 'config' and 'file:<path>'";
@@ -252,17 +254,17 @@ pub(super) fn version(
 mod tests {
     use super::*;
 
-    fn load(given: Vec<(&str, Given)>) -> Result<Load, PredictError> {
+    fn load(given: Vec<(&str, LoadParameter)>) -> Result<Load, PredictError> {
         let given = given.into_iter();
         Load::read(given.map(|(name, value)| (name.to_owned(), value)))
     }
 
-    fn text(text: &str) -> Given {
-        Given::Text(text.to_owned())
+    fn text(text: &str) -> LoadParameter {
+        LoadParameter::Text(text.to_owned())
     }
 
-    fn bytes() -> Given {
-        Given::Bytes(Bytes::from_static(b"x"))
+    fn bytes() -> LoadParameter {
+        LoadParameter::Bytes(Bytes::from_static(b"x"))
     }
 
     #[test]
@@ -277,7 +279,10 @@ mod tests {
         assert_eq!(read.files[0].0, "1/model.onnx");
         for (given, told) in [
             (vec![("config", text("[]"))], "JSON object"),
-            (vec![("config", Given::Other)], "'config' must be a text"),
+            (
+                vec![("config", LoadParameter::Other)],
+                "'config' must be a text",
+            ),
             (vec![("other", text(""))], "'other'"),
             (vec![("file:1/model.onnx", bytes())], "'config' is missing"),
             (vec![("file:1/model.onnx", text(""))], "file:1/model.onnx"),
@@ -317,7 +322,7 @@ mod tests {
             assert!(error.message.contains("file:"), "{error}");
         }
         assert!(load(vec![]).unwrap().config.is_none());
-        assert!(Given::json("file:a", &Value::from("?")).is_err());
+        assert!(LoadParameter::json("file:a", &Value::from("?")).is_err());
     }
 
     #[test]

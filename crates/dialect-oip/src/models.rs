@@ -7,7 +7,7 @@ use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::ErrorCode;
 
 use super::describe::{self, TensorForm};
-use super::{Found, Named};
+use super::{ModelPath, ResolvedModel};
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
@@ -53,9 +53,9 @@ fn readiness(ready: bool) -> Response {
 /// Whether a model answers.
 pub(crate) async fn model_ready(
     caller: Caller,
-    Path(named): Path<Named>,
+    Path(named): Path<ModelPath>,
 ) -> Result<Response, ApiError> {
-    match Found::find(&caller, &named).await {
+    match ResolvedModel::find(&caller, &named).await {
         Ok(found) => {
             Ok(Json(json!({ "name": found.model.name.as_str(), "ready": true })).into_response())
         }
@@ -67,9 +67,9 @@ pub(crate) async fn model_ready(
 /// What a model takes and gives.
 pub(crate) async fn metadata(
     caller: Caller,
-    Path(named): Path<Named>,
+    Path(named): Path<ModelPath>,
 ) -> Result<Json<Value>, ApiError> {
-    let found = Found::find(&caller, &named).await?;
+    let found = ResolvedModel::find(&caller, &named).await?;
     let inputs = describe::inputs(&found.signature);
     let outputs = describe::outputs(&found.signature);
     let tensors = |forms: Vec<TensorForm>| -> Vec<Value> {

@@ -22,15 +22,15 @@ const MAX_CLASSES: usize = 65_536;
 
 /// Which outputs a request asks for, and in what form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct RequestedOutputs {
     /// The outputs by name; all of them when empty.
-    named: Vec<Named>,
+    named: Vec<OutputRequest>,
     /// Whether those that do not say so themselves are binary.
     binary: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Named {
+struct OutputRequest {
     name: String,
     binary: Option<bool>,
     /// How many of the best values of each row are told, in place of all.
@@ -52,7 +52,7 @@ struct FormOf<'w> {
 
 /// An output that is asked for over gRPC.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Requested {
+pub(super) struct GrpcOutput {
     pub(super) name: String,
     /// How many of the best values of each row, in place of all.
     pub(super) classes: Option<usize>,
@@ -60,7 +60,7 @@ pub(super) struct Requested {
     pub(super) shared: Option<Slice>,
 }
 
-impl Wanted {
+impl RequestedOutputs {
     /// All outputs as binary data: the answer to a raw request.
     pub(super) fn all_binary() -> Self {
         Self {
@@ -74,12 +74,12 @@ impl Wanted {
     /// # Errors
     /// `InvalidInput` for an output that the model does not have.
     pub(super) fn binary(
-        outputs: Vec<Requested>,
+        outputs: Vec<GrpcOutput>,
         schema: &SchemaRef,
     ) -> Result<Self, PredictError> {
         let named = outputs.into_iter().map(|output| {
             check(&output.name, schema)?;
-            Ok(Named {
+            Ok(OutputRequest {
                 name: output.name,
                 binary: None,
                 classes: output.classes,
@@ -87,7 +87,7 @@ impl Wanted {
                 shared: output.shared,
             })
         });
-        let named: Vec<Named> = named.collect::<Result<_, PredictError>>()?;
+        let named: Vec<OutputRequest> = named.collect::<Result<_, PredictError>>()?;
         once(named.iter().map(|named| named.name.as_str()))?;
         Ok(Self {
             named,
@@ -128,7 +128,7 @@ impl Wanted {
             check(name, schema)?;
             let parameters = output.get("parameters");
             let shared = slice(|name| parameters.and_then(|given| given.get(name)));
-            named.push(Named {
+            named.push(OutputRequest {
                 name: name.to_owned(),
                 binary: flag(parameters, "binary_data")?,
                 classes: count(parameters.and_then(|given| given.get("classification")))?,
@@ -239,7 +239,7 @@ pub(super) struct Outputs {
 pub(super) fn outputs(
     batches: &[RecordBatch],
     schema: &SchemaRef,
-    wanted: &Wanted,
+    wanted: &RequestedOutputs,
     batched: bool,
 ) -> Result<Outputs, PredictError> {
     let mut outputs = Outputs::default();
@@ -298,7 +298,7 @@ pub(super) fn outputs(
 pub(super) fn binary(
     batches: &[RecordBatch],
     schema: &SchemaRef,
-    wanted: &Wanted,
+    wanted: &RequestedOutputs,
     batched: bool,
 ) -> Result<Vec<(RawTensor, Option<Slice>)>, PredictError> {
     let mut outputs = Vec::new();
@@ -345,7 +345,7 @@ impl<'f> Tensor<'f> {
         let mut row_shape: Option<Vec<usize>> = None;
         let mut parts = Vec::with_capacity(columns.len());
         for column in columns {
-            let columns::Flat {
+            let columns::FlatColumn {
                 values,
                 row_shape: found,
             } = flat(field, column)?;

@@ -12,10 +12,10 @@ use volley_types::registry::{
 use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError};
 
 use super::ensemble;
-use super::load::{self, Given, Load, Version};
+use super::load::{self, Load, LoadParameter, Version};
 use super::tensors::printable;
 use crate::model_files::ModelFile;
-use crate::state::Caller;
+use crate::state::OipCaller;
 use volley_http_edge::body::{Fields, JsonObject, UntypedJsonObject};
 use volley_http_edge::context::RequestContext;
 use volley_http_edge::error::ApiError;
@@ -26,14 +26,14 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Deploys a model's newest version, or one with what comes along, and answers when it is there.
 pub(crate) async fn load(
-    caller: Caller,
+    caller: OipCaller,
     Path(model): Path<String>,
     context: RequestContext,
     UntypedJsonObject(body): UntypedJsonObject,
 ) -> Result<StatusCode, ApiError> {
     body.only("a load", &["parameters"])?;
     let given = body.object("parameters")?.into_iter().flatten();
-    let given = given.map(|(name, value)| Ok((name.clone(), Given::json(name, value)?)));
+    let given = given.map(|(name, value)| Ok((name.clone(), LoadParameter::json(name, value)?)));
     let given: Vec<_> = given.collect::<Result<_, PredictError>>()?;
     drop(body);
     let load = Load::read(given)?;
@@ -46,7 +46,11 @@ pub(crate) async fn load(
 ///
 /// # Errors
 /// `InvalidInput` for a malformed name, or when the model cannot be loaded; the registry's own.
-pub(super) async fn deploy(caller: &Caller, model: String, load: Load) -> Result<(), PredictError> {
+pub(super) async fn deploy(
+    caller: &OipCaller,
+    model: String,
+    load: Load,
+) -> Result<(), PredictError> {
     let model = ModelName::new(model)?;
     if load.is_ensemble()
         && let Some(config) = &load.config
@@ -73,7 +77,7 @@ pub(super) async fn deploy(caller: &Caller, model: String, load: Load) -> Result
 
 /// The version of a model with this configuration and these files, registered where it is new.
 async fn register(
-    caller: &Caller,
+    caller: &OipCaller,
     model: &ModelName,
     config: &Map<String, Value>,
     files: Vec<ModelFile>,
@@ -110,7 +114,7 @@ fn no_store() -> PredictError {
 }
 
 async fn deploy_version(
-    caller: &Caller,
+    caller: &OipCaller,
     model: &ModelName,
     version: Option<ModelVersion>,
 ) -> Result<(), PredictError> {
@@ -120,7 +124,7 @@ async fn deploy_version(
 }
 
 /// Waits until a model answers, and no version before its deployed one does.
-async fn deployed(caller: &Caller, model: &ModelName) -> Result<(), PredictError> {
+async fn deployed(caller: &OipCaller, model: &ModelName) -> Result<(), PredictError> {
     loop {
         let status = caller
             .cluster
@@ -171,7 +175,7 @@ fn behind(registry: &RegistryState, spec: &PipelineSpec) -> (Vec<ModelName>, Vec
 }
 
 /// Writes an ensemble as one that answers, with those in it, and has its models deployed.
-async fn load_ensemble(caller: &Caller, spec: PipelineSpec) -> Result<(), PredictError> {
+async fn load_ensemble(caller: &OipCaller, spec: PipelineSpec) -> Result<(), PredictError> {
     let (models, inner) = behind(&caller.cluster.registry.state(), &spec);
     for model in &models {
         let registry = caller.cluster.registry.state();
@@ -197,7 +201,7 @@ async fn load_ensemble(caller: &Caller, spec: PipelineSpec) -> Result<(), Predic
     Ok(())
 }
 
-async fn put(caller: &Caller, mut spec: PipelineSpec, loaded: bool) -> Result<(), PredictError> {
+async fn put(caller: &OipCaller, mut spec: PipelineSpec, loaded: bool) -> Result<(), PredictError> {
     if let Some(ensemble) = &mut spec.ensemble {
         *ensemble = Ensemble {
             loaded,
@@ -233,7 +237,7 @@ pub(super) fn failure(status: &ModelStatus) -> Option<&str> {
 
 /// Undeploys a model.
 pub(crate) async fn unload(
-    caller: Caller,
+    caller: OipCaller,
     Path(model): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<StatusCode, ApiError> {
@@ -271,7 +275,7 @@ pub(super) fn dependents(
 /// # Errors
 /// `InvalidInput` for a malformed name; the registry's own.
 pub(super) async fn undeploy(
-    caller: &Caller,
+    caller: &OipCaller,
     model: String,
     dependents: bool,
 ) -> Result<(), PredictError> {

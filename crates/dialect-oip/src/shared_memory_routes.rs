@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
 use volley_types::{ErrorCode, PredictError};
 
-use crate::state::Caller;
+use crate::state::OipCaller;
 use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
@@ -21,7 +21,7 @@ pub(crate) struct NamedRegion {
 
 /// The regions that are registered at this node.
 pub(crate) async fn status(
-    caller: Caller,
+    caller: OipCaller,
     Path(named): Path<NamedRegion>,
 ) -> Result<Json<Value>, ApiError> {
     let regions = caller
@@ -38,7 +38,7 @@ pub(crate) async fn status(
 
 /// Registers a region.
 pub(crate) async fn register(
-    caller: Caller,
+    caller: OipCaller,
     Path(named): Path<NamedRegion>,
     JsonObject(body): JsonObject,
 ) -> Result<StatusCode, ApiError> {
@@ -58,7 +58,7 @@ pub(crate) async fn register(
 
 /// Forgets a region, or all.
 pub(crate) async fn unregister(
-    caller: Caller,
+    caller: OipCaller,
     Path(named): Path<NamedRegion>,
     JsonObject(_): JsonObject,
 ) -> StatusCode {

@@ -8,7 +8,7 @@ use volley_http_edge::edge::{DialectCaller, Edge};
 use volley_shared_memory::SharedMemory;
 
 /// A caller of the protocol.
-pub(crate) type Caller = DialectCaller<Oip>;
+pub(crate) type OipCaller = DialectCaller<Oip>;
 
 /// What the routes and the gRPC listeners of a node share.
 #[derive(Clone)]

@@ -31,9 +31,9 @@ impl Statistics {
         counted
     }
 
-    /// A request begins. It counts as failed unless [`Run::is_done`] is called.
-    pub(super) fn start(&self, model: &ModelName, version: &str) -> Run<'_> {
-        Run {
+    /// A request begins. It counts as failed unless [`RequestTimer::is_done`] is called.
+    pub(super) fn start(&self, model: &ModelName, version: &str) -> RequestTimer<'_> {
+        RequestTimer {
             statistics: self,
             key: (model.clone(), version.to_owned()),
             rows: 0,
@@ -58,7 +58,7 @@ impl Statistics {
 }
 
 /// A request on its way.
-pub(super) struct Run<'s> {
+pub(super) struct RequestTimer<'s> {
     statistics: &'s Statistics,
     key: (ModelName, String),
     rows: usize,
@@ -68,7 +68,7 @@ pub(super) struct Run<'s> {
     done: Option<Instant>,
 }
 
-impl Run<'_> {
+impl RequestTimer<'_> {
     /// Its tensors, of so many rows, are columns.
     pub(super) fn is_read(&mut self, rows: usize) {
         self.rows = rows;
@@ -86,7 +86,7 @@ impl Run<'_> {
     }
 }
 
-impl Drop for Run<'_> {
+impl Drop for RequestTimer<'_> {
     fn drop(&mut self) {
         let whole = self.started.elapsed();
         let rows = self.rows as u64;

@@ -3,24 +3,24 @@
 use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
 
-use super::{Found, Named};
-use crate::state::Caller;
+use super::{ModelPath, ResolvedModel};
+use crate::state::OipCaller;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
 
 /// One model's figures.
 pub(crate) async fn model(
-    caller: Caller,
-    Path(named): Path<Named>,
+    caller: OipCaller,
+    Path(named): Path<ModelPath>,
 ) -> Result<Json<Value>, ApiError> {
-    let found = Found::find(&caller, &named).await?;
+    let found = ResolvedModel::find(&caller, &named).await?;
     let key = (found.model.name, found.version);
     let told = caller.state.statistics().of(&key).json(&key);
     Ok(Json(json!({ "model_stats": [told] })))
 }
 
 /// The figures of all models that were asked, of those that the caller may see.
-pub(crate) async fn all(caller: Caller) -> Json<Value> {
+pub(crate) async fn all(caller: OipCaller) -> Json<Value> {
     let counted = caller
         .state
         .statistics()

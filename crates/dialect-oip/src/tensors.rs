@@ -14,13 +14,13 @@ use volley_types::{PredictError, octets};
 
 use super::coded::bytes_of_texts;
 use super::raw;
-use volley_dialect_kit::tensors::columns::{self, Form, form};
+use volley_dialect_kit::tensors::columns::{self, TensorLayout, form};
 use volley_dialect_kit::tensors::{fixed_shape, flat_values};
 use volley_shared_memory::REGION;
 
 /// The rows of a request, and whether they had a dimension of their own.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(super) struct TensorRows {
     pub(super) batch: RecordBatch,
     pub(super) batched: bool,
 }
@@ -33,7 +33,7 @@ pub(super) fn rows(
     inputs: &[Value],
     mut raw: Bytes,
     schema: &SchemaRef,
-) -> Result<Rows, PredictError> {
+) -> Result<TensorRows, PredictError> {
     let mut columns = Columns::new(schema);
     for input in inputs {
         let name = input.get("name").and_then(Value::as_str);
@@ -76,7 +76,7 @@ pub(super) struct RawTensor {
 pub(super) fn binary_rows(
     inputs: Vec<RawTensor>,
     schema: &SchemaRef,
-) -> Result<Rows, PredictError> {
+) -> Result<TensorRows, PredictError> {
     let mut columns = Columns::new(schema);
     for input in inputs {
         let (datatype, shape) = (Some(input.datatype.as_str()), input.shape);
@@ -126,8 +126,8 @@ impl<'s> Columns<'s> {
         Ok(())
     }
 
-    fn rows(self) -> Result<Rows, PredictError> {
-        Ok(Rows {
+    fn rows(self) -> Result<TensorRows, PredictError> {
+        Ok(TensorRows {
             batch: together(self.given, self.schema)?,
             batched: self.batched.unwrap_or(false),
         })
@@ -139,7 +139,7 @@ impl<'s> Columns<'s> {
 ///
 /// # Errors
 /// `InvalidInput` when the model takes more than one tensor, or the bytes make none.
-pub(super) fn raw_rows(bytes: Bytes, schema: &SchemaRef) -> Result<Rows, PredictError> {
+pub(super) fn raw_rows(bytes: Bytes, schema: &SchemaRef) -> Result<TensorRows, PredictError> {
     let mut needed = schema.fields().iter().enumerate();
     let mut needed = needed.by_ref().filter(|(_, field)| !field.is_nullable());
     let (Some((index, field)), None) = (needed.next(), needed.next()) else {
@@ -177,7 +177,7 @@ pub(super) fn raw_rows(bytes: Bytes, schema: &SchemaRef) -> Result<Rows, Predict
     let mut given: Vec<Option<(ArrayRef, usize)>> = vec![None; schema.fields().len()];
     given[index] = Some((columns::column(field, values, rows, &row_shape)?, rows));
     let batch = together(given, schema)?;
-    Ok(Rows {
+    Ok(TensorRows {
         batch,
         batched: true,
     })
@@ -394,7 +394,7 @@ fn known_shape(field: &Field) -> Vec<Option<usize>> {
         (_, DataType::FixedSizeList(_, size)) => {
             fixed_shape(field, *size).into_iter().map(Some).collect()
         }
-        (Some((_, Form::Variable(rank))), _) => {
+        (Some((_, TensorLayout::Variable(rank))), _) => {
             let metadata = field.metadata().get("ARROW:extension:metadata");
             let told = metadata.and_then(|text| serde_json::from_str::<Value>(text).ok());
             let dims = told

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use volley_types::ErrorCode;
 use volley_types::signature::BFLOAT16;
 
-use super::outputs::{Wanted, outputs};
-use super::tensors::{self, Rows};
+use super::outputs::{RequestedOutputs, outputs};
+use super::tensors::{self, TensorRows};
 
 fn extended(field: Field, name: &str, metadata: &Value) -> Field {
     field.with_metadata(HashMap::from([
@@ -92,24 +92,31 @@ fn binary_tensors_of_every_form_come_back_as_they_went() {
         told("b", "BOOL", &[2], 2),
         told("none", "FP64", &[2, 0, 3], 0),
     ];
-    let Rows { batch, batched } = tensors::rows(&inputs, bytes.clone().into(), &schema).unwrap();
+    let TensorRows { batch, batched } =
+        tensors::rows(&inputs, bytes.clone().into(), &schema).unwrap();
     assert!(batched);
     assert_eq!(batch.num_rows(), 2);
     let answer = outputs(
         std::slice::from_ref(&batch),
         &schema,
-        &Wanted::all_binary(),
+        &RequestedOutputs::all_binary(),
         true,
     )
     .unwrap();
     assert_eq!(answer.bytes.as_deref(), Some(bytes.as_slice()));
     assert_eq!(answer.told, inputs);
 
-    let json = outputs(&[batch], &schema, &Wanted::default(), true).unwrap();
+    let json = outputs(&[batch], &schema, &RequestedOutputs::default(), true).unwrap();
     assert!(json.bytes.is_none());
     assert_eq!(json.told[1]["data"], json!([1.0, 2.0, 0.0, 0.0]));
     let again = tensors::rows(&json.told, Bytes::new(), &schema).unwrap();
-    let answer = outputs(&[again.batch], &schema, &Wanted::all_binary(), true).unwrap();
+    let answer = outputs(
+        &[again.batch],
+        &schema,
+        &RequestedOutputs::all_binary(),
+        true,
+    )
+    .unwrap();
     assert_eq!(
         answer.bytes.as_deref(),
         Some(bytes.as_slice()),
@@ -124,7 +131,7 @@ fn a_model_without_rows_or_inputs_is_called_as_it_is() {
     let raw = Bytes::from_static(&[0, 0, 0xc0, 0x3f]);
     let rows = tensors::rows(std::slice::from_ref(&scalar), raw, &one).unwrap();
     assert!(!rows.batched);
-    let answer = outputs(&[rows.batch], &one, &Wanted::all_binary(), false).unwrap();
+    let answer = outputs(&[rows.batch], &one, &RequestedOutputs::all_binary(), false).unwrap();
     assert_eq!(answer.told, [scalar]);
     let none = tensors::rows(&[], Bytes::new(), &schema(vec![])).unwrap();
     assert_eq!((none.batch.num_rows(), none.batched), (1, false));
@@ -135,7 +142,13 @@ fn a_raw_request_is_shaped_as_the_model_declares() {
     let shape_of = |field: Field, bytes: &'static [u8]| {
         let schema = schema(vec![field]);
         tensors::raw_rows(Bytes::from_static(bytes), &schema).map(|rows| {
-            let told = outputs(&[rows.batch], &schema, &Wanted::all_binary(), true).unwrap();
+            let told = outputs(
+                &[rows.batch],
+                &schema,
+                &RequestedOutputs::all_binary(),
+                true,
+            )
+            .unwrap();
             told.told[0]["shape"].clone()
         })
     };
@@ -221,7 +234,7 @@ proptest! {
         let inputs = [told(name, datatype, &shape, size)];
         if let Ok(rows) = tensors::rows(&inputs, bytes.clone().into(), &schema) {
             let answer =
-                outputs(&[rows.batch], &schema, &Wanted::all_binary(), rows.batched).unwrap();
+                outputs(&[rows.batch], &schema, &RequestedOutputs::all_binary(), rows.batched).unwrap();
             prop_assert_eq!(answer.bytes, Some(bytes.clone()));
             // Without a row, open dimensions are nothing.
             let told = &answer.told[0]["shape"];

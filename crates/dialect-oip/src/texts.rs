@@ -8,7 +8,7 @@ use volley_types::{FinishReason, GenerationRow, Input, PredictError, PredictRequ
 use super::describe::{TEXT_INPUT, TEXT_OUTPUT};
 use super::outputs::{no_output, once};
 use super::tensors::printable;
-use super::{Found, reserved};
+use super::{ResolvedModel, reserved};
 use volley_dialect_kit::answer::Choice;
 use volley_dialect_kit::chat;
 use volley_dialect_kit::parameters;
@@ -46,7 +46,7 @@ impl Texts {
     /// `InvalidInput` naming what is wrong.
     pub(super) fn request(
         body: &Map<String, Value>,
-        found: &Found,
+        found: &ResolvedModel,
         context: &RequestContext,
     ) -> Result<(Self, PredictRequest), PredictError> {
         body.only("a request", &FIELDS)?;
@@ -206,12 +206,12 @@ pub(super) fn output(shape: &[usize], texts: &[&str]) -> Value {
 
 /// How a generation ended, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct End {
+pub(super) struct GenerationEnd {
     reason: Option<FinishReason>,
     usage: Option<Usage>,
 }
 
-impl End {
+impl GenerationEnd {
     /// Takes in what a row tells.
     pub(super) fn read(&mut self, row: &GenerationRow<'_>) {
         self.reason = row.finish_reason().or(self.reason);

@@ -62,7 +62,7 @@ pub(crate) async fn embed(
     let work = vectors(&caller, &name, model, &texts, parameters, &context);
     let (vectors, tokens) = context.in_time(work).await?;
     let mut told = json!({ "model": name, "embeddings": vectors });
-    times.tell(
+    times.write_into(
         Some(volley_types::Usage::default()),
         &volley_types::Details::default(),
         &mut told,

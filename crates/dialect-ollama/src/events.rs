@@ -11,12 +11,12 @@ use volley_dialect_kit::sse::Events;
 
 /// Which of the two interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum EventsInterface {
     Chat,
     Generate,
 }
 
-impl Kind {
+impl EventsInterface {
     /// One object of an answer, whole or in part.
     pub(super) fn object(self, model: &str, text: &str, thinking: &str, done: bool) -> Value {
         let mut object = json!({ "model": model, "created_at": now(), "done": done });
@@ -40,7 +40,7 @@ impl Kind {
 /// Writes the lines of one stream.
 #[derive(Debug)]
 pub(super) struct Lines {
-    kind: Kind,
+    kind: EventsInterface,
     model: String,
     times: Times,
     /// Calls are given whole, so they are gathered until the end.
@@ -51,7 +51,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn new(kind: Kind, model: &str, times: Times) -> Self {
+    pub(super) fn new(kind: EventsInterface, model: &str, times: Times) -> Self {
         Self {
             kind,
             model: model.to_owned(),
@@ -86,14 +86,14 @@ impl Lines {
     }
 
     fn end(&mut self, details: &Details, out: &mut BytesMut) {
-        if !self.calls.is_empty() && self.kind == Kind::Chat {
+        if !self.calls.is_empty() && self.kind == EventsInterface::Chat {
             let mut line = self.kind.object(&self.model, "", "", false);
             line["message"]["tool_calls"] = calls(&self.calls);
             write(&line, out);
         }
         let mut line = self.kind.object(&self.model, "", "", true);
         line["done_reason"] = done_reason(self.reason).into();
-        self.times.tell(self.usage, details, &mut line);
+        self.times.write_into(self.usage, details, &mut line);
         write(&line, out);
         self.finished = true;
     }

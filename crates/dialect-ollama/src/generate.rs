@@ -5,8 +5,8 @@ use volley_http_edge::axum::Json;
 use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{Dialect, GenerationRow, Input, PredictError, PredictRequest, Task};
 
-use super::events::{Kind, Lines};
-use super::request::{self, Read};
+use super::events::{EventsInterface, Lines};
+use super::request::{self, ParsedRequest};
 use super::{FORMAT, Times, calls, done_reason, named};
 use volley_dialect_kit::answer;
 use volley_dialect_kit::sse;
@@ -22,7 +22,7 @@ pub(crate) async fn chat(
     context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Response, ApiError> {
-    answer(&caller, &context, &body, Kind::Chat).await
+    answer(&caller, &context, &body, EventsInterface::Chat).await
 }
 
 /// A generation, streamed unless it is asked for whole.
@@ -31,14 +31,14 @@ pub(crate) async fn generate(
     context: RequestContext,
     JsonObject(body): JsonObject,
 ) -> Result<Response, ApiError> {
-    answer(&caller, &context, &body, Kind::Generate).await
+    answer(&caller, &context, &body, EventsInterface::Generate).await
 }
 
 async fn answer(
     caller: &Caller,
     context: &RequestContext,
     body: &Map<String, Value>,
-    kind: Kind,
+    kind: EventsInterface,
 ) -> Result<Response, ApiError> {
     let mut times = Times::begin();
     let (name, model) = named(body)?;
@@ -46,7 +46,7 @@ async fn answer(
         .in_time(caller.cluster.inference.signature(&model))
         .await?;
     if signature.task != Task::Generate {
-        let verb = if kind == Kind::Chat {
+        let verb = if kind == EventsInterface::Chat {
             "chat"
         } else {
             "generate"
@@ -54,13 +54,13 @@ async fn answer(
         let message = format!("\"{name}\" does not support {verb}");
         return Err(PredictError::invalid(message).into());
     }
-    let Read {
+    let ParsedRequest {
         rows,
         parameters,
         stream,
     } = match kind {
-        Kind::Chat => request::chat(body, &signature)?,
-        Kind::Generate => request::generate(body)?,
+        EventsInterface::Chat => request::chat(body, &signature)?,
+        EventsInterface::Generate => request::generate(body)?,
     };
     let Some(rows) = rows else {
         return Ok(loaded(kind, &name));
@@ -97,14 +97,14 @@ async fn answer(
 }
 
 /// The answer to who asks nothing: the model is there.
-fn loaded(kind: Kind, name: &str) -> Response {
+fn loaded(kind: EventsInterface, name: &str) -> Response {
     let mut object = kind.object(name, "", "", true);
     object["done_reason"] = "load".into();
     Json(object).into_response()
 }
 
 fn whole(
-    kind: Kind,
+    kind: EventsInterface,
     name: &str,
     times: Times,
     batches: &[arrow_array::RecordBatch],
@@ -116,19 +116,19 @@ fn whole(
     }
     let choice = choices.swap_remove(0);
     let mut object = kind.object(name, &choice.text, &choice.thinking, true);
-    if !choice.tool_calls.is_empty() && kind == Kind::Chat {
+    if !choice.tool_calls.is_empty() && kind == EventsInterface::Chat {
         object["message"]["tool_calls"] = calls(&choice.tool_calls);
     }
     if !choice.tokens.is_empty() {
         object["logprobs"] = choice.tokens.clone().into();
     }
     object["done_reason"] = done_reason(choice.finish_reason).into();
-    times.tell(usage, &choice.details, &mut object);
+    times.write_into(usage, &choice.details, &mut object);
     if let Some(Value::Object(given)) = supplement::of(&choice.details, FORMAT) {
         let mut given = given.clone();
         // A server may be asked by the other of the two interfaces.
-        given.retain(|name, _| kind == Kind::Generate || name != "response");
-        given.retain(|name, _| kind == Kind::Chat || name != "message");
+        given.retain(|name, _| kind == EventsInterface::Generate || name != "response");
+        given.retain(|name, _| kind == EventsInterface::Chat || name != "message");
         supplement::supplement(&mut object, &given.into());
     }
     Ok(object)

@@ -60,7 +60,7 @@ impl Times {
 
     /// Adds the durations and counts of a finished answer. A server of this form knows its own
     /// durations.
-    fn tell(&self, usage: Option<Usage>, details: &Details, into: &mut Value) {
+    fn write_into(&self, usage: Option<Usage>, details: &Details, into: &mut Value) {
         let end = Instant::now();
         let first = self.first.unwrap_or(end);
         let nanos = |from: Instant, to: Instant| {

@@ -64,7 +64,7 @@ const READ_OVER: [&str; 20] = [
 
 /// A request of either kind.
 #[derive(Debug)]
-pub(super) struct Read {
+pub(super) struct ParsedRequest {
     /// `None` where nothing is asked: the model is only to be there.
     pub(super) rows: Option<RecordBatch>,
     pub(super) parameters: Parameters,
@@ -73,7 +73,10 @@ pub(super) struct Read {
 
 /// # Errors
 /// `InvalidInput` naming the field.
-pub(super) fn chat(body: &Map<String, Value>, signature: &Signature) -> Result<Read, PredictError> {
+pub(super) fn chat(
+    body: &Map<String, Value>,
+    signature: &Signature,
+) -> Result<ParsedRequest, PredictError> {
     let messages = body.get("messages").and_then(Value::as_array);
     if let Some(messages) = messages.filter(|it| signature.takes_native(FORMAT) && !it.is_empty()) {
         return native(body, messages, signature);
@@ -104,7 +107,7 @@ fn native(
     body: &Map<String, Value>,
     messages: &[Value],
     signature: &Signature,
-) -> Result<Read, PredictError> {
+) -> Result<ParsedRequest, PredictError> {
     let (messages, mut lost) = match conversation(messages) {
         Ok(messages) => (messages, None),
         Err(error) if messages.iter().all(Value::is_object) => (Vec::new(), Some(error.message)),
@@ -143,7 +146,7 @@ fn native(
 
 /// # Errors
 /// `InvalidInput` naming the field.
-pub(super) fn generate(body: &Map<String, Value>) -> Result<Read, PredictError> {
+pub(super) fn generate(body: &Map<String, Value>) -> Result<ParsedRequest, PredictError> {
     body.only("a generation", &[&COMMON[..], &GENERATE[..]].concat())?;
     no_images(body.get("images"))?;
     if body
@@ -181,13 +184,13 @@ fn read(
     body: &Map<String, Value>,
     rows: Option<RecordBatch>,
     given: &Map<String, Value>,
-) -> Result<Read, PredictError> {
+) -> Result<ParsedRequest, PredictError> {
     let template = body.text("template")?.unwrap_or_default();
     if !template.is_empty() {
         let message = "field 'template' is not supported: a model has its own";
         return Err(PredictError::invalid(message));
     }
-    Ok(Read {
+    Ok(ParsedRequest {
         rows,
         parameters: parameters::from_json(given)?,
         stream: flag(body, "stream")?.unwrap_or(true),
@@ -356,7 +359,7 @@ mod tests {
 
     use super::*;
 
-    fn read(body: Value) -> Result<Read, PredictError> {
+    fn read(body: Value) -> Result<ParsedRequest, PredictError> {
         chat(body.as_object().unwrap(), &Signature::generation())
     }
 

@@ -7,7 +7,7 @@ use volley_http_edge::axum::Json;
 use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{PredictError, PredictRequest, Task};
 
-use super::events::{CompletionEvents, Kind};
+use super::events::{CompletionEvents, EventsInterface};
 use super::{FINGERPRINT, explanation, finish_reason, logprobs, take_stream, usage};
 use volley_dialect_kit::answer::{self, Choice};
 use volley_dialect_kit::chat;
@@ -37,12 +37,18 @@ pub(crate) async fn complete(
         let answer = whole(&caller, read, &id);
         return Ok(Json(context.in_time(answer).await?).into_response());
     }
-    let events = CompletionEvents::new(Kind::Chat, &id, now(), &read.name, read.include_usage)
-        .of_functions(read.legacy);
+    let events = CompletionEvents::new(
+        EventsInterface::Chat,
+        &id,
+        now(),
+        &read.name,
+        read.include_usage,
+    )
+    .of_functions(read.legacy);
     generation::stream(&caller, read.request, events, &context).await
 }
 
-struct Read {
+struct ParsedChat {
     name: String,
     request: PredictRequest,
     stream: bool,
@@ -55,7 +61,7 @@ async fn read(
     caller: &Caller,
     body: &mut Map<String, Value>,
     context: &RequestContext,
-) -> Result<Read, PredictError> {
+) -> Result<ParsedChat, PredictError> {
     let (name, model, signature) = model_for(caller, body, Task::Generate).await?;
     refuse(body)?;
     let legacy = legacy::take(body)?;
@@ -67,7 +73,7 @@ async fn read(
     if let Some(native) = native {
         native.put(&mut request.parameters)?;
     }
-    Ok(Read {
+    Ok(ParsedChat {
         name,
         request,
         stream,
@@ -88,7 +94,7 @@ fn refuse(body: &Map<String, Value>) -> Result<(), PredictError> {
     Ok(())
 }
 
-async fn whole(caller: &Caller, read: Read, id: &str) -> Result<Value, PredictError> {
+async fn whole(caller: &Caller, read: ParsedChat, id: &str) -> Result<Value, PredictError> {
     let chunks = caller.cluster.inference.predict(read.request).await?;
     let choices = answer::choices(&answer::collect(chunks).await?)?;
     let (told, details) = (answer::usage(&choices), answer::details(&choices));

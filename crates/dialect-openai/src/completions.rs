@@ -6,7 +6,7 @@ use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::params::ECHO;
 use volley_types::{PredictError, PredictRequest, Task};
 
-use super::events::{CompletionEvents, Kind, text_logprobs};
+use super::events::{CompletionEvents, EventsInterface, text_logprobs};
 use super::{FINGERPRINT, finish_reason, take_stream, unsupported, usage};
 use volley_dialect_kit::answer::{self, Choice};
 use volley_dialect_kit::clock::now;
@@ -30,14 +30,14 @@ pub(crate) async fn complete(
         let answer = whole(&caller, read, &id);
         return Ok(Json(context.in_time(answer).await?).into_response());
     }
-    let kind = Kind::Text {
+    let kind = EventsInterface::Text {
         answers: read.answers,
     };
     let events = CompletionEvents::new(kind, &id, now(), &read.name, read.include_usage);
     generation::stream(&caller, read.request, events, &context).await
 }
 
-struct Read {
+struct ParsedCompletion {
     name: String,
     request: PredictRequest,
     /// Answers to each prompt.
@@ -50,7 +50,7 @@ async fn read(
     caller: &Caller,
     body: &mut Map<String, Value>,
     context: &RequestContext,
-) -> Result<Read, PredictError> {
+) -> Result<ParsedCompletion, PredictError> {
     let (name, model, _) = model_for(caller, body, Task::Generate).await?;
     let prompts = Inputs::take(body, "prompt")?.into_texts(body);
     let (stream, include_usage) = take_stream(body)?;
@@ -62,7 +62,7 @@ async fn read(
     let rows = volley_dialect_kit::chat::prompts(&prompts)?;
     let mut request = request(model, rows, body, context)?;
     request.whole = !stream;
-    Ok(Read {
+    Ok(ParsedCompletion {
         name,
         request,
         answers: u32::try_from(answers).unwrap_or(u32::MAX),
@@ -92,7 +92,7 @@ fn refuse(body: &mut Map<String, Value>, answers: u64) -> Result<(), PredictErro
     Ok(())
 }
 
-async fn whole(caller: &Caller, read: Read, id: &str) -> Result<Value, PredictError> {
+async fn whole(caller: &Caller, read: ParsedCompletion, id: &str) -> Result<Value, PredictError> {
     let chunks = caller.cluster.inference.predict(read.request).await?;
     let choices = answer::choices(&answer::collect(chunks).await?)?;
     let (told, details) = (answer::usage(&choices), answer::details(&choices));

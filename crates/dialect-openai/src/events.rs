@@ -22,7 +22,7 @@ const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// Which of the two interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EventsInterface {
     /// `chat.completion.chunk`.
     Chat,
     /// `text_completion`, with so many answers to each prompt.
@@ -35,7 +35,7 @@ pub(crate) enum Kind {
 /// Writes the events of one stream.
 #[derive(Debug)]
 pub(crate) struct CompletionEvents {
-    kind: Kind,
+    kind: EventsInterface,
     /// Everything in front of the choices, which is the same in every event.
     head: String,
     /// What is behind them.
@@ -58,15 +58,15 @@ impl CompletionEvents {
     }
 
     pub(crate) fn new(
-        kind: Kind,
+        kind: EventsInterface,
         id: &str,
         created: u64,
         model: &str,
         include_usage: bool,
     ) -> Self {
         let object = match kind {
-            Kind::Chat => "chat.completion.chunk",
-            Kind::Text { .. } => "text_completion",
+            EventsInterface::Chat => "chat.completion.chunk",
+            EventsInterface::Text { .. } => "text_completion",
         };
         let model = Value::from(model);
         Self {
@@ -94,18 +94,18 @@ impl CompletionEvents {
             *self.usage.get_or_insert_default() += told;
         }
         let index = match self.kind {
-            Kind::Chat => row.choice(),
-            Kind::Text { answers } => row.item() * answers + row.choice(),
+            EventsInterface::Chat => row.choice(),
+            EventsInterface::Text { answers } => row.item() * answers + row.choice(),
         };
-        if self.kind == Kind::Chat && !self.begun.contains(&index) {
+        if self.kind == EventsInterface::Chat && !self.begun.contains(&index) {
             self.begun.push(index);
             self.choice(index, out, |out| {
                 out.put_slice(b"\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
             });
         }
         match self.kind {
-            Kind::Chat => self.chat(index, row, out),
-            Kind::Text { .. } => self.text(index, row, out),
+            EventsInterface::Chat => self.chat(index, row, out),
+            EventsInterface::Text { .. } => self.text(index, row, out),
         }
     }
 
@@ -372,7 +372,8 @@ mod tests {
             ..GenerationChunk::default()
         };
         let batch = GenerationChunks::single(&chunk);
-        let mut events = CompletionEvents::new(Kind::Chat, "chatcmpl-1", 1, "model", false);
+        let mut events =
+            CompletionEvents::new(EventsInterface::Chat, "chatcmpl-1", 1, "model", false);
         let written = best(|out| {
             for _ in 0..EVENTS {
                 events.batch(&batch, out).unwrap();

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 use volley_types::{PredictError, Task};
 
-use volley_dialect_kit::catalogue::{Listed, ModelsQuery};
+use volley_dialect_kit::catalogue::{CatalogueEntry, ModelsQuery};
 
 /// What can chat, complete or embed, and is ready; with `?all=true` whatever is registered.
 ///
 /// # Errors
 /// `InvalidInput` for parameters of Anthropic's form.
-pub fn list(all: &[Listed], query: &ModelsQuery) -> Result<Value, PredictError> {
+pub fn list(all: &[CatalogueEntry], query: &ModelsQuery) -> Result<Value, PredictError> {
     if query.limit.is_some() || query.before_id.is_some() || query.after_id.is_some() {
         return Err(PredictError::invalid(
             "'limit', 'before_id' and 'after_id' are of Anthropic's form, which a request asks for \
@@ -22,7 +22,7 @@ pub fn list(all: &[Listed], query: &ModelsQuery) -> Result<Value, PredictError> 
 }
 
 /// A model as these clients know it. `max_model_len`, `root` and `parent` are of other servers.
-pub fn model(listed: &Listed, name: &str) -> Value {
+pub fn model(listed: &CatalogueEntry, name: &str) -> Value {
     json!({
         "id": name,
         "object": "model",

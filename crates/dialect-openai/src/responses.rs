@@ -19,7 +19,7 @@ use volley_types::params::COUNT_TOKENS;
 use volley_types::{Dialect, ErrorCode, PredictError, PredictRequest, Task};
 
 use self::events::ResponseEvents;
-use self::output::{Draft, Keeping};
+use self::output::{Draft, StoreTarget};
 use crate::state::ResponsesCaller as Caller;
 use volley_dialect_kit::answer;
 use volley_dialect_kit::clock::now;
@@ -126,7 +126,7 @@ async fn read(
     let responses = caller.state.responses();
     let keeping = match store {
         false => None,
-        true => Some(Keeping {
+        true => Some(StoreTarget {
             responses: responses.clone(),
             id: responses.fresh_id()?,
             owner: caller.owner(),

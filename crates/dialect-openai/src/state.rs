@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use volley_types::{HeldStreams, StreamId};
+use volley_types::{StreamId, StreamSource};
 
 use crate::responses::store::Responses;
 use volley_dialect_kit::peers::PeerStreams;
@@ -37,7 +37,7 @@ impl OpenAi {
     }
 
     /// The node that keeps a response; `None` where that is no member.
-    pub(crate) fn holder(&self, id: &StreamId) -> Option<Arc<dyn HeldStreams>> {
+    pub(crate) fn holder(&self, id: &StreamId) -> Option<Arc<dyn StreamSource>> {
         if id.node == self.responses.node() {
             return Some(Arc::new(self.responses.clone()));
         }

@@ -2,7 +2,7 @@
 //! took it, which holds the answer for a while; any other one asks it. That a task is there, and
 //! how it ended, is noted in the registry, for when that coordinator is gone.
 
-pub(crate) mod held;
+pub(crate) mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -11,14 +11,14 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
 use volley_types::registry::{RegistryCommand, RegistryState, TaskRecord, TaskState};
-use volley_types::{Deadline, ErrorCode, HeldTask, ModelRef, NodeId, PredictError};
+use volley_types::{Deadline, ErrorCode, ModelRef, NodeId, PredictError, StoredTask};
 
-pub use self::held::ClusterBatches;
-pub use self::held::{Batches, PeerTasks};
-use self::held::{HELD, millis, missing, note};
-use crate::forms::Form;
+pub use self::table::ClusterBatches;
+pub use self::table::{Batches, PeerTasks};
+use self::table::{HELD, millis, missing, note};
 use crate::prediction::Prediction;
-use crate::state::Caller;
+use crate::state::OpenSearchCaller;
+use crate::upstream_dialect::UpstreamDialect;
 use crate::{predict, settings};
 use volley_dialect_kit::clock::now_ms;
 use volley_http_edge::context::RequestContext;
@@ -50,7 +50,7 @@ fn node_of(id: &str) -> Result<NodeId, PredictError> {
 }
 
 /// Whether the caller sees a batch: one of its tenant, of a name that it sees.
-fn is_visible(caller: &Caller, registry: &RegistryState, record: &TaskRecord) -> bool {
+fn is_visible(caller: &OpenSearchCaller, registry: &RegistryState, record: &TaskRecord) -> bool {
     let name = &record.model;
     let called = registry.models.contains_key(name)
         || registry.aliases.contains_key(name)
@@ -60,7 +60,7 @@ fn is_visible(caller: &Caller, registry: &RegistryState, record: &TaskRecord) ->
 }
 
 /// What is noted of a batch that the caller sees.
-fn noted(caller: &Caller, id: &str) -> Option<TaskRecord> {
+fn noted(caller: &OpenSearchCaller, id: &str) -> Option<TaskRecord> {
     let registry = caller.cluster.registry.state();
     let record = registry.tasks.get(id)?;
     let known = now_ms() < record.forget_ms && is_visible(caller, &registry, record);
@@ -79,8 +79,8 @@ fn lost(mut record: TaskRecord) -> TaskRecord {
     record
 }
 
-fn bare(id: &str, record: TaskRecord) -> HeldTask {
-    HeldTask {
+fn bare(id: &str, record: TaskRecord) -> StoredTask {
+    StoredTask {
         id: id.to_owned(),
         record,
         response: None,
@@ -88,7 +88,7 @@ fn bare(id: &str, record: TaskRecord) -> HeldTask {
 }
 
 /// A batch that the caller sees, wherever it is.
-async fn find(caller: &Caller, id: &str) -> Result<HeldTask, PredictError> {
+async fn find(caller: &OpenSearchCaller, id: &str) -> Result<StoredTask, PredictError> {
     let holder = caller
         .state
         .batches
@@ -114,7 +114,7 @@ async fn find(caller: &Caller, id: &str) -> Result<HeldTask, PredictError> {
 }
 
 /// A task as users see it.
-fn show(task: &HeldTask) -> Value {
+fn show(task: &StoredTask) -> Value {
     let record = &task.record;
     let mut shown = json!({
         "task_id": task.id,
@@ -137,13 +137,13 @@ fn show(task: &HeldTask) -> Value {
 }
 
 /// One batch, with its answer.
-pub(crate) async fn get(caller: &Caller, id: &str) -> Result<Value, PredictError> {
+pub(crate) async fn get(caller: &OpenSearchCaller, id: &str) -> Result<Value, PredictError> {
     find(caller, id).await.map(|task| show(&task))
 }
 
 /// All batches that the caller sees, by id, without their answers. Of a coordinator that does not
 /// answer, what is noted.
-pub(crate) async fn all(caller: &Caller) -> BTreeMap<String, Value> {
+pub(crate) async fn all(caller: &OpenSearchCaller) -> BTreeMap<String, Value> {
     let before = caller.cluster.registry.state();
     let raft = caller.cluster.view.status().raft;
     let own = raft.id;
@@ -190,7 +190,7 @@ pub(crate) async fn all(caller: &Caller) -> BTreeMap<String, Value> {
 }
 
 /// Forgets a batch that does not run.
-pub(crate) async fn delete(caller: &Caller, id: &str) -> Result<(), PredictError> {
+pub(crate) async fn delete(caller: &OpenSearchCaller, id: &str) -> Result<(), PredictError> {
     if find(caller, id).await?.record.state == TaskState::Running {
         return Err(still_running());
     }
@@ -215,7 +215,7 @@ pub(crate) async fn delete(caller: &Caller, id: &str) -> Result<(), PredictError
 
 /// Begins a prediction that nobody waits for.
 pub(crate) async fn predict(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Path(id): Path<String>,
     context: RequestContext,
     body: Prediction,
@@ -245,12 +245,12 @@ pub(crate) async fn predict(
             .saturating_add(millis(HELD)),
     };
     let (inference, own) = (caller.cluster.inference.clone(), task.clone());
-    let form = Form::of(
+    let form = UpstreamDialect::of(
         &body.fields,
         &caller.cluster.registry.state(),
         &request.model,
     );
-    let begin = |ending: held::Ending| async move {
+    let begin = |ending: table::WeakBatches| async move {
         let answer = predict::whole(&*inference, &signature, request, form);
         let until = tokio::time::Instant::from_std(deadline.instant());
         let outcome = match tokio::time::timeout_at(until, answer).await {
@@ -271,7 +271,7 @@ pub(crate) async fn predict(
 
 /// Ends a batch that runs.
 pub(crate) async fn cancel(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Path(id): Path<String>,
     context: RequestContext,
 ) -> Result<Json<Value>, ApiError> {

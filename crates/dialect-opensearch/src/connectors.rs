@@ -19,7 +19,7 @@ use volley_types::{ConnectorId, ErrorCode, PredictError, SecretName};
 
 use crate::search::{Search, SearchQuery};
 use crate::settings;
-use crate::state::Caller;
+use crate::state::OpenSearchCaller;
 use volley_dialect_kit::parameters;
 use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::context::RequestContext;
@@ -72,7 +72,7 @@ pub(crate) struct Creation {
 }
 
 pub(crate) async fn create(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Query(creation): Query<Creation>,
     context: RequestContext,
     JsonObject(body): JsonObject,
@@ -99,7 +99,10 @@ pub(crate) async fn create(
     Ok(Json(created))
 }
 
-pub(crate) async fn get(caller: Caller, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn get(
+    caller: OpenSearchCaller,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
     let id = ConnectorId::new(id)?;
     let registry = caller.cluster.registry.state();
     let spec = registry.connectors.get(&id).ok_or_else(|| unknown(&id))?;
@@ -111,7 +114,7 @@ fn unknown(id: &ConnectorId) -> PredictError {
 }
 
 pub(crate) async fn search(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Query(query): Query<SearchQuery>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
@@ -127,7 +130,7 @@ pub(crate) async fn search(
 
 /// Changes the fields that the body has; the others stay. The workers are asked as before a creation.
 pub(crate) async fn update(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Path(id): Path<String>,
     Query(creation): Query<Creation>,
     context: RequestContext,
@@ -208,7 +211,7 @@ fn changed(
 }
 
 pub(crate) async fn delete(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let id = ConnectorId::new(id)?;

@@ -8,7 +8,7 @@ use volley_http_edge::axum::Json;
 use volley_types::registry::{DeployOptions, Deployment, RegistryCommand, RolloutAction, Scaling};
 use volley_types::{ModelName, PredictError};
 
-use crate::state::Caller;
+use crate::state::OpenSearchCaller;
 use volley_http_edge::body::Fields;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
@@ -163,22 +163,31 @@ pub(super) fn shown(deployment: Option<&Deployment>) -> Value {
     })
 }
 
-pub(crate) async fn pause(caller: Caller, path: Path<String>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn pause(
+    caller: OpenSearchCaller,
+    path: Path<String>,
+) -> Result<Json<Value>, ApiError> {
     roll(caller, path, RolloutAction::Pause).await
 }
 
-pub(crate) async fn resume(caller: Caller, path: Path<String>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn resume(
+    caller: OpenSearchCaller,
+    path: Path<String>,
+) -> Result<Json<Value>, ApiError> {
     roll(caller, path, RolloutAction::Resume).await
 }
 
-pub(crate) async fn roll_back(caller: Caller, path: Path<String>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn roll_back(
+    caller: OpenSearchCaller,
+    path: Path<String>,
+) -> Result<Json<Value>, ApiError> {
     let replicas = replaced_replicas(&caller, &path);
     roll(caller, path, RolloutAction::Rollback { replicas }).await
 }
 
 /// How many replicas the version had that a rollback goes back to; `None` where that changes
 /// nothing, or where a coordinator of an earlier version would not understand it.
-fn replaced_replicas(caller: &Caller, Path(id): &Path<String>) -> Option<u32> {
+fn replaced_replicas(caller: &OpenSearchCaller, Path(id): &Path<String>) -> Option<u32> {
     let registry = caller.cluster.registry.state();
     let entry = registry.models.get(&ModelName::new(id.as_str()).ok()?)?;
     let deployment = entry.deployment.as_ref()?;
@@ -198,7 +207,7 @@ fn replaced_replicas(caller: &Caller, Path(id): &Path<String>) -> Option<u32> {
 }
 
 async fn roll(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Path(id): Path<String>,
     action: RolloutAction,
 ) -> Result<Json<Value>, ApiError> {

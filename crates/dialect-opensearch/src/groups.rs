@@ -6,7 +6,7 @@ use volley_types::registry::{ModelGroup, RegistryCommand, RegistryState};
 use volley_types::{ErrorCode, ModelGroupId, PredictError};
 
 use crate::search::{Search, SearchQuery};
-use crate::state::Caller;
+use crate::state::OpenSearchCaller;
 use volley_dialect_kit::clock::now_ms;
 use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::error::ApiError;
@@ -22,7 +22,7 @@ const FIELDS: [&str; 5] = [
 ];
 
 pub(crate) async fn register(
-    caller: Caller,
+    caller: OpenSearchCaller,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     check(&body)?;
@@ -43,13 +43,16 @@ pub(crate) async fn register(
     Ok(Json(json!({ "model_group_id": id, "status": "CREATED" })))
 }
 
-pub(crate) async fn get(caller: Caller, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn get(
+    caller: OpenSearchCaller,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
     let registry = caller.cluster.registry.state();
     Ok(Json(render(&registry, find(&registry, id)?)))
 }
 
 pub(crate) async fn update(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Path(id): Path<String>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
@@ -71,7 +74,7 @@ pub(crate) async fn update(
 }
 
 pub(crate) async fn delete(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let id = ModelGroupId::new(id)?;
@@ -86,7 +89,7 @@ pub(crate) async fn delete(
 }
 
 pub(crate) async fn search(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Query(query): Query<SearchQuery>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {

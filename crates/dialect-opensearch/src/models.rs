@@ -1,7 +1,7 @@
-//! Models: register, get, search; what comes after is in [`life`]. A model's id is its unique
+//! Models: register, get, search; what comes after is in [`lifecycle`]. A model's id is its unique
 //! name; registering it again makes its next version.
 
-mod life;
+mod lifecycle;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -15,9 +15,9 @@ use volley_types::{
     ConnectorId, ErrorCode, ModelName, ModelRef, ModelVersion, PredictError, WorkerId,
 };
 
-pub(crate) use self::life::{delete, deploy, undeploy, undeploy_many, update};
+pub(crate) use self::lifecycle::{delete, deploy, undeploy, undeploy_many, update};
 use crate::search::{Search, SearchQuery};
-use crate::state::Caller;
+use crate::state::OpenSearchCaller;
 use crate::{connectors, deployment, model_config, settings, tasks};
 use volley_dialect_kit::clock::now_ms;
 use volley_dialect_kit::parameters;
@@ -37,15 +37,15 @@ pub(crate) struct RegisterQuery {
 }
 
 pub(crate) async fn register(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Query(query): Query<RegisterQuery>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let model = ModelName::new(body.required("name")?)?;
     let mut spec = spec(&body)?;
     let registry = caller.cluster.registry.state();
-    let group = life::group(&registry, &body)?;
-    life::allowed(&registry, &spec)?;
+    let group = lifecycle::group(&registry, &body)?;
+    lifecycle::allowed(&registry, &spec)?;
     origin_allowed(&registry, &spec.source)?;
     if let Some(connector) = body.object("connector")? {
         let given = connectors::sealing::read(&caller, &registry, connector)?;
@@ -72,11 +72,11 @@ pub(crate) async fn register(
         let fields = fields
             .into_iter()
             .filter_map(|(name, value)| Some((name.to_owned(), value?.clone())));
-        let deploy = life::deploy_command(
+        let deploy = lifecycle::deploy_command(
             &caller.cluster.registry.state(),
             model.clone(),
             Some(version),
-            &life::DeployQuery::default(),
+            &lifecycle::DeployQuery::default(),
             &fields.collect(),
         )?;
         caller.cluster.registry.write(deploy).await?;
@@ -239,7 +239,10 @@ fn unknown(model: &ModelName) -> PredictError {
     )
 }
 
-pub(crate) async fn get(caller: Caller, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn get(
+    caller: OpenSearchCaller,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
     let model: ModelRef = id.parse()?;
     let registry = caller.cluster.registry.state();
     let entry = registry
@@ -260,7 +263,7 @@ pub(crate) async fn get(caller: Caller, Path(id): Path<String>) -> Result<Json<V
 }
 
 pub(crate) async fn search(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Query(query): Query<SearchQuery>,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {

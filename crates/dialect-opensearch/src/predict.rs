@@ -11,9 +11,9 @@ use volley_types::{
 };
 
 use crate::events::OpenSearchEvents;
-use crate::forms::Form;
 use crate::prediction::Prediction;
 use crate::request;
+use crate::upstream_dialect::UpstreamDialect;
 use crate::{settings, texts};
 use volley_dialect_kit::answer;
 use volley_dialect_kit::answer::Choice;
@@ -80,7 +80,7 @@ pub(crate) async fn predict(
 ) -> Result<Json<Value>, ApiError> {
     let whole = async {
         let (signature, request) = request(&caller, &model, &context, &body).await?;
-        let form = Form::of(
+        let form = UpstreamDialect::of(
             &body.fields,
             &caller.cluster.registry.state(),
             &request.model,
@@ -98,7 +98,7 @@ pub(crate) async fn whole(
     inference: &dyn Predict,
     signature: &Signature,
     mut request: PredictRequest,
-    form: Option<Form>,
+    form: Option<UpstreamDialect>,
 ) -> Result<Value, PredictError> {
     request.whole = true;
     let batches = answer::collect(inference.predict(request).await?).await?;
@@ -147,13 +147,16 @@ pub(crate) async fn request(
 }
 
 /// Each answer of a generation as one output.
-fn generation(batches: &[RecordBatch], form: Option<Form>) -> Result<Value, PredictError> {
+fn generation(
+    batches: &[RecordBatch],
+    form: Option<UpstreamDialect>,
+) -> Result<Value, PredictError> {
     let choices = answer::choices(batches)?;
     let outputs = choices.into_iter().map(|choice| output(choice, form));
     Ok(outputs.collect())
 }
 
-fn output(choice: Choice, form: Option<Form>) -> Value {
+fn output(choice: Choice, form: Option<UpstreamDialect>) -> Value {
     let mut map = json!({ "response": choice.text });
     if let Some(reason) = choice.finish_reason {
         map["finish_reason"] = reason.as_str().into();
@@ -166,7 +169,7 @@ fn output(choice: Choice, form: Option<Form>) -> Value {
         });
     }
     if let Some(form) = form {
-        form.tell(&choice, &mut map);
+        form.write_into(&choice, &mut map);
     }
     if !choice.citations.is_empty() {
         map["citations"] = choice.citations.iter().map(Citation::value).collect();

@@ -4,13 +4,13 @@
 //! It is the route of the dialect's own streams; a JSON body that is answered with events is the
 //! dialect's (`opensearch/predict.rs`).
 
-mod ahead;
 mod answer;
 mod arrow;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod ndjson;
 mod pieces;
+mod read_ahead;
 
 use std::time::Duration;
 
@@ -25,12 +25,12 @@ use volley_types::{
     Task,
 };
 
-use self::ahead::Ahead;
 use self::answer::Format;
 use self::pieces::Pieces;
+use self::read_ahead::ReadAhead;
 use crate::predict;
 use crate::prediction::Prediction;
-use crate::state::Caller;
+use crate::state::OpenSearchCaller;
 use volley_http_edge::body;
 use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Edge;
@@ -57,23 +57,23 @@ pub fn objects(
     chunks: ChunkStream,
     context: &RequestContext,
 ) -> impl Stream<Item = Vec<Value>> + Send + use<> {
-    let answer = answer::Answer {
+    let answer = answer::RowsAnswer {
         task,
         first: None,
         chunks,
-        ahead: Ahead::none(),
+        ahead: ReadAhead::none(),
     };
     answer.objects(context)
 }
 
 /// A request's body, by its media type.
-pub(crate) enum Given {
+pub(crate) enum RequestBody {
     Json(Prediction),
     Lines(Body, Share),
     Arrow(Body, Share),
 }
 
-impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for Given {
+impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for RequestBody {
     type Rejection = Response;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
@@ -124,11 +124,11 @@ fn accepted(headers: &HeaderMap) -> Format {
 
 /// Streams an answer.
 pub(crate) async fn stream(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Path(model): Path<String>,
     context: RequestContext,
     headers: HeaderMap,
-    given: Given,
+    given: RequestBody,
 ) -> Result<Response, ApiError> {
     let format = accepted(&headers);
     if context.sink.is_some() && format != Format::Events {
@@ -136,15 +136,15 @@ pub(crate) async fn stream(
                        'x-volley-stream', or accept 'text/event-stream'";
         return Err(ApiError(PredictError::invalid(message)));
     }
-    let (mut ahead, given) = Ahead::of(given);
+    let (mut ahead, given) = ReadAhead::of(given);
     let begun = async {
         let (task, request, open) = match given {
-            Given::Json(body) => {
+            RequestBody::Json(body) => {
                 let (signature, request) =
                     predict::request(&caller, &model, &context, &body).await?;
                 (signature.task, request, false)
             }
-            Given::Lines(body, share) => {
+            RequestBody::Lines(body, share) => {
                 let (model, signature) = find(&caller, &model).await?;
                 let limit = caller.config.max_body_bytes;
                 let body = Pieces::new(body, share);
@@ -154,7 +154,7 @@ pub(crate) async fn stream(
                 let request = request(model, parameters, input, &context);
                 (signature.task, request, true)
             }
-            Given::Arrow(body, share) => {
+            RequestBody::Arrow(body, share) => {
                 let (model, signature) = find(&caller, &model).await?;
                 let body = Pieces::new(body, share);
                 let reader = caller.state.arrow.as_ref().map(|open| open());
@@ -177,7 +177,7 @@ pub(crate) async fn stream(
     match context.in_time(begun).await {
         Ok((task, first, chunks)) => {
             let keep_alive = caller.config.keep_alive;
-            let answer = answer::Answer {
+            let answer = answer::RowsAnswer {
                 task,
                 first,
                 chunks,
@@ -191,14 +191,14 @@ pub(crate) async fn stream(
 
 /// A JSON body that is answered with the dialect's events, or any of the others.
 pub(crate) async fn stream_any(
-    caller: Caller,
+    caller: OpenSearchCaller,
     path: Path<String>,
     context: RequestContext,
     headers: HeaderMap,
-    given: Given,
+    given: RequestBody,
 ) -> Result<Response, ApiError> {
     match (given, accepted(&headers)) {
-        (Given::Json(body), Format::Events) => {
+        (RequestBody::Json(body), Format::Events) => {
             predict::stream(caller.caller, path, context, body).await
         }
         (given, _) => stream(caller, path, context, headers, given).await,
@@ -206,7 +206,7 @@ pub(crate) async fn stream_any(
 }
 
 async fn find(
-    caller: &Caller,
+    caller: &OpenSearchCaller,
     model: &str,
 ) -> Result<(ModelRef, volley_types::Signature), PredictError> {
     let model: ModelRef = model.parse()?;

@@ -16,7 +16,7 @@ pub(crate) use self::names::{
     CUSTOM_PLAN, LOCAL_ENABLED, MAX_BATCHES, REMOTE_ENABLED, STREAM_ENABLED, TRUSTED_ENDPOINTS,
     TRUSTED_URLS, VIA_LOCAL_FILE, VIA_URL,
 };
-use self::names::{Kind, SETTINGS};
+use self::names::{SETTINGS, SettingKind};
 use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
@@ -159,22 +159,22 @@ fn check(name: &str, value: &Value) -> Result<Option<Value>, PredictError> {
         )))
     };
     match setting.kind {
-        Kind::Flag => match flag_of(value) {
+        SettingKind::Flag => match flag_of(value) {
             Some(flag) => Ok(Some(Value::from(flag))),
             None => wrong("true or false"),
         },
-        Kind::Count { least } => match count_of(value).filter(|count| least <= *count) {
+        SettingKind::Count { least } => match count_of(value).filter(|count| least <= *count) {
             Some(count) => Ok(Some(Value::from(count))),
             None => wrong(&format!("a whole number of at least {least}")),
         },
-        Kind::Pattern => match value.as_str() {
+        SettingKind::Pattern => match value.as_str() {
             Some(text) => {
                 pattern(name, text)?;
                 Ok(Some(value.clone()))
             }
             None => wrong("a pattern"),
         },
-        Kind::Patterns => {
+        SettingKind::Patterns => {
             let texts = value.as_array().filter(|texts| texts.len() <= MAX_PATTERNS);
             let texts = texts.map(|texts| texts.iter().map(Value::as_str));
             let Some(texts) = texts.and_then(Iterator::collect::<Option<Vec<_>>>) else {
@@ -185,25 +185,27 @@ fn check(name: &str, value: &Value) -> Result<Option<Value>, PredictError> {
             }
             Ok(Some(value.clone()))
         }
-        Kind::Strategy => {
+        SettingKind::Strategy => {
             let known = names::strategies();
             match value.as_str().filter(|text| known.contains(text)) {
                 Some(_) => Ok(Some(value.clone())),
                 None => wrong(&known.join(" or ")),
             }
         }
-        Kind::ReadOver => match value {
+        SettingKind::ReadOver => match value {
             Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(Some(value.clone())),
             _ => wrong("a value, not a list"),
         },
-        Kind::Only { value: only, why } => {
+        SettingKind::Only { value: only, why } => {
             let same = flag_of(value).is_some_and(|flag| flag == only);
             match same {
                 true => Ok(Some(Value::from(only))),
                 false => Err(PredictError::invalid(format!("setting '{name}' {why}"))),
             }
         }
-        Kind::Refused { why } => Err(PredictError::invalid(format!("setting '{name}' {why}"))),
+        SettingKind::Refused { why } => {
+            Err(PredictError::invalid(format!("setting '{name}' {why}")))
+        }
     }
 }
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use volley_types::arrow_messages::OpenArrow;
 
-use crate::batch::held::ClusterBatches;
+use crate::batch::table::ClusterBatches;
 use volley_http_edge::edge::{DialectCaller, Edge};
 
 /// Encodes the node's metrics in the OpenMetrics text format.
 pub type EncodeMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// A caller of the dialect.
-pub(crate) type Caller = DialectCaller<OpenSearch>;
+pub(crate) type OpenSearchCaller = DialectCaller<OpenSearch>;
 
 /// OpenSearch's dialect: `_plugins/_ml`.
 #[derive(Clone)]

@@ -18,7 +18,7 @@ pub(crate) use self::profile::{
     model as profile_model, models as profile_models, profile, task as profile_task,
     tasks as profile_tasks,
 };
-use crate::state::Caller;
+use crate::state::OpenSearchCaller;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
 
@@ -38,23 +38,23 @@ const CLUSTER_STATS: [&str; 5] = [
 
 /// Which nodes and figures: each a name, or several with commas between.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Wanted {
+pub(crate) struct StatsFilter {
     node: Option<String>,
     stat: Option<String>,
 }
 
-pub(crate) async fn all(caller: Caller) -> Result<Json<Value>, ApiError> {
-    stats(&caller, &Wanted::default())
+pub(crate) async fn all(caller: OpenSearchCaller) -> Result<Json<Value>, ApiError> {
+    stats(&caller, &StatsFilter::default())
 }
 
 pub(crate) async fn some(
-    caller: Caller,
-    Path(wanted): Path<Wanted>,
+    caller: OpenSearchCaller,
+    Path(wanted): Path<StatsFilter>,
 ) -> Result<Json<Value>, ApiError> {
     stats(&caller, &wanted)
 }
 
-fn stats(caller: &Caller, wanted: &Wanted) -> Result<Json<Value>, ApiError> {
+fn stats(caller: &OpenSearchCaller, wanted: &StatsFilter) -> Result<Json<Value>, ApiError> {
     let chosen = chosen(wanted.stat.as_deref())?;
     let status = caller.cluster.view.status();
     let mut told = Map::new();
@@ -98,7 +98,7 @@ fn chosen(given: Option<&str>) -> Result<Option<Vec<String>>, PredictError> {
     }
 }
 
-fn cluster(caller: &Caller, told: &mut Map<String, Value>) {
+fn cluster(caller: &OpenSearchCaller, told: &mut Map<String, Value>) {
     let registry = caller.cluster.registry.state();
     told.insert("ml_model_count".to_owned(), registry.models.len().into());
     told.insert(
@@ -121,7 +121,7 @@ fn coordinator(status: &ClusterStatus) -> String {
 }
 
 /// What was counted of the models that the caller may see.
-fn counted(caller: &Caller) -> BTreeMap<String, Figures> {
+fn counted(caller: &OpenSearchCaller) -> BTreeMap<String, Figures> {
     let registry = caller.cluster.registry.state();
     let mut counted = figures::read(&(caller.state.metrics)());
     let visible: std::collections::BTreeSet<_> =
@@ -130,7 +130,7 @@ fn counted(caller: &Caller) -> BTreeMap<String, Figures> {
     counted
 }
 
-fn nodes(caller: &Caller, status: &ClusterStatus) -> Map<String, Value> {
+fn nodes(caller: &OpenSearchCaller, status: &ClusterStatus) -> Map<String, Value> {
     let mut nodes = Map::new();
     for worker in &status.workers {
         nodes.insert(worker.id.to_string(), worker_stats(worker));

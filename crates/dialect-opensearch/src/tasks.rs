@@ -10,7 +10,7 @@ use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError, Revision};
 
 use crate::batch;
 use crate::search::{Search, SearchQuery};
-use crate::state::Caller;
+use crate::state::OpenSearchCaller;
 use volley_http_edge::body::JsonObject;
 use volley_http_edge::context::RequestContext;
 use volley_http_edge::error::ApiError;
@@ -29,7 +29,7 @@ pub(crate) fn deploy_id(model: &ModelName, revision: Revision) -> String {
 }
 
 pub(crate) async fn get(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Path(id): Path<String>,
     context: RequestContext,
 ) -> Result<Json<Value>, ApiError> {
@@ -42,7 +42,7 @@ pub(crate) async fn get(
 
 /// Searches the registrations, the deployments that stand, and the batches of all coordinators.
 pub(crate) async fn search(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Query(query): Query<SearchQuery>,
     context: RequestContext,
     JsonObject(body): JsonObject,
@@ -63,7 +63,7 @@ pub(crate) async fn search(
 
 /// Forgets a task; what it did stays.
 pub(crate) async fn delete(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Path(id): Path<String>,
     context: RequestContext,
 ) -> Result<Json<Value>, ApiError> {
@@ -105,7 +105,7 @@ pub(crate) fn ids(registry: &RegistryState) -> impl Iterator<Item = String> + '_
 }
 
 /// A task as users see it, unless it is a batch; `None` when there is none of that id.
-pub(crate) fn show(caller: &Caller, registry: &RegistryState, id: &str) -> Option<Value> {
+pub(crate) fn show(caller: &OpenSearchCaller, registry: &RegistryState, id: &str) -> Option<Value> {
     let (kind, entry, number) = find(registry, id)?;
     let (task_type, state, error) = match kind {
         Kind::Register => ("REGISTER_MODEL", "COMPLETED", None),
@@ -145,7 +145,7 @@ pub(crate) fn show(caller: &Caller, registry: &RegistryState, id: &str) -> Optio
 }
 
 /// What each worker has fetched so far, where it has to.
-fn progress(caller: &Caller, entry: &ModelEntry) -> Value {
+fn progress(caller: &OpenSearchCaller, entry: &ModelEntry) -> Value {
     let status = caller.cluster.view.model_status(&entry.name);
     let replicas = status.iter().flat_map(|status| &status.replicas);
     let fetches = replicas.filter_map(|replica| {
@@ -187,7 +187,7 @@ fn find<'a>(registry: &'a RegistryState, id: &str) -> Option<(Kind, &'a ModelEnt
 }
 
 fn deploy_state(
-    caller: &Caller,
+    caller: &OpenSearchCaller,
     entry: &ModelEntry,
     revision: u64,
 ) -> (&'static str, Option<String>) {

@@ -45,7 +45,7 @@ fn side(fields: &[arrow_schema::FieldRef], metadata: HashMap<String, String>) ->
 
 #[cfg(test)]
 mod tests {
-    use volley_types::signature::Served;
+    use volley_types::signature::ModelMetadata;
 
     use super::*;
 
@@ -53,7 +53,7 @@ mod tests {
     fn a_described_signature_reads_back() {
         let signature = Signature::generation();
         assert_eq!(signature_of(&describe(&signature)), Some(signature.clone()));
-        let served = Served {
+        let served = ModelMetadata {
             versions: vec!["3".to_owned()],
             config: None,
         };

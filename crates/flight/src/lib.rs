@@ -19,7 +19,7 @@ pub mod transport;
 mod columns;
 mod describe;
 mod descriptor;
-mod lean;
+mod small_buffer_codec;
 mod udf;
 
 /// The largest Flight message, in bytes, that either side sends or takes.

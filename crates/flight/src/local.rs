@@ -34,7 +34,7 @@ const ACCEPT_TIMEOUT: Duration = Duration::from_secs(60);
 #[must_use]
 pub fn client(socket: UnixStream) -> (FlightClient, CancellationToken) {
     let gone = CancellationToken::new();
-    let tied = Tied {
+    let tied = WatchedSocket {
         socket,
         _gone: gone.clone().drop_guard(),
     };
@@ -64,7 +64,7 @@ pub async fn serve(
     socket: UnixStream,
 ) -> Result<(), PredictError> {
     let gone = CancellationToken::new();
-    let tied = Tied {
+    let tied = WatchedSocket {
         socket,
         _gone: gone.clone().drop_guard(),
     };
@@ -85,18 +85,18 @@ pub async fn serve(
 }
 
 /// A socket that tells when nobody holds it any more.
-struct Tied {
+struct WatchedSocket {
     socket: UnixStream,
     _gone: DropGuard,
 }
 
-impl Connected for Tied {
+impl Connected for WatchedSocket {
     type ConnectInfo = ();
 
     fn connect_info(&self) {}
 }
 
-impl AsyncRead for Tied {
+impl AsyncRead for WatchedSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -106,7 +106,7 @@ impl AsyncRead for Tied {
     }
 }
 
-impl AsyncWrite for Tied {
+impl AsyncWrite for WatchedSocket {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

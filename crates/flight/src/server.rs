@@ -26,7 +26,7 @@ mod service;
 
 pub use self::service::FlightGrpcService;
 use crate::status::to_status;
-use crate::udf::{self, caller::Caller};
+use crate::udf::{self, caller::UdfCaller};
 use crate::{CHECK_CONNECTOR, TOGETHER};
 
 /// Limits of a [`FlightServer`].
@@ -129,8 +129,8 @@ impl FlightServer {
     }
 
     /// The sender of `request`, and the models as it may call them.
-    fn admit<T>(&self, request: &Request<T>) -> Result<(Arc<dyn Predict>, Caller), Status> {
-        let caller = Caller::of(request.metadata()).map_err(|error| to_status(&error, None))?;
+    fn admit<T>(&self, request: &Request<T>) -> Result<(Arc<dyn Predict>, UdfCaller), Status> {
+        let caller = UdfCaller::of(request.metadata()).map_err(|error| to_status(&error, None))?;
         match self.identify(request) {
             Ok(predict) => Ok((predict, caller)),
             Err(error) => Err(render(&error, &caller)),
@@ -183,7 +183,7 @@ impl std::fmt::Debug for FlightServer {
 }
 
 /// An error in the form that the sender of the call reads.
-fn render(error: &PredictError, caller: &Caller) -> Status {
+fn render(error: &PredictError, caller: &UdfCaller) -> Status {
     match caller.engine() {
         Some(engine) => udf::status::to_status(error, None, engine),
         None => to_status(error, None),

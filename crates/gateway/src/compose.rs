@@ -7,7 +7,7 @@ use volley_security::Authenticator;
 use volley_types::arrow_messages::OpenArrow;
 
 use crate::listing::Listing;
-use crate::resume::{Keeper, Resume};
+use crate::resume::{Resume, ResumeLayer};
 use crate::ws::Sockets;
 use volley_admin_api::admin_state::{Admin, EncodeMetrics, ReadEnsemble};
 use volley_admin_api::openapi;
@@ -37,7 +37,7 @@ use volley_http_edge::routes::{RouteInfo, Routes, get};
 pub(crate) struct Parts {
     pub(crate) edge: Edge,
     pub(crate) metrics: EncodeMetrics,
-    pub(crate) keeper: Keeper,
+    pub(crate) keeper: ResumeLayer,
     pub(crate) responses: Responses,
     pub(crate) peers: PeerStreams,
     pub(crate) batches: ClusterBatches,

@@ -23,7 +23,7 @@ use volley_types::arrow_messages::OpenArrow;
 use volley_types::{ClusterHandle, Intake};
 
 use crate::compose::Parts;
-use crate::resume::Keeper;
+use crate::resume::ResumeLayer;
 use volley_dialect_oip as oip;
 use volley_dialect_oip::state::{Oip, OipNode};
 use volley_dialect_opensearch::batch::ClusterBatches;
@@ -33,7 +33,7 @@ use volley_http_edge::error::ErrorFormats;
 use volley_http_edge::{hosts, precheck, routes, serve};
 
 pub use crate::gateway_config::{ApiConfig, ResumeConfig};
-pub use crate::resume::{HeldAll, HeldCounts, Streams};
+pub use crate::resume::{LocalStreams, ResumeCounts, Streams};
 pub use volley_admin_api::admin_state::EncodeMetrics;
 pub use volley_dialect_kit::peers::PeerStreams;
 pub use volley_dialect_oip::grpc::GrpcFlavor;
@@ -249,7 +249,7 @@ impl ApiServer {
     }
 
     fn parts(&self) -> Parts {
-        let keeper = Keeper::new(self.streams.clone(), self.peers.clone());
+        let keeper = ResumeLayer::new(self.streams.clone(), self.peers.clone());
         let (cluster, gate) = (self.cluster.clone(), self.gate.clone());
         let edge = Edge::new(cluster, gate, self.config.edge)
             .with_origins(self.origins.clone())

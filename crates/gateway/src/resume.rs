@@ -5,7 +5,7 @@
 //! The events are held as they were written, whatever the dialect, by the coordinator that took
 //! the request; its node id is part of the stream's, so that any other finds the way.
 
-mod held;
+mod buffered_stream;
 mod store;
 
 use std::sync::Arc;
@@ -22,10 +22,11 @@ use volley_http_edge::axum::extract::Request;
 use volley_http_edge::axum::middleware::Next;
 use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{
-    ErrorCode, EventId, EventPieces, HeldStreams, PredictError, StreamId, StreamOwner, TakenUp,
+    ErrorCode, EventId, EventPieces, PredictError, ResumedStream, StreamId, StreamOwner,
+    StreamSource,
 };
 
-pub use self::store::{HeldCounts, Streams};
+pub use self::store::{ResumeCounts, Streams};
 use volley_dialect_kit::peers::PeerStreams;
 use volley_dialect_kit::sse;
 use volley_dialect_openai::responses::store::Responses;
@@ -48,11 +49,11 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 #[derive(Clone)]
 pub(crate) struct Resume {
     edge: Edge,
-    keeper: Keeper,
+    keeper: ResumeLayer,
 }
 
 impl Resume {
-    pub(crate) fn new(edge: &Edge, keeper: Keeper) -> Self {
+    pub(crate) fn new(edge: &Edge, keeper: ResumeLayer) -> Self {
         let edge = edge.clone();
         Self { edge, keeper }
     }
@@ -69,17 +70,17 @@ impl AsRef<Edge> for Resume {
 
 /// Around routes that stream.
 #[derive(Clone)]
-pub(crate) struct Keeper {
+pub(crate) struct ResumeLayer {
     streams: Streams,
     peers: PeerStreams,
 }
 
-impl Keeper {
+impl ResumeLayer {
     pub(crate) fn new(streams: Streams, peers: PeerStreams) -> Self {
         Self { streams, peers }
     }
 
-    fn holder(&self, id: &StreamId) -> Result<Arc<dyn HeldStreams>, PredictError> {
+    fn holder(&self, id: &StreamId) -> Result<Arc<dyn StreamSource>, PredictError> {
         if id.node == self.streams.node() {
             return Ok(Arc::new(self.streams.clone()));
         }
@@ -94,7 +95,7 @@ impl Keeper {
 /// What a coordinator holds for its callers and for other coordinators: streams and responses,
 /// whose ids are of one form.
 #[derive(Clone, Debug)]
-pub struct HeldAll {
+pub struct LocalStreams {
     /// Streams that can be taken up again.
     pub streams: Streams,
     /// Responses that later requests name.
@@ -102,16 +103,16 @@ pub struct HeldAll {
 }
 
 #[async_trait]
-impl HeldStreams for HeldAll {
-    async fn take_up(
+impl StreamSource for LocalStreams {
+    async fn resume(
         &self,
         id: &StreamId,
         after: u64,
         caller: &str,
-    ) -> Result<TakenUp, PredictError> {
-        match self.responses.take_up(id, after, caller).await {
+    ) -> Result<ResumedStream, PredictError> {
+        match self.responses.resume(id, after, caller).await {
             Err(error) if error.code == ErrorCode::NotFound => {
-                self.streams.take_up(id, after, caller).await
+                self.streams.resume(id, after, caller).await
             }
             answer => answer,
         }
@@ -137,14 +138,14 @@ enum Mode {
 }
 
 /// What a request that asks for such a stream carries with it.
-struct Resumable {
+struct ResumeRequest {
     streams: Streams,
     owner: StreamOwner,
     mode: Mode,
 }
 
 #[async_trait]
-impl StreamKeeper for Keeper {
+impl StreamKeeper for ResumeLayer {
     async fn around(
         &self,
         caller: edge::Caller,
@@ -157,12 +158,12 @@ impl StreamKeeper for Keeper {
             Err(error) => return ApiError(error).into_response(),
         };
         if let Some(event) = again {
-            return take_up(self, &caller, &event.stream, event.sequence, &context).await;
+            return resume(self, &caller, &event.stream, event.sequence, &context).await;
         }
         match mode(request.headers(), request.uri()) {
             Ok(None) => {}
             Ok(Some(mode)) => {
-                let sink = Resumable {
+                let sink = ResumeRequest {
                     streams: self.streams.clone(),
                     owner: caller.owner(),
                     mode,
@@ -205,7 +206,7 @@ fn mode(headers: &HeaderMap, uri: &Uri) -> Result<Option<Mode>, PredictError> {
     }
 }
 
-impl StreamSink for Resumable {
+impl StreamSink for ResumeRequest {
     fn attach(
         &self,
         pieces: BoxStream<'static, Bytes>,
@@ -217,8 +218,8 @@ impl StreamSink for Resumable {
         let begun = held.and_then(|id| match self.mode {
             Mode::Detached => Ok((detached(&id), id)),
             Mode::Attached => match self.streams.read(&id, 0, &self.owner.caller)? {
-                TakenUp::Events(pieces) => Ok((attached(pieces, keep_alive, context), id)),
-                TakenUp::Finished => Err(sse::silent_end()),
+                ResumedStream::Events(pieces) => Ok((attached(pieces, keep_alive, context), id)),
+                ResumedStream::Finished => Err(sse::silent_end()),
             },
         });
         match begun {
@@ -272,30 +273,30 @@ pub(crate) async fn get(
         }
         None => behind.after.unwrap_or(0),
     };
-    Ok(take_up(&caller.state.keeper, &caller, &id, after, &context).await)
+    Ok(resume(&caller.state.keeper, &caller, &id, after, &context).await)
 }
 
-async fn take_up(
-    keeper: &Keeper,
+async fn resume(
+    keeper: &ResumeLayer,
     caller: &edge::Caller,
     id: &StreamId,
     after: u64,
     context: &RequestContext,
 ) -> Response {
-    let taken_up = async {
+    let resumed = async {
         keeper
             .holder(id)?
-            .take_up(id, after, caller.principal.who())
+            .resume(id, after, caller.principal.who())
             .await
     };
-    match context.in_time(taken_up).await {
-        Ok(TakenUp::Events(pieces)) => {
+    match context.in_time(resumed).await {
+        Ok(ResumedStream::Events(pieces)) => {
             let mut response = attached(pieces, caller.config.keep_alive, context);
             name(&mut response, id);
             response
         }
         // A browser's EventSource comes back after the end too, until it is told this.
-        Ok(TakenUp::Finished) => StatusCode::NO_CONTENT.into_response(),
+        Ok(ResumedStream::Finished) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => lost(error),
     }
 }

@@ -70,7 +70,7 @@ pub fn served_here(access: Access, extensions: &Extensions) -> Result<(), Predic
 
 /// What [`identify`] found out.
 #[derive(Clone)]
-struct Identified {
+struct Identification {
     found: Result<Arc<Principal>, PredictError>,
     by: Arc<Authenticator>,
 }
@@ -87,7 +87,9 @@ pub async fn identify(
     let address = address.map(|address| address.0);
     let found = gate.identify_from(headers, address).map(Arc::new);
     let by = gate;
-    request.extensions_mut().insert(Identified { found, by });
+    request
+        .extensions_mut()
+        .insert(Identification { found, by });
     next.run(request).await
 }
 
@@ -96,7 +98,7 @@ pub async fn check(access: Access, mut request: Request, next: Next) -> Response
     if let Err(error) = served_here(access, request.extensions()) {
         return refuse(error);
     }
-    let found = request.extensions_mut().remove::<Identified>();
+    let found = request.extensions_mut().remove::<Identification>();
     match admitted(access, found.as_ref()) {
         Ok(principal) => {
             request.extensions_mut().insert(principal);
@@ -108,7 +110,7 @@ pub async fn check(access: Access, mut request: Request, next: Next) -> Response
         Err(error) => {
             let what = format!("{} {}", request.method(), path_of(&request));
             drop(request);
-            note(access, found, &what).await;
+            audit_denied(access, found, &what).await;
             refuse(error)
         }
     }
@@ -122,7 +124,7 @@ fn path_of(request: &Request) -> &str {
 
 /// Notes who was known, and was refused what changes something: handlers, which note the rest, are
 /// not reached.
-async fn note(access: Access, found: Option<Identified>, what: &str) {
+async fn audit_denied(access: Access, found: Option<Identification>, what: &str) {
     let (Access::Role(needed), Some(found)) = (access, found) else {
         return;
     };
@@ -131,11 +133,14 @@ async fn note(access: Access, found: Option<Identified>, what: &str) {
     }
 }
 
-fn admitted(access: Access, found: Option<&Identified>) -> Result<Arc<Principal>, PredictError> {
+fn admitted(
+    access: Access,
+    found: Option<&Identification>,
+) -> Result<Arc<Principal>, PredictError> {
     let Access::Role(needed) = access else {
         return Ok(Arc::new(Principal::nobody()));
     };
-    let Some(Identified { found, .. }) = found else {
+    let Some(Identification { found, .. }) = found else {
         return Err(PredictError::internal(
             "the request was lost",
             "a route was reached past the gate",
@@ -171,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_stronger_role_is_enough_and_a_weaker_one_is_not() {
-        let identified = |found| Identified {
+        let identified = |found| Identification {
             found,
             by: Arc::new(Authenticator::open()),
         };

@@ -19,7 +19,7 @@ use crate::compact;
 use crate::edge::Edge;
 use crate::encoding::CompressedLength;
 use crate::error::{self, ApiError};
-use crate::intake::{Held, tree_room};
+use crate::intake::{BodyShare, tree_room};
 
 /// A JSON object; an empty body counts as an empty object. What the body is called does not
 /// matter: many clients send JSON as a form (`curl -d`), as bytes (aiohttp) or as nothing. Pages of
@@ -157,7 +157,7 @@ pub fn malformed(mut error: PredictError, media: Option<String>) -> Response {
 }
 
 /// Where a request's share of the memory for bodies is kept.
-pub fn held(request: &Request) -> Held {
+pub fn held(request: &Request) -> BodyShare {
     request.extensions().get().cloned().unwrap_or_default()
 }
 

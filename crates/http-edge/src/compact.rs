@@ -37,7 +37,7 @@ pub fn read(text: &Bytes, raw: &Bytes) -> Result<Option<Compact>, PredictError> 
     let Some(Ok(given)) = given.map(serde_json::from_str::<Vec<&RawValue>>) else {
         return Ok(None);
     };
-    let mut behind = Behind {
+    let mut behind = TrailingBytes {
         raw,
         out: Vec::new(),
         large: 0,
@@ -71,7 +71,7 @@ fn tree(value: &RawValue) -> Result<Value, PredictError> {
 }
 
 /// The bytes behind the JSON, as they are put together.
-struct Behind<'r> {
+struct TrailingBytes<'r> {
     /// Those that came, and are not in `out` yet.
     raw: &'r [u8],
     out: Vec<u8>,
@@ -79,7 +79,7 @@ struct Behind<'r> {
     large: usize,
 }
 
-impl Behind<'_> {
+impl TrailingBytes<'_> {
     /// An input without its data, where they are large; `None` where it is malformed.
     fn add(&mut self, input: &RawValue) -> Result<Option<Value>, PredictError> {
         let Ok(mut fields) = serde_json::from_str::<BTreeMap<String, &RawValue>>(input.get())

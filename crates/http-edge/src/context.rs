@@ -19,7 +19,7 @@ use crate::config::EdgeConfig;
 use crate::error::{self, ApiError, ErrorFormats};
 use crate::idle;
 use crate::inference::ServedModel;
-use crate::intake::Held;
+use crate::intake::BodyShare;
 use crate::watch::BodyWatchdogs;
 
 /// The header with a request's id, in both directions.
@@ -136,7 +136,7 @@ pub async fn middleware(
                 sink: None,
             };
             request.extensions_mut().insert(context);
-            let held = Held::default();
+            let held = BodyShare::default();
             request.extensions_mut().insert(held.clone());
             let answered = AssertUnwindSafe(next.run(request))
                 .catch_unwind()

@@ -14,8 +14,8 @@ use axum::response::Response;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use hyper::body::Body as _;
 
-use self::deflate::Deflated;
-use self::inflate::Inflated;
+use self::deflate::DeflatedBody;
+use self::inflate::InflatedBody;
 
 pub use self::inflate::is_too_much;
 
@@ -25,7 +25,7 @@ const MIN_BYTES: u64 = 64;
 /// Stands in answers that are sent as they are, whatever the client accepts: some clients accept
 /// more than they read.
 #[derive(Clone, Copy, Debug)]
-pub struct Uncompressed;
+pub struct NoCompression;
 
 /// How long a body is that comes compressed, in bytes, where that is known.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ pub async fn middleware(State(limit): State<usize>, mut request: Request, next: 
         headers.remove(header::CONTENT_LENGTH);
         let length = CompressedLength(request.body().size_hint().lower());
         request.extensions_mut().insert(length);
-        request = request.map(|body| Body::new(Inflated::new(body, encoding, limit)));
+        request = request.map(|body| Body::new(InflatedBody::new(body, encoding, limit)));
     }
     let bodiless = request.method() == Method::HEAD;
     let response = next.run(request).await;
@@ -132,13 +132,13 @@ fn compressed(mut response: Response, wanted: Option<Encoding>) -> Response {
     let name = HeaderValue::from_static(encoding.name());
     headers.insert(header::CONTENT_ENCODING, name);
     headers.remove(header::CONTENT_LENGTH);
-    response.map(|body| Body::new(Deflated::new(body, encoding)))
+    response.map(|body| Body::new(DeflatedBody::new(body, encoding)))
 }
 
 fn is_worth_it(response: &Response) -> bool {
     let status = response.status();
     let bodiless = !status.is_success() || status == StatusCode::NO_CONTENT;
-    let plain = response.extensions().get::<Uncompressed>().is_some();
+    let plain = response.extensions().get::<NoCompression>().is_some();
     let encoded = response.headers().contains_key(header::CONTENT_ENCODING);
     let small = response.body().size_hint().upper();
     !bodiless && !plain && !encoded && small.is_none_or(|bytes| MIN_BYTES <= bytes)

@@ -31,13 +31,13 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.code.http_status())
             .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        tell(&self.0);
+        log_defect(&self.0);
         respond(&self.0, status)
     }
 }
 
 /// Logs a defect of which no log tells yet, in the request's span.
-pub fn tell(error: &PredictError) {
+pub fn log_defect(error: &PredictError) {
     if error.code != ErrorCode::Internal {
         return;
     }
@@ -50,7 +50,7 @@ pub fn tell(error: &PredictError) {
 
 /// What a response without a body yet is to say.
 #[derive(Clone)]
-struct Unrendered(PredictError);
+struct PendingError(PredictError);
 
 /// An error under a status of HTTP's own, for what HTTP alone knows.
 pub fn respond(error: &PredictError, status: StatusCode) -> Response {
@@ -62,7 +62,9 @@ pub fn respond(error: &PredictError, status: StatusCode) -> Response {
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
     }
-    response.extensions_mut().insert(Unrendered(error.clone()));
+    response
+        .extensions_mut()
+        .insert(PendingError(error.clone()));
     response
 }
 
@@ -156,7 +158,7 @@ pub fn render(
     request_id: &str,
 ) -> Response {
     let extensions = response.extensions_mut();
-    let Some(Unrendered(error)) = extensions.remove::<Unrendered>() else {
+    let Some(PendingError(error)) = extensions.remove::<PendingError>() else {
         return response;
     };
     let format = extensions

@@ -25,7 +25,7 @@ struct State {
 
 /// A request that has not ended.
 #[derive(Debug)]
-pub struct Running(Idle);
+pub struct RunningRequest(Idle);
 
 impl Idle {
     /// Idle since `now`.
@@ -38,9 +38,9 @@ impl Idle {
     }
 
     /// A request came in. It ends when what is given back is dropped.
-    pub fn asked(&self) -> Running {
+    pub fn asked(&self) -> RunningRequest {
         self.0.lock().running += 1;
-        Running(self.clone())
+        RunningRequest(self.clone())
     }
 
     /// Whether nothing was asked in the `limit` before `now`.
@@ -50,7 +50,7 @@ impl Idle {
     }
 }
 
-impl Running {
+impl RunningRequest {
     /// The request ends with the body of its answer.
     pub fn until_sent(self, answer: Response) -> Response {
         until_sent(answer, self)
@@ -62,7 +62,7 @@ pub fn until_sent<T: Send + Sync + Unpin + 'static>(answer: Response, held: T) -
     answer.map(|body| Body::new(SentBody { body, _held: held }))
 }
 
-impl Drop for Running {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         let mut state = self.0.0.lock();
         state.running -= 1;

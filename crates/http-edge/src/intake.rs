@@ -41,9 +41,9 @@ pub fn tree_room(text: &[u8]) -> Result<usize, PredictError> {
 /// The share of the request that it stands in, once its body is read. Cloning gives another
 /// handle.
 #[derive(Clone, Debug, Default)]
-pub struct Held(Arc<Mutex<Option<(Share, usize)>>>);
+pub struct BodyShare(Arc<Mutex<Option<(Share, usize)>>>);
 
-impl Held {
+impl BodyShare {
     /// Keeps `share` for a body of so many bytes.
     pub fn keep(&self, share: Share, body: usize) {
         *self.0.lock() = Some((share, body));
@@ -115,7 +115,7 @@ mod tests {
         let intake = Intake::new(100);
         let mut share = intake.share();
         share.grow(50).unwrap();
-        let held = Held::default();
+        let held = BodyShare::default();
         held.keep(share, 10);
         let rows = held.clone().rows().unwrap();
         assert!(held.rows().is_none());

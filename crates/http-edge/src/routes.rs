@@ -20,7 +20,7 @@ use crate::context;
 use crate::context::RequestContext;
 use crate::edge::{Caller, Edge};
 use crate::encoding;
-use crate::encoding::Uncompressed;
+use crate::encoding::NoCompression;
 use crate::error::ErrorFormats;
 
 /// The methods of one route, each with its [`Access`].
@@ -214,7 +214,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
     pub fn uncompressed(self) -> Self {
         let mark = from_fn(async |request, next: Next| {
             let mut response = next.run(request).await;
-            response.extensions_mut().insert(Uncompressed);
+            response.extensions_mut().insert(NoCompression);
             response
         });
         Self {

@@ -24,8 +24,10 @@ use tower::ServiceExt;
 use volley_security::tls::EdgeTls;
 
 use crate::config::EdgeConfig;
-use crate::crowd::{ConnectionLimiter, ConnectionRejector, PendingRequest, Place, RapidResetGuard};
-use crate::idle::{Idle, Running};
+use crate::connection_limits::{
+    ConnectionLimiter, ConnectionPermit, ConnectionRejector, PendingRequest, RapidResetGuard,
+};
+use crate::idle::{Idle, RunningRequest};
 use crate::stall::StallGuard;
 use crate::watch::BodyWatchdogs;
 
@@ -58,7 +60,7 @@ pub struct Upgrades {
     end: CancellationToken,
     peer: PeerAddress,
     /// What the connection counts as.
-    place: Arc<Place>,
+    place: Arc<ConnectionPermit>,
 }
 
 impl Upgrades {
@@ -88,7 +90,7 @@ pub async fn run(
     stays: KeepAlivePolicy,
 ) {
     let places = ConnectionLimiter::new(config.max_connections, config.max_connections_per_address);
-    let doorman = ConnectionRejector::new();
+    let rejector = ConnectionRejector::new();
     let tasks = Tasks {
         tracker: TaskTracker::new(),
         connections: TaskTracker::new(),
@@ -104,7 +106,7 @@ pub async fn run(
             Ok(place) => place,
             Err(full) => {
                 let end = tasks.end.clone();
-                return doorman.turn_away(socket, full, tls.is_none(), &tasks.tracker, end);
+                return rejector.reject(socket, full, tls.is_none(), &tasks.tracker, end);
             }
         };
         let (router, config, tls) = (router.clone(), config, tls.clone());
@@ -254,7 +256,7 @@ async fn answer(
     router: Router,
     request: Request<Incoming>,
     stays: KeepAlivePolicy,
-    (unanswered, running): (PendingRequest, Running),
+    (unanswered, running): (PendingRequest, RunningRequest),
 ) -> Result<Response, Infallible> {
     let is_http1 = request.version() <= Version::HTTP_11;
     let mut response = router.oneshot(request).await?;
@@ -288,7 +290,7 @@ struct Tasks {
 }
 
 impl Tasks {
-    fn upgrades(&self, place: Place, peer: PeerAddress) -> Upgrades {
+    fn upgrades(&self, place: ConnectionPermit, peer: PeerAddress) -> Upgrades {
         Upgrades {
             tracker: self.upgraded.clone(),
             end: self.end.clone(),

@@ -13,7 +13,7 @@ use hyper::body::{Body as HttpBody, Frame};
 use parking_lot::Mutex;
 
 #[derive(Default)]
-struct Watched {
+struct WatchState {
     body: Option<Body>,
     /// Since when a piece is handed over and no more was asked for.
     idle_since: Option<Instant>,
@@ -21,12 +21,12 @@ struct Watched {
 
 /// The streams of one connection.
 #[derive(Clone, Default)]
-pub struct BodyWatchdogs(Arc<Mutex<Vec<Weak<Mutex<Watched>>>>>);
+pub struct BodyWatchdogs(Arc<Mutex<Vec<Weak<Mutex<WatchState>>>>>);
 
 impl BodyWatchdogs {
     /// `body`, under watch.
     pub fn watch(&self, body: Body) -> Body {
-        let watched = Arc::new(Mutex::new(Watched {
+        let watched = Arc::new(Mutex::new(WatchState {
             body: Some(body),
             idle_since: None,
         }));
@@ -52,7 +52,7 @@ impl BodyWatchdogs {
     }
 }
 
-struct WatchedBody(Arc<Mutex<Watched>>);
+struct WatchedBody(Arc<Mutex<WatchState>>);
 
 impl HttpBody for WatchedBody {
     type Data = Bytes;

@@ -8,10 +8,10 @@ use serde::Deserialize;
 use volley_types::PredictError;
 
 use crate::overrides;
-use crate::overrides::Kind;
-use crate::registered::Registered;
+use crate::overrides::ModelKind;
+use crate::registered::RegisteredConfig;
 use crate::triton;
-use crate::triton::Declared;
+use crate::triton::TritonConfig;
 use volley_tokens::vocabulary;
 
 /// A kind of directory.
@@ -27,11 +27,11 @@ pub enum Layout {
 
 impl Layout {
     /// What kind of model it is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ModelKind {
         match self {
-            Self::Decoder => Kind::Decoder,
-            Self::Encoder => Kind::Encoder,
-            Self::Graph(_) => Kind::Graph,
+            Self::Decoder => ModelKind::Decoder,
+            Self::Encoder => ModelKind::Encoder,
+            Self::Graph(_) => ModelKind::Graph,
         }
     }
 }
@@ -74,8 +74,8 @@ struct Config {
 /// `InvalidInput` when it is none that is known.
 pub fn recognise(
     path: &Path,
-    registered: &Registered,
-    declared: Option<&Declared>,
+    registered: &RegisteredConfig,
+    declared: Option<&TritonConfig>,
 ) -> Result<(PathBuf, Layout), PredictError> {
     if path.is_file() {
         return match (path.parent(), path.extension()) {
@@ -103,8 +103,8 @@ pub fn recognise(
 /// As there.
 pub fn within(
     directory: &Path,
-    registered: &Registered,
-    declared: Option<&Declared>,
+    registered: &RegisteredConfig,
+    declared: Option<&TritonConfig>,
 ) -> Result<Layout, PredictError> {
     let has = |name: &str| directory.join(name).is_file();
     if has("genai_config.json") {
@@ -256,11 +256,11 @@ fn only(directory: &Path) -> Result<PathBuf, PredictError> {
 }
 
 /// The variant that GPUs are fastest with, where there is one.
-pub fn gpu_variant(directory: &Path, kind: Kind) -> Option<String> {
+pub fn gpu_variant(directory: &Path, kind: ModelKind) -> Option<String> {
     let mut variants = GPU_VARIANTS.iter();
     let found = variants.find(|variant| match kind {
-        Kind::Decoder => decoder_graphs(directory, Some(variant)).is_ok(),
-        Kind::Encoder | Kind::Graph => graph(directory, Some(variant)).is_ok(),
+        ModelKind::Decoder => decoder_graphs(directory, Some(variant)).is_ok(),
+        ModelKind::Encoder | ModelKind::Graph => graph(directory, Some(variant)).is_ok(),
     });
     found.map(|variant| (*variant).to_owned())
 }
@@ -275,7 +275,7 @@ fn is_decoder(directory: &Path, registered: Option<&str>) -> bool {
 }
 
 /// Whether `config.json`, or what was registered in its place, describes a model of text.
-fn reads_text(directory: &Path, registered: &Registered) -> bool {
+fn reads_text(directory: &Path, registered: &RegisteredConfig) -> bool {
     let file = || std::fs::read_to_string(directory.join("config.json")).unwrap_or_default();
     let config = registered.all_config().map_or_else(file, str::to_owned);
     // Only what reads pictures or sounds is said how to prepare them.
@@ -304,7 +304,10 @@ pub struct Version {
 ///
 /// # Errors
 /// `InvalidInput` when versions are declared that are not there.
-pub fn versions(path: &Path, declared: Option<&Declared>) -> Result<Vec<Version>, PredictError> {
+pub fn versions(
+    path: &Path,
+    declared: Option<&TritonConfig>,
+) -> Result<Vec<Version>, PredictError> {
     if path.is_file() || !files_ending(path, "onnx").is_empty() {
         return Ok(Vec::new());
     }

@@ -18,7 +18,7 @@ pub const FILE: &str = "model.toml";
 
 /// What kind of model reads the file: each has keys of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ModelKind {
     /// A model that generates text.
     Decoder,
     /// A model that encodes text.
@@ -51,7 +51,7 @@ const ENCODER: [&str; 12] = [
     "batch_window_us",
 ];
 
-impl Kind {
+impl ModelKind {
     fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Decoder => &DECODER,
@@ -161,7 +161,7 @@ impl Overrides {
     ///
     /// # Errors
     /// `InvalidInput` when it is malformed or has a key that this kind of model has not.
-    pub fn read(directory: &Path, kind: Kind) -> Result<Self, PredictError> {
+    pub fn read(directory: &Path, kind: ModelKind) -> Result<Self, PredictError> {
         match std::fs::read_to_string(directory.join(FILE)) {
             Ok(text) => Self::parse(&text, kind),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
@@ -172,7 +172,7 @@ impl Overrides {
         }
     }
 
-    fn parse(text: &str, kind: Kind) -> Result<Self, PredictError> {
+    fn parse(text: &str, kind: ModelKind) -> Result<Self, PredictError> {
         let malformed =
             |error: toml::de::Error| PredictError::invalid(format!("{FILE}: {}", error.message()));
         let table: toml::Table = toml::from_str(text).map_err(malformed)?;
@@ -259,32 +259,32 @@ mod tests {
     #[test]
     fn each_kind_has_its_keys_and_is_told_of_others() {
         let text = "variant = 'q4'\nslots = 8\n[parameters]\ntemperature = 0.2\n";
-        let own = Overrides::parse(text, Kind::Decoder).unwrap();
+        let own = Overrides::parse(text, ModelKind::Decoder).unwrap();
         let config = own.apply(OnnxConfig::default()).unwrap();
         assert_eq!(config.slots, 8);
         let parameters = own.parameters();
         assert_eq!(parameters.text(VARIANT).as_deref(), Some("q4"));
-        let error = Overrides::parse(text, Kind::Encoder).unwrap_err();
+        let error = Overrides::parse(text, ModelKind::Encoder).unwrap_err();
         assert!(
             error
                 .message
                 .contains("'parameters' is not a key of a text encoder")
         );
-        assert!(Overrides::parse("pooling = 'cls'", Kind::Decoder).is_err());
-        assert!(Overrides::parse("slots = 'many'", Kind::Decoder).is_err());
-        assert!(Overrides::parse("", Kind::Graph).is_ok());
+        assert!(Overrides::parse("pooling = 'cls'", ModelKind::Decoder).is_err());
+        assert!(Overrides::parse("slots = 'many'", ModelKind::Decoder).is_err());
+        assert!(Overrides::parse("", ModelKind::Graph).is_ok());
     }
 
     #[test]
     fn what_cannot_be_is_refused() {
         let apply = |text| {
-            let own = Overrides::parse(text, Kind::Decoder).unwrap();
+            let own = Overrides::parse(text, ModelKind::Decoder).unwrap();
             own.apply(OnnxConfig::default())
         };
         assert!(apply("device = 'tpu'").is_err());
         assert!(apply("slots = 0").is_err());
         let graph = |text| {
-            let own = Overrides::parse(text, Kind::Graph).unwrap();
+            let own = Overrides::parse(text, ModelKind::Graph).unwrap();
             own.apply(OnnxConfig::default())
         };
         assert_eq!(graph("instances = 3").unwrap().instances, 3);

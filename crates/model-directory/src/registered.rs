@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 use volley_types::{ParamValue, Parameters, PredictError, Task};
 
-use crate::triton::Declared;
+use crate::triton::TritonConfig;
 
 /// The parameter of a model version that holds OpenSearch's `model_config`.
 const MODEL_CONFIG: &str = "model_config";
@@ -18,7 +18,7 @@ const TRITON_CONFIG: &str = "triton_config";
 
 /// What was registered.
 #[derive(Clone, Debug, Default)]
-pub struct Registered {
+pub struct RegisteredConfig {
     /// What the encoder does.
     pub task: Option<Task>,
     /// How, where a `model_config` came along.
@@ -46,7 +46,7 @@ pub struct ModelConfig {
     pub all_config: Option<String>,
 }
 
-impl Registered {
+impl RegisteredConfig {
     /// Reads the parameters of a version.
     ///
     /// # Errors
@@ -90,10 +90,10 @@ impl Registered {
     ///
     /// # Errors
     /// `InvalidInput` when it is malformed, or asks for what is not offered.
-    pub fn declared(&self, path: &Path) -> Result<Option<Declared>, PredictError> {
+    pub fn declared(&self, path: &Path) -> Result<Option<TritonConfig>, PredictError> {
         match &self.triton {
-            Some(json) => Declared::given(json, path).map(Some),
-            None => Declared::read(path),
+            Some(json) => TritonConfig::given(json, path).map(Some),
+            None => TritonConfig::read(path),
         }
     }
 
@@ -111,8 +111,8 @@ fn malformed(why: &str) -> PredictError {
 mod tests {
     use super::*;
 
-    fn read(name: &str, value: ParamValue) -> Result<Registered, PredictError> {
-        Registered::read(&[(name.to_owned(), value)].into_iter().collect())
+    fn read(name: &str, value: ParamValue) -> Result<RegisteredConfig, PredictError> {
+        RegisteredConfig::read(&[(name.to_owned(), value)].into_iter().collect())
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub fn ensemble(
 
 /// What the file says, as far as it matters here.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Declared {
+pub struct TritonConfig {
     /// Rows of one run, at most; 0 where the first dimension is no batch.
     pub max_batch_size: usize,
     inputs: Vec<Tensor>,
@@ -104,7 +104,7 @@ pub struct Declared {
     idle: Vec<String>,
 }
 
-impl Declared {
+impl TritonConfig {
     /// The file of a repository's directory; `None` where there is none.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl Declared {
     /// A configuration that came in JSON, in place of the file of a repository's directory.
     ///
     /// # Errors
-    /// As [`Declared::read`].
+    /// As [`TritonConfig::read`].
     pub fn given(json: &str, directory: &Path) -> Result<Self, PredictError> {
         let read = || {
             let object = serde_json::from_str(json);

@@ -21,7 +21,7 @@ use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use volley_backend::{Backend, BackendLoader};
 use volley_backend_onnx::{Device, OnnxConfig, OnnxLoader, Runtime};
-use volley_model_host::{HostedLoader, Program, Use, host};
+use volley_model_host::{HostedLoader, Program, Use, runtime};
 use volley_telemetry::Metrics;
 use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
 use volley_types::{
@@ -49,7 +49,7 @@ struct Settings {
 async fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments == ["model-host"] {
-        let commission = host::commission().await?;
+        let commission = runtime::commission().await?;
         let Settings { library, onnx } = commission.settings()?;
         let loader = OnnxLoader::new(Runtime::init(&library), onnx);
         return Ok(commission.serve(&loader).await?);
@@ -61,7 +61,7 @@ async fn main() -> anyhow::Result<()> {
         path.canonicalize()
             .with_context(|| format!("no model at {}", path.display()))
     };
-    let places = Places::new()?;
+    let places = Loaders::new()?;
     let mut out = std::io::stdout();
     writeln!(
         out,
@@ -135,7 +135,7 @@ impl Kind {
 }
 
 /// The two ways to load a model.
-struct Places {
+struct Loaders {
     here: OnnxLoader,
     beside: HostedLoader,
 }
@@ -151,7 +151,7 @@ struct Turn {
     cpu: f64,
 }
 
-impl Places {
+impl Loaders {
     fn new() -> anyhow::Result<Self> {
         let library = Runtime::locate(None)?;
         let onnx = OnnxConfig {

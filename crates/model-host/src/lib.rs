@@ -8,15 +8,15 @@
 //! again (`hosted`); after too many ends the model is lost, and its replica has failed.
 //!
 //! Reading order: [`HostedLoader`], `child` (one process, from outside), `hosted` (a model over
-//! all its processes), [`host`] (the process, from inside).
+//! all its processes), [`runtime`] (the process, from inside).
 
-mod child;
-pub mod host;
-mod hosted;
 mod loader;
 mod message;
-mod trial;
+mod process;
+pub mod runtime;
+mod supervisor;
+mod warmup;
 
-pub use crate::child::Program;
-pub use crate::hosted::Restarts;
-pub use crate::loader::{BySource, HostedLoader, Trusted, Use};
+pub use crate::loader::{BySource, HostedLoader, TrustedModels, Use};
+pub use crate::process::Program;
+pub use crate::supervisor::Restarts;

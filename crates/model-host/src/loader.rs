@@ -10,8 +10,8 @@ use volley_telemetry::Metrics;
 use volley_types::PredictError;
 use volley_types::registry::{Assignment, BackendKind, ModelSource};
 
-use crate::child::Program;
-use crate::hosted::{Hosted, Keeper, Restarts};
+use crate::process::Program;
+use crate::supervisor::{HostedModel, Restarts, Supervisor};
 
 /// What a process takes beside its model: the binary, the library and its threads. Measured, with
 /// a reserve.
@@ -113,27 +113,29 @@ impl BackendLoader for HostedLoader {
             }
             return self.inner.load(assignment).await;
         }
-        let keeper = Keeper {
+        let keeper = Supervisor {
             program: self.program.clone(),
             assignment: assignment.clone(),
             turn,
             restarts: self.restarts,
             metrics: self.metrics.clone(),
         };
-        Ok(Arc::new(Hosted::new(keeper, loaded, OVERHEAD_BYTES).await?))
+        Ok(Arc::new(
+            HostedModel::new(keeper, loaded, OVERHEAD_BYTES).await?,
+        ))
     }
 }
 
 /// Which models need no process of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trusted {
+pub enum TrustedModels {
     /// All that lie on this machine.
     Local,
     /// Those below this directory, which nobody else writes to.
     Below(PathBuf),
 }
 
-impl Trusted {
+impl TrustedModels {
     fn holds(&self, source: &ModelSource) -> bool {
         let path = match source {
             ModelSource::Url { .. } => return false,
@@ -152,7 +154,7 @@ impl Trusted {
 /// Two loaders of one kind: one for models that are trusted, one for all others.
 pub struct BySource {
     /// Which those are.
-    pub trusted: Trusted,
+    pub trusted: TrustedModels,
     /// For models that are trusted.
     pub own: Arc<dyn BackendLoader>,
     /// For all others.
@@ -205,7 +207,7 @@ mod tests {
     #[test]
     fn a_path_is_trusted_where_it_surely_is_below_the_directory() {
         let path = |path: &str| ModelSource::Path(path.to_owned());
-        let below = Trusted::Below(PathBuf::from("/data/models"));
+        let below = TrustedModels::Below(PathBuf::from("/data/models"));
         assert!(below.holds(&path("/data/models/storyteller-1")));
         for other in [
             "/data/modelsx/a",
@@ -214,13 +216,13 @@ mod tests {
             "models/a",
         ] {
             assert!(!below.holds(&path(other)), "{other}");
-            assert!(Trusted::Local.holds(&path(other)), "{other}");
+            assert!(TrustedModels::Local.holds(&path(other)), "{other}");
         }
         let url = ModelSource::Url {
             url: ModelUrl::parse("https://models.example.com/a.onnx").unwrap(),
             sha256: None,
         };
-        for trusted in [below, Trusted::Local] {
+        for trusted in [below, TrustedModels::Local] {
             assert!(!trusted.holds(&url));
         }
     }

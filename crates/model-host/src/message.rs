@@ -14,14 +14,14 @@ const MAX_BYTES: usize = 16 << 20;
 
 /// What a child is told.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Order {
-    pub(crate) settings: Settings,
+pub(crate) struct ChildCommand {
+    pub(crate) settings: WorkerSettings,
     pub(crate) assignment: Assignment,
 }
 
 /// What holds for all models of a worker, and what counts its loads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Settings {
+pub(crate) struct WorkerSettings {
     /// Bytes that the process may take.
     pub(crate) memory_limit: Option<u64>,
     /// Which of the worker's loads this is, from 0, for what models take in turn.
@@ -32,19 +32,19 @@ pub(crate) struct Settings {
 
 /// What a child says of a model that it has loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct LoadReport {
     pub(crate) capacity: usize,
     pub(crate) memory_bytes: u64,
 }
 
 #[derive(Serialize, Deserialize)]
-enum Answer {
-    Loaded(Told),
+enum ChildAnswer {
+    Loaded(LoadReport),
     /// An `ErrorDetail`, its message, and what is for the log.
     Failed(Vec<u8>, String, String),
 }
 
-impl Order {
+impl ChildCommand {
     pub(crate) async fn send(&self, to: &mut (impl AsyncWrite + Unpin)) -> std::io::Result<()> {
         let assignment = assignment_to_wire(&self.assignment).encode_to_vec();
         write(to, &serde_json::to_vec(&self.settings)?).await?;
@@ -64,12 +64,12 @@ impl Order {
 
 /// Sends what came of a load.
 pub(crate) async fn answer(
-    outcome: &Result<Told, PredictError>,
+    outcome: &Result<LoadReport, PredictError>,
     to: &mut (impl AsyncWrite + Unpin),
 ) -> std::io::Result<()> {
     let answer = match outcome {
-        Ok(told) => Answer::Loaded(*told),
-        Err(error) => Answer::Failed(
+        Ok(told) => ChildAnswer::Loaded(*told),
+        Err(error) => ChildAnswer::Failed(
             error_to_wire(error, None).encode_to_vec(),
             error.message.clone(),
             error.chain(),
@@ -81,10 +81,10 @@ pub(crate) async fn answer(
 /// Receives it.
 pub(crate) async fn outcome(
     from: &mut (impl AsyncRead + Unpin),
-) -> std::io::Result<Result<Told, PredictError>> {
+) -> std::io::Result<Result<LoadReport, PredictError>> {
     Ok(match serde_json::from_slice(&read(from).await?)? {
-        Answer::Loaded(told) => Ok(told),
-        Answer::Failed(detail, message, chain) => {
+        ChildAnswer::Loaded(told) => Ok(told),
+        ChildAnswer::Failed(detail, message, chain) => {
             let detail = predict::v1::ErrorDetail::decode(&*detail)?;
             let error = error_from_wire(&detail, message);
             let error = error.ok_or_else(|| std::io::Error::other("an unknown code"))?;
@@ -121,8 +121,8 @@ mod tests {
     #[tokio::test]
     async fn orders_and_outcomes_arrive_as_they_were_sent() {
         let task = ("task".to_owned(), ParamValue::Text("embed".to_owned()));
-        let order = Order {
-            settings: Settings {
+        let order = ChildCommand {
+            settings: WorkerSettings {
                 memory_limit: Some(7),
                 turn: 3,
                 loader: serde_json::json!({"slots": 4}),
@@ -142,10 +142,10 @@ mod tests {
         };
         let (mut one, mut other) = tokio::io::duplex(64);
         let sent = async { order.send(&mut one).await.unwrap() };
-        let (received, ()) = tokio::join!(Order::receive(&mut other), sent);
+        let (received, ()) = tokio::join!(ChildCommand::receive(&mut other), sent);
         assert_eq!(received.unwrap(), order);
 
-        let told = Told {
+        let told = LoadReport {
             capacity: 4,
             memory_bytes: 1 << 40,
         };
@@ -178,7 +178,7 @@ mod tests {
             let said = [&length, bytes.as_slice()].concat();
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let _ = runtime.block_on(outcome(&mut &*said));
-            let _ = runtime.block_on(Order::receive(&mut &*said));
+            let _ = runtime.block_on(ChildCommand::receive(&mut &*said));
         }
     }
 }

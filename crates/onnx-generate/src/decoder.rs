@@ -22,13 +22,13 @@ use volley_onnx_runtime::ort::session::Session;
 use volley_onnx_runtime::ort::value::{TensorValueTypeMarker, Value};
 use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
-use self::growing::{Graph, Growing};
-use self::shared::Shared;
+use self::growing::{Graph, GrowingCacheDecoder};
+use self::shared::SharedCacheDecoder;
 use super::model::ModelFiles;
+use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::session;
-use volley_onnx_runtime::session::Options;
-use volley_onnx_runtime::session::Place;
-use volley_onnx_runtime::watch::Watch;
+use volley_onnx_runtime::session::ExecutionDevice;
+use volley_onnx_runtime::session::SharedRunOptions;
 use volley_onnx_runtime::{OnnxConfig, Runtime};
 
 /// How far logits of the same prompt may be apart: what the order of sums does, also in 16 bits,
@@ -41,22 +41,22 @@ const TRIED: [u32; 3] = [0, 1, 2];
 /// A loaded decoder.
 pub(crate) struct Decoder {
     kind: Kind,
-    place: Place,
+    place: ExecutionDevice,
     slots: usize,
     cache_bytes: usize,
     // Both found out as it warms up.
     reads_together: bool,
     reads_on: bool,
-    watch: Option<Watch>,
+    watch: Option<RunTimeout>,
 }
 
 enum Kind {
-    Shared(Shared),
-    Growing(Growing),
+    Shared(SharedCacheDecoder),
+    Growing(GrowingCacheDecoder),
 }
 
 impl Kind {
-    fn options(&self) -> Arc<Options> {
+    fn options(&self) -> Arc<SharedRunOptions> {
         match self {
             Self::Shared(decoder) => decoder.options(),
             Self::Growing(decoder) => decoder.options(),
@@ -107,16 +107,18 @@ impl Decoder {
             let (path, logits) = (directory.join(graph), &files.names.logits);
             let trimmed = trims.then(|| trimmed(runtime, &path, logits, config));
             match trimmed.flatten() {
-                Some(session) => Ok((session, Place::Host)),
+                Some(session) => Ok((session, ExecutionDevice::Host)),
                 None => session::build_placed(runtime, &path, config),
             }
         };
         let (session, place) = build(&files.onnx)?;
-        let fixed = config.cuda_graphs && place != Place::Host;
+        let fixed = config.cuda_graphs && place != ExecutionDevice::Host;
         let layout = layout::check(&session, files)?;
         let slots = config.slots.max(1);
         let kind = if files.shared {
-            Kind::Shared(Shared::new(session, place, files, layout, slots, fixed)?)
+            Kind::Shared(SharedCacheDecoder::new(
+                session, place, files, layout, slots, fixed,
+            )?)
         } else {
             let prompts = match &files.prompts {
                 Some(prompts) => {
@@ -127,7 +129,9 @@ impl Decoder {
                 None => None,
             };
             let graph = Graph { session, layout };
-            Kind::Growing(Growing::new(graph, prompts, place, files, slots)?)
+            Kind::Growing(GrowingCacheDecoder::new(
+                graph, prompts, place, files, slots,
+            )?)
         };
         Ok(Self {
             kind,
@@ -141,7 +145,7 @@ impl Decoder {
     }
 
     /// Has `watch` stop runs from now on.
-    pub(crate) fn limit(&mut self, watch: Watch) {
+    pub(crate) fn limit(&mut self, watch: RunTimeout) {
         self.watch = Some(watch);
     }
 
@@ -399,7 +403,7 @@ impl Decoder {
 /// elsewhere, or the graph is none of those.
 fn trimmed(runtime: &Runtime, path: &Path, logits: &str, config: &OnnxConfig) -> Option<Session> {
     let is_small = std::fs::metadata(path).is_ok_and(|file| file.len() <= trim::MOST);
-    if !is_small || !matches!(session::place(runtime, config), Ok(Place::Host)) {
+    if !is_small || !matches!(session::place(runtime, config), Ok(ExecutionDevice::Host)) {
         return None;
     }
     let model = trim::trimmed(&std::fs::read(path).ok()?, logits)?;
@@ -423,8 +427,8 @@ fn are_near(one: &[f32], other: &[f32]) -> bool {
 
 /// Options for runs that log no more than warnings. Otherwise every run writes its course as text
 /// for a log that is seldom read.
-fn quiet() -> Result<Options, PredictError> {
-    let mut options = Options::new().map_err(refused)?;
+fn quiet() -> Result<SharedRunOptions, PredictError> {
+    let mut options = SharedRunOptions::new().map_err(refused)?;
     options.set_log_level(LogLevel::Warning).map_err(refused)?;
     Ok(options)
 }

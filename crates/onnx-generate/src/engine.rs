@@ -16,10 +16,10 @@ use volley_types::{ErrorCode, ModelName, PredictError};
 use self::decode::Loop;
 use self::delivery::Delivery;
 use super::decoder::Decoder;
-use super::event::Event;
+use super::event::EngineEvent;
 use super::model::ModelFiles;
 use super::options::Options;
-use super::telling::OutputAssembler;
+use super::output_assembler::OutputAssembler;
 use volley_constraints::Constraint;
 
 /// Chunks that wait for one reader; its generation pauses when they are not read.
@@ -42,7 +42,7 @@ pub(crate) struct Request {
     pub(crate) banned: Arc<[Vec<u32>]>,
     /// What becomes of its tokens.
     pub(crate) telling: OutputAssembler,
-    pub(crate) sender: Sender<Event>,
+    pub(crate) sender: Sender<EngineEvent>,
 }
 
 /// The way to the thread. The thread ends when the last handle is dropped and nothing is left

@@ -8,19 +8,19 @@
 //! that a reader who is slow holds up nobody but itself. `docs/explanation/batching-and-kv-cache.md` explains it.
 
 pub mod bare;
-mod begin;
 mod decoder;
 mod engine;
 mod event;
-mod look;
 mod memory;
 mod merge;
 mod model;
 mod options;
+mod output_assembler;
+mod prepare;
 mod prompt;
 mod reasoning;
 mod sampler;
-mod telling;
+mod token_view;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,14 +33,14 @@ use volley_types::{
     Predict, PredictError, PredictRequest, Signature,
 };
 
-use self::begin::Begun;
 use self::engine::Engine;
-use self::look::Look;
 use self::model::ModelFiles;
 use self::options::Options;
-use volley_chat_template::{ChatTemplate, Ended};
+use self::prepare::PreparedRequest;
+use self::token_view::TokenView;
+use volley_chat_template::{CancelFlag, ChatTemplate};
 use volley_model_directory::overrides::VARIANT;
-use volley_onnx_runtime::watch::Watch;
+use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph};
 
 /// Rows of one record batch, at most.
@@ -72,7 +72,7 @@ pub fn load(
     )?);
     let mut decoder = decoder::Decoder::load(runtime, directory, &files, &config)?;
     decoder.warm_up()?;
-    decoder.limit(Watch::new(config.run_timeout)?);
+    decoder.limit(RunTimeout::new(config.run_timeout)?);
     let weights_of = |graph: &Path| {
         let outline = graph::outline(&directory.join(graph))?;
         Ok::<_, PredictError>(config.weights_of_session(&outline))
@@ -146,8 +146,8 @@ impl Predict for Generator {
         let Continuation { seed, sent } = request.continuation;
         let options = Options::read(&parameters, self.files.context)?.or_seed(seed);
         options.check(self.files.vocabulary)?;
-        if let Some(look) = Look::read(&parameters)? {
-            let batches = look::look(
+        if let Some(look) = TokenView::read(&parameters)? {
+            let batches = token_view::look(
                 self.files.clone(),
                 request.input.into_inner(),
                 options,
@@ -162,8 +162,8 @@ impl Predict for Generator {
             let answers = answers(rows.len(), &options)?;
             let readable = engine::CHUNKS_PER_READER * answers.min(slots);
             let (sender, mut events) = tokio::sync::mpsc::channel(readable);
-            let begun = begin::begin(&files, rows, options, sent, sender).await?;
-            let Begun { requests, mut merge, mut ready } = begun;
+            let begun = prepare::begin(&files, rows, options, sent, sender).await?;
+            let PreparedRequest { requests, mut merge, mut ready } = begun;
             for request in requests {
                 engine.submit(request)?;
             }
@@ -258,7 +258,7 @@ pub(crate) fn bare_files(
     let files = ModelFiles::read(directory, None, max_context)?;
     let options = Options::read(&Parameters::default(), files.context)?;
     let item = items::Item::Prompt(prompt.to_owned());
-    let ids = prompt::encode(&files, &item, &options, &Ended::default())?.ids;
+    let ids = prompt::encode(&files, &item, &options, &CancelFlag::default())?.ids;
     Ok((files, ids))
 }
 

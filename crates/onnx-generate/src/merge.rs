@@ -2,7 +2,7 @@
 
 use volley_types::{GenerationChunk, GenerationChunks, PredictError, Usage};
 
-use super::event::{Event, Place};
+use super::event::{AnswerIndex, EngineEvent};
 
 /// Joins the rows of a request's answers: sequences run over the whole stream, usage adds up, and
 /// only the last answer's end is the stream's. One that fails has a row that says so, and the
@@ -48,7 +48,7 @@ impl Merge {
     /// The item's own, when all items have failed with it.
     pub(crate) fn push(
         &mut self,
-        (place, outcome): Event,
+        (place, outcome): EngineEvent,
         rows: &mut GenerationChunks,
     ) -> Result<(), PredictError> {
         let mut chunk = match outcome {
@@ -77,7 +77,7 @@ impl Merge {
     }
 }
 
-fn failure(Place { item, choice }: Place, error: PredictError) -> GenerationChunk {
+fn failure(AnswerIndex { item, choice }: AnswerIndex, error: PredictError) -> GenerationChunk {
     tracing::warn!(item, choice, error = error.chain(), "an item failed");
     GenerationChunk::failed(item, choice, error)
 }
@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    fn end(item: u32) -> Event {
+    fn end(item: u32) -> EngineEvent {
         let chunk = GenerationChunk {
             item,
             finish_reason: Some(FinishReason::Stop),
@@ -100,17 +100,20 @@ mod tests {
             last: true,
             ..GenerationChunk::default()
         };
-        (Place { item, choice: 0 }, Ok(chunk))
+        (AnswerIndex { item, choice: 0 }, Ok(chunk))
     }
 
-    fn error(item: u32) -> Event {
+    fn error(item: u32) -> EngineEvent {
         (
-            Place { item, choice: 0 },
+            AnswerIndex { item, choice: 0 },
             Err(PredictError::invalid(format!("item {item} is bad"))),
         )
     }
 
-    fn merge(items: usize, events: Vec<Event>) -> Result<Vec<(u32, u32, bool)>, PredictError> {
+    fn merge(
+        items: usize,
+        events: Vec<EngineEvent>,
+    ) -> Result<Vec<(u32, u32, bool)>, PredictError> {
         let (mut merge, mut rows) = (Merge::new(items), GenerationChunks::default());
         for event in events {
             merge.push(event, &mut rows)?;

@@ -14,11 +14,11 @@ use volley_types::{ParamValue, Parameters, PredictError};
 
 use super::reasoning::{Reasoning, Tags};
 use volley_chat_template::ChatTemplate;
-use volley_constraints::{Constraint, Constraints, Form};
+use volley_constraints::{Constraint, ConstraintForm, Constraints};
 use volley_model_directory::layout::DecoderGraphs;
 use volley_onnx_runtime::OnnxConfig;
-use volley_tokens::spelling::TokenBytes;
 use volley_tokens::text::{Decode, TokenTexts};
+use volley_tokens::token_bytes::TokenBytes;
 use volley_tool_calls::CallStyle;
 
 #[derive(Default, Deserialize)]
@@ -112,7 +112,7 @@ impl ModelFiles {
         max_context: Option<usize>,
     ) -> Result<Self, PredictError> {
         let described = describe(directory, variant)?;
-        let Described {
+        let ModelDescription {
             file,
             context,
             vocabulary,
@@ -166,7 +166,7 @@ impl ModelFiles {
     ///
     /// # Errors
     /// `InvalidInput` with what is wrong with the form.
-    pub(crate) fn constraint(&self, form: &Form) -> Result<Constraint, PredictError> {
+    pub(crate) fn constraint(&self, form: &ConstraintForm) -> Result<Constraint, PredictError> {
         let style = self.chat.as_ref().map(ChatTemplate::call_style);
         let style = style.unwrap_or(CallStyle::Bare);
         let eos = self.eos.first().copied();
@@ -249,7 +249,7 @@ pub(crate) fn sizes(
 }
 
 /// What a directory's own description says.
-struct Described {
+struct ModelDescription {
     file: &'static str,
     onnx: PathBuf,
     prompts: Option<PathBuf>,
@@ -263,7 +263,7 @@ struct Described {
     recommended: Parameters,
 }
 
-fn describe(directory: &Path, variant: Option<&str>) -> Result<Described, PredictError> {
+fn describe(directory: &Path, variant: Option<&str>) -> Result<ModelDescription, PredictError> {
     if directory.join(genai::FILE).is_file() {
         genai::describe(directory)
     } else {

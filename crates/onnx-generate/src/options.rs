@@ -15,7 +15,7 @@ pub(crate) use self::known::check_names;
 pub(crate) use self::sampling::Sampling;
 use self::tools::Tools;
 use volley_chat_template::Rendering;
-use volley_constraints::Form;
+use volley_constraints::ConstraintForm;
 
 /// The most stop strings, and the longest.
 const MAX_STOPS: usize = 16;
@@ -66,7 +66,7 @@ pub(crate) struct Options {
     /// Whether each token's probability is told, and with how many alternatives.
     pub(crate) logprobs: Option<usize>,
     /// The form that the answer must have.
-    pub(crate) form: Option<Form>,
+    pub(crate) form: Option<ConstraintForm>,
     /// What the model may call: a JSON array in OpenAI's form.
     pub(crate) tools: Option<Arc<Value>>,
     /// The answer ends behind its first call.
@@ -83,7 +83,7 @@ impl Options {
         let tools = Tools::read(parameters)?;
         let form = match tools.call {
             Some(call) => Some(call),
-            None => Form::read(parameters)?,
+            None => ConstraintForm::read(parameters)?,
         };
         let flag = |name: &str| Ok(parameters.boolean(name)?.unwrap_or(false));
         let (raw, echo) = (flag("raw")?, flag(ECHO)?);

@@ -5,7 +5,7 @@ use volley_types::{ChatMessage, PredictError};
 
 use super::model::ModelFiles;
 use super::options::Options;
-use volley_chat_template::Ended;
+use volley_chat_template::CancelFlag;
 use volley_tokens::text::Decode;
 
 /// Prompts share multiples of so many tokens. Fewer are read as fast as they are looked for.
@@ -26,7 +26,7 @@ pub(crate) fn encode(
     files: &ModelFiles,
     item: &Item,
     options: &Options,
-    ended: &Ended,
+    ended: &CancelFlag,
 ) -> Result<Prompt, PredictError> {
     let prompt = tokens(files, item, options, ended)?;
     let count = prompt.ids.len();
@@ -51,7 +51,7 @@ pub(crate) fn tokens(
     files: &ModelFiles,
     item: &Item,
     options: &Options,
-    ended: &Ended,
+    ended: &CancelFlag,
 ) -> Result<Prompt, PredictError> {
     if options.token_inputs {
         return given(files, item);
@@ -113,7 +113,7 @@ fn text(
     files: &ModelFiles,
     item: &Item,
     options: &Options,
-    ended: &Ended,
+    ended: &CancelFlag,
 ) -> Result<(String, bool), PredictError> {
     let tools = options.tools.as_deref();
     if tools.is_some() && (files.chat.is_none() || options.raw) {

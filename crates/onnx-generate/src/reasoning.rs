@@ -33,7 +33,7 @@ impl Tags {
 
 /// Where an answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ReasoningPhase {
     /// In front of the first tag, if there comes one.
     Before,
     Inside,
@@ -44,7 +44,7 @@ enum Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Reasoning {
     tags: Tags,
-    place: Place,
+    place: ReasoningPhase,
     /// What a tag may have begun in.
     said: String,
     count: u32,
@@ -57,9 +57,9 @@ impl Reasoning {
         Self {
             tags,
             place: if is_open {
-                Place::Inside
+                ReasoningPhase::Inside
             } else {
-                Place::Before
+                ReasoningPhase::Before
             },
             said: String::new(),
             count: 0,
@@ -68,7 +68,7 @@ impl Reasoning {
 
     /// Whether no further token can be reasoning.
     pub(crate) fn is_over(&self) -> bool {
-        self.place == Place::Behind
+        self.place == ReasoningPhase::Behind
     }
 
     /// The next token writes `text`.
@@ -78,22 +78,22 @@ impl Reasoning {
         }
         self.count = self.count.saturating_add(1);
         self.said.push_str(text);
-        if self.place == Place::Before {
+        if self.place == ReasoningPhase::Before {
             let said = self.said.trim_start();
             if let Some(rest) = said.strip_prefix(self.tags.open) {
                 self.said = rest.to_owned();
-                self.place = Place::Inside;
+                self.place = ReasoningPhase::Inside;
             } else if !self.tags.open.starts_with(said) {
                 // An answer without reasoning.
                 self.count = 0;
-                self.place = Place::Behind;
+                self.place = ReasoningPhase::Behind;
             }
         }
-        if self.place != Place::Inside {
+        if self.place != ReasoningPhase::Inside {
             return;
         }
         if self.said.contains(self.tags.close) {
-            self.place = Place::Behind;
+            self.place = ReasoningPhase::Behind;
         }
         // The beginning of a tag at most is kept.
         let kept = self.said.len().saturating_sub(self.tags.close.len());
@@ -104,8 +104,8 @@ impl Reasoning {
     /// Tokens that were reasoning.
     pub(crate) fn count(&self) -> u32 {
         match self.place {
-            Place::Before => 0,
-            Place::Inside | Place::Behind => self.count,
+            ReasoningPhase::Before => 0,
+            ReasoningPhase::Inside | ReasoningPhase::Behind => self.count,
         }
     }
 }

@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 
 use volley_types::PredictError;
 
-pub(crate) use self::limits::Limits;
+pub(crate) use self::limits::TokenLimits;
 use self::penalties::Penalties;
 use super::options::Sampling;
 use volley_constraints::Constraint;
@@ -21,7 +21,7 @@ const FLOORS: [f32; 6] = [0.3, 0.03, 0.003, 3e-4, 3e-5, 3e-6];
 
 /// A token that was chosen.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Chosen {
+pub(crate) struct SampledToken {
     pub(crate) token: u32,
     /// Its natural-log probability as the model has it, where asked for.
     pub(crate) logprob: Option<f32>,
@@ -39,7 +39,7 @@ pub(crate) struct Sampler {
     constraint: Option<Constraint>,
     random: fastrand::Rng,
     penalties: Penalties,
-    limits: Limits,
+    limits: TokenLimits,
     /// The answer so far.
     said: Vec<u32>,
 }
@@ -68,13 +68,13 @@ impl Sampler {
             logprobs: None,
             constraint: None,
             random,
-            limits: Limits::default(),
+            limits: TokenLimits::default(),
             said: Vec::new(),
         }
     }
 
     /// Keeps some tokens from being chosen.
-    pub(crate) fn within(mut self, limits: Limits) -> Self {
+    pub(crate) fn within(mut self, limits: TokenLimits) -> Self {
         self.limits = limits;
         self
     }
@@ -111,7 +111,7 @@ impl Sampler {
         &mut self,
         logits: &[f32],
         scratch: &mut Scratch,
-    ) -> Result<Chosen, PredictError> {
+    ) -> Result<SampledToken, PredictError> {
         let mut bent = std::mem::take(&mut scratch.bent);
         let mut constraint = self.constraint.take();
         let among = self.bend(logits, &mut bent);
@@ -135,7 +135,7 @@ impl Sampler {
         self.constraint = constraint;
         self.penalties.mark(token);
         self.said.push(token);
-        let mut chosen = Chosen {
+        let mut chosen = SampledToken {
             token,
             logprob: None,
             alternatives: Vec::new(),
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn what_must_not_be_chosen_is_not_and_what_may_alone_is() {
-        let limits = Limits {
+        let limits = TokenLimits {
             least: 2,
             ends: vec![0],
             banned: vec![vec![1, 2], vec![3]].into(),
@@ -414,9 +414,9 @@ mod tests {
             allowed: Some([1, 2].into()),
             ..sampling(0.0, 0, 1.0, 1.0)
         };
-        let limits = Limits {
+        let limits = TokenLimits {
             banned: vec![vec![2, 2]].into(),
-            ..Limits::default()
+            ..TokenLimits::default()
         };
         let mut sampler = Sampler::new(options, &[], 4).within(limits);
         let drawn: Vec<_> = (0..3).map(|_| next(&mut sampler, &logits)).collect();

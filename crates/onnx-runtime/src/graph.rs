@@ -6,7 +6,7 @@
 
 mod classes;
 mod constant;
-mod division;
+mod integer_division;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -15,10 +15,10 @@ use std::path::{Component, Path, PathBuf};
 
 use volley_types::PredictError;
 
+use self::classes::ClassMaps as FoundClasses;
 pub use self::classes::Classes;
-use self::classes::Found as FoundClasses;
 use self::constant::{Constant, HALVES};
-use self::division::{Division, Node};
+use self::integer_division::{Division, GraphNode};
 
 /// How deep messages may be nested; ONNX Runtime reads no deeper either.
 const MAX_DEPTH: usize = 100;
@@ -192,7 +192,7 @@ fn walk<R: Read + Seek>(reader: BufReader<R>, length: u64) -> Result<Walk<R>, Gr
         shapeless: BTreeSet::new(),
         division: Division::default(),
         classes: FoundClasses::default(),
-        seen: Seen::default(),
+        seen: CurrentItem::default(),
         constant: Constant::default(),
     };
     walk.message(Part::Model, length, 0)?;
@@ -209,16 +209,16 @@ struct Walk<R> {
     shapeless: BTreeSet<String>,
     division: Division,
     classes: FoundClasses,
-    seen: Seen,
+    seen: CurrentItem,
     /// What was read of the constant that the walk is in, or was in last.
     constant: Constant,
 }
 
 /// What was read of the input, output, node or constant that the walk is in.
 #[derive(Default)]
-struct Seen {
+struct CurrentItem {
     name: String,
-    node: Node,
+    node: GraphNode,
     /// The type of its elements, where it has one.
     kind: Option<u64>,
     shaped: bool,
@@ -236,7 +236,7 @@ impl<R: Read + Seek> Walk<R> {
         }
         let (mut key, mut value) = (Vec::new(), Vec::new());
         if is_own(part, depth) {
-            self.seen = Seen::default();
+            self.seen = CurrentItem::default();
         }
         if part == Part::Tensor {
             self.constant = Constant::default();
@@ -348,7 +348,7 @@ impl<R: Read + Seek> Walk<R> {
 
     /// The end of an input, an output, a node or a constant.
     fn note(&mut self, part: Part, depth: usize) {
-        let Seen {
+        let CurrentItem {
             name,
             node,
             kind,

@@ -25,14 +25,14 @@ use ort::session::Session;
 use ort::value::{DynTensor, TensorElementType};
 use volley_types::PredictError;
 
-use crate::session::Place;
+use crate::session::ExecutionDevice;
 
 /// A cache line, and the widest vector register.
 const ALIGNMENT: usize = 64;
 
 /// What a cache is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct KvShape {
     /// Rows of the cache: sequences at a time.
     pub slots: usize,
     /// Heads of keys and values.
@@ -45,7 +45,7 @@ pub struct Form {
     pub element: TensorElementType,
 }
 
-impl Form {
+impl KvShape {
     fn element_bytes(&self) -> usize {
         if self.element == TensorElementType::Float32 {
             4
@@ -103,7 +103,7 @@ impl Memory {
     }
 
     /// Memory of a GPU, from the session's own allocator; `None` when there is not so much.
-    fn device(session: &Session, place: Place, bytes: usize) -> Option<Self> {
+    fn device(session: &Session, place: ExecutionDevice, bytes: usize) -> Option<Self> {
         let allocator = Allocator::new(session, place.memory().ok()?).ok()?;
         let size = i64::try_from(bytes).ok()?;
         let mut tensor = DynTensor::new(&allocator, TensorElementType::Uint8, [size]).ok()?;
@@ -143,9 +143,9 @@ impl View {
 #[derive(Debug)]
 pub struct Cache {
     memory: Arc<Memory>,
-    form: Form,
+    form: KvShape,
     row_bytes: usize,
-    place: Place,
+    place: ExecutionDevice,
 }
 
 impl Cache {
@@ -153,14 +153,18 @@ impl Cache {
     ///
     /// # Errors
     /// `InvalidInput` when there is not so much memory.
-    pub fn new(session: &Session, place: Place, form: Form) -> Result<Self, PredictError> {
+    pub fn new(
+        session: &Session,
+        place: ExecutionDevice,
+        form: KvShape,
+    ) -> Result<Self, PredictError> {
         // On a GPU an exchange of two slots goes through one more.
-        let rows = form.slots + usize::from(place != Place::Host);
+        let rows = form.slots + usize::from(place != ExecutionDevice::Host);
         let row_bytes = form.row_bytes();
         let bytes = row_bytes.and_then(|row| row.checked_mul(rows));
         let memory = bytes.and_then(|bytes| match place {
-            Place::Host => Memory::host(bytes),
-            Place::Cuda(_) => Memory::device(session, place, bytes),
+            ExecutionDevice::Host => Memory::host(bytes),
+            ExecutionDevice::Cuda(_) => Memory::device(session, place, bytes),
         });
         let (Some(memory), Some(row_bytes)) = (memory, row_bytes) else {
             return Err(PredictError::invalid(
@@ -221,7 +225,7 @@ impl Cache {
     /// # Errors
     /// `Internal` when a GPU cannot copy. The host always can.
     pub fn copy_row(&mut self, from: usize, to: usize, length: usize) -> Result<(), PredictError> {
-        if self.place != Place::Host {
+        if self.place != ExecutionDevice::Host {
             return self.copy_on_device(from, to);
         }
         for (source, target, bytes) in self.heads_of(from, to, length) {
@@ -242,7 +246,7 @@ impl Cache {
         other: usize,
         length: usize,
     ) -> Result<(), PredictError> {
-        if self.place != Place::Host {
+        if self.place != ExecutionDevice::Host {
             let spare = self.form.slots;
             self.copy_on_device(one, spare)?;
             self.copy_on_device(other, one)?;

@@ -6,17 +6,17 @@
 //! [`strings`] (texts without copies), [`kv`] (views of caches) and `arena` (memory bounds).
 //!
 //! Reading order: [`Runtime`] (the library), [`OnnxConfig`], [`graph`] (what a file declares of
-//! itself), [`session`], [`watch`] (the limit on a run's time), [`failure`].
+//! itself), [`session`], [`run_timeout`] (the limit on a run's time), [`failure`].
 
 mod arena;
 mod config;
 pub mod failure;
 pub mod graph;
 pub mod kv;
+pub mod run_timeout;
 mod runtime;
 pub mod session;
 pub mod strings;
-pub mod watch;
 pub mod wire;
 
 pub use ort;

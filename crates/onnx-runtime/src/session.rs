@@ -15,18 +15,18 @@ use crate::{Device, OnnxConfig, Runtime, arena, graph};
 const THREAD_BYTES: u64 = 32 << 20;
 
 /// The options of a run, shared with whatever stops it.
-pub type Options = RunOptions<NoSelectedOutputs>;
+pub type SharedRunOptions = RunOptions<NoSelectedOutputs>;
 
 /// Where a session runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ExecutionDevice {
     /// The CPU and its memory.
     Host,
     /// The GPU of that number.
     Cuda(i32),
 }
 
-impl Place {
+impl ExecutionDevice {
     /// The memory there, for outputs.
     pub fn memory(self) -> ort::Result<MemoryInfo<'static>> {
         match self {
@@ -67,10 +67,10 @@ const SHRINK: &str = "memory.enable_memory_arena_shrinkage";
 ///
 /// # Errors
 /// When there can be no such options.
-pub fn shrinking(place: Place) -> ort::Result<RunOptions<NoSelectedOutputs>> {
+pub fn shrinking(place: ExecutionDevice) -> ort::Result<RunOptions<NoSelectedOutputs>> {
     let arena = match place {
-        Place::Host => "cpu:0".to_owned(),
-        Place::Cuda(gpu) => format!("cpu:0;gpu:{gpu}"),
+        ExecutionDevice::Host => "cpu:0".to_owned(),
+        ExecutionDevice::Cuda(gpu) => format!("cpu:0;gpu:{gpu}"),
     };
     let mut options = RunOptions::new()?;
     options.set(SHRINK, arena)?;
@@ -98,11 +98,14 @@ pub fn build_placed(
     runtime: &Runtime,
     path: &Path,
     config: &OnnxConfig,
-) -> Result<(Session, Place), PredictError> {
+) -> Result<(Session, ExecutionDevice), PredictError> {
     graph::outline(path)?;
-    let gpu = Place::Cuda(config.gpu);
+    let gpu = ExecutionDevice::Cuda(config.gpu);
     match config.device {
-        Device::Cpu => Ok((commit(cpu(runtime, config, path)?, path)?, Place::Host)),
+        Device::Cpu => Ok((
+            commit(cpu(runtime, config, path)?, path)?,
+            ExecutionDevice::Host,
+        )),
         Device::Cuda => Ok((commit(cuda(runtime, config, path)?, path)?, gpu)),
         Device::Auto => match cuda(runtime, config, path) {
             Ok(builder) => {
@@ -115,7 +118,10 @@ pub fn build_placed(
                     reason = error.chain(),
                     "session device chosen"
                 );
-                Ok((commit(cpu(runtime, config, path)?, path)?, Place::Host))
+                Ok((
+                    commit(cpu(runtime, config, path)?, path)?,
+                    ExecutionDevice::Host,
+                ))
             }
         },
     }
@@ -147,12 +153,12 @@ pub fn build_in_memory(
 ///
 /// # Errors
 /// `InvalidInput` when CUDA is asked for and not there.
-pub fn place(runtime: &Runtime, config: &OnnxConfig) -> Result<Place, PredictError> {
-    let gpu = || cuda(runtime, config, Path::new("")).map(|_| Place::Cuda(config.gpu));
+pub fn place(runtime: &Runtime, config: &OnnxConfig) -> Result<ExecutionDevice, PredictError> {
+    let gpu = || cuda(runtime, config, Path::new("")).map(|_| ExecutionDevice::Cuda(config.gpu));
     match config.device {
-        Device::Cpu => Ok(Place::Host),
+        Device::Cpu => Ok(ExecutionDevice::Host),
         Device::Cuda => gpu(),
-        Device::Auto => Ok(gpu().unwrap_or(Place::Host)),
+        Device::Auto => Ok(gpu().unwrap_or(ExecutionDevice::Host)),
     }
 }
 

@@ -9,7 +9,7 @@ use arrow_array::{Array, ArrayRef, FixedSizeListArray, PrimitiveArray};
 use arrow_schema::Field;
 use volley_onnx_runtime::ort::value::{PrimitiveTensorElementType, Tensor, TensorElementType};
 
-use super::decode::Input;
+use super::decode::InputColumn;
 use super::encode;
 use crate::columns::Port;
 use volley_onnx_runtime::Runtime;
@@ -44,7 +44,7 @@ where
     let port = port(element);
     let (column, start) = rows::<T>(100);
     let column = column.slice(10, 80);
-    let input = Input::read(&port, &column).unwrap();
+    let input = InputColumn::read(&port, &column).unwrap();
     let rows: Vec<usize> = taken.collect();
     let leaves = input.leaves(&rows, true).unwrap();
     let tensor = leaves.tensor(&port).unwrap();

@@ -29,7 +29,7 @@ pub(crate) struct Port {
     /// The shape that the graph has for such a row.
     pub(crate) graph_shape: Vec<i64>,
     /// How a row stands in its column.
-    pub(crate) layout: Layout,
+    pub(crate) layout: RowLayout,
     /// Of an output that holds a map from class to number for each row: its classes. The column
     /// has the numbers in their order.
     pub(crate) classes: Option<Classes>,
@@ -37,7 +37,7 @@ pub(crate) struct Port {
 
 /// How a row stands in its column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub(crate) enum RowLayout {
     /// One value.
     Scalar,
     /// So many values, of a shape that is always the same.
@@ -97,13 +97,13 @@ impl Port {
             .map(|dim| usize::try_from(*dim).ok())
             .collect();
         let layout = match fixed {
-            Some(dims) if dims.is_empty() => Layout::Scalar,
-            Some(dims) => Layout::Fixed(elements(&dims).ok_or_else(|| {
+            Some(dims) if dims.is_empty() => RowLayout::Scalar,
+            Some(dims) => RowLayout::Fixed(elements(&dims).ok_or_else(|| {
                 PredictError::invalid(format!(
                     "input or output '{name}' has more elements in a row than a column can hold"
                 ))
             })?),
-            None => Layout::Variable(row_shape.len()),
+            None => RowLayout::Variable(row_shape.len()),
         };
         Ok(Self {
             name: name.to_owned(),
@@ -125,7 +125,7 @@ impl Port {
             bfloat16: false,
             graph_shape: row_shape.clone(),
             row_shape,
-            layout: Layout::Fixed(classes.len()),
+            layout: RowLayout::Fixed(classes.len()),
             classes: Some(classes),
         }
     }
@@ -148,7 +148,7 @@ impl Port {
             (Some(size), Some(graph)) if same && size == graph => Ok(Self {
                 row_shape: seen.to_vec(),
                 graph_shape: inner.to_vec(),
-                layout: Layout::Fixed(size),
+                layout: RowLayout::Fixed(size),
                 ..self
             }),
             _ => Err(PredictError::invalid(format!(
@@ -162,15 +162,15 @@ impl Port {
     /// The column.
     pub(crate) fn field(&self) -> Field {
         match self.layout {
-            Layout::Scalar => self.value_field(&self.name),
-            Layout::Fixed(size) => {
+            RowLayout::Scalar => self.value_field(&self.name),
+            RowLayout::Fixed(size) => {
                 let size = i32::try_from(size).unwrap_or(i32::MAX);
                 let list = DataType::FixedSizeList(self.item(), size);
                 let shape = serde_json::json!({ "shape": self.row_shape }).to_string();
                 Field::new(&self.name, list, false)
                     .with_metadata(extension("arrow.fixed_shape_tensor", shape))
             }
-            Layout::Variable(rank) => {
+            RowLayout::Variable(rank) => {
                 let uniform: Vec<_> = self
                     .row_shape
                     .iter()
@@ -227,7 +227,7 @@ impl Port {
 
     /// Whether rows may differ in more than the values of plain numbers.
     pub(crate) fn is_varied(&self) -> bool {
-        matches!(self.layout, Layout::Variable(_))
+        matches!(self.layout, RowLayout::Variable(_))
             || (self.element.is_integer() && !self.bfloat16)
             || self.element == DataType::Utf8
     }
@@ -329,11 +329,11 @@ mod tests {
                 .unwrap()
                 .layout
         };
-        assert_eq!(layout(&[-1], true), Layout::Scalar);
-        assert_eq!(layout(&[-1, 8, 8], true), Layout::Fixed(64));
-        assert_eq!(layout(&[-1, -1], true), Layout::Variable(1));
-        assert_eq!(layout(&[2, 3], false), Layout::Fixed(6));
-        assert_eq!(layout(&[-1, 3], false), Layout::Variable(2));
+        assert_eq!(layout(&[-1], true), RowLayout::Scalar);
+        assert_eq!(layout(&[-1, 8, 8], true), RowLayout::Fixed(64));
+        assert_eq!(layout(&[-1, -1], true), RowLayout::Variable(1));
+        assert_eq!(layout(&[2, 3], false), RowLayout::Fixed(6));
+        assert_eq!(layout(&[-1, 3], false), RowLayout::Variable(2));
         assert!(Port::new("x", TensorElementType::Float8E4M3FN, &[-1], true).is_err());
         let half = Port::new("x", TensorElementType::Bfloat16, &[-1], true).unwrap();
         assert!(volley_types::signature::is_bfloat16(&half.field()));

@@ -13,27 +13,27 @@ use volley_onnx_runtime::ort::session::SessionInputValue;
 use volley_onnx_runtime::ort::value::{PrimitiveTensorElementType, Tensor, TensorRef};
 use volley_types::{PredictError, octets};
 
-use crate::columns::{Layout, Port};
+use crate::columns::{Port, RowLayout};
 use volley_onnx_runtime::failure::internal;
 use volley_onnx_runtime::strings;
 
 /// A column, read once for all runs of its batch.
-pub(super) struct Input<'p> {
+pub(super) struct InputColumn<'p> {
     port: &'p Port,
     values: ArrayRef,
-    places: Places,
+    places: RowOffsets,
     shapes: Option<Vec<Vec<usize>>>,
 }
 
 /// Where the values of a row begin and end.
-enum Places {
+enum RowOffsets {
     /// So many for each row, the first row's from a start.
     Even(usize, usize),
     /// Between two offsets.
     Offsets(OffsetBuffer<i32>),
 }
 
-impl Places {
+impl RowOffsets {
     fn of(&self, row: usize) -> (usize, usize) {
         match self {
             Self::Even(start, size) => (start + row * size, start + (row + 1) * size),
@@ -42,7 +42,7 @@ impl Places {
     }
 }
 
-impl<'p> Input<'p> {
+impl<'p> InputColumn<'p> {
     /// `column`, whose type is the port's.
     ///
     /// # Errors
@@ -55,13 +55,13 @@ impl<'p> Input<'p> {
             )));
         }
         let (values, places, shapes) = match port.layout {
-            Layout::Scalar => (column.clone(), Places::Even(0, 1), None),
-            Layout::Fixed(size) => {
+            RowLayout::Scalar => (column.clone(), RowOffsets::Even(0, 1), None),
+            RowLayout::Fixed(size) => {
                 let list = column.as_fixed_size_list();
-                let places = Places::Even(start(list), size);
+                let places = RowOffsets::Even(start(list), size);
                 (list.values().clone(), places, None)
             }
-            Layout::Variable(rank) => {
+            RowLayout::Variable(rank) => {
                 let (data, dims) = parts(port, column, rank)?;
                 let shape = |row: usize| {
                     let dims = &dims[row * rank..(row + 1) * rank];
@@ -71,7 +71,7 @@ impl<'p> Input<'p> {
                     })
                 };
                 let shapes = (0..column.len()).map(shape).collect::<Result<_, _>>()?;
-                let places = Places::Offsets(data.offsets().clone());
+                let places = RowOffsets::Offsets(data.offsets().clone());
                 (data.values().clone(), places, Some(shapes))
             }
         };

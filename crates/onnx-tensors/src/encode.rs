@@ -18,7 +18,7 @@ use volley_onnx_runtime::ort::value::{DynValue, PrimitiveTensorElementType};
 use volley_types::{ErrorCode, ErrorOrigin, PredictError, octets};
 
 use super::maps;
-use crate::columns::{Layout, Port, dim, elements};
+use crate::columns::{Port, RowLayout, dim, elements};
 use volley_onnx_runtime::failure::internal;
 use volley_onnx_runtime::strings::Contents;
 
@@ -56,15 +56,15 @@ pub(super) fn column(
     let broken =
         |error: ArrowError| internal("an output cannot be put into its column", error.to_string());
     match port.layout {
-        Layout::Scalar => Ok(values),
-        Layout::Fixed(size) => {
+        RowLayout::Scalar => Ok(values),
+        RowLayout::Fixed(size) => {
             let size = i32::try_from(size)
                 .map_err(|error| internal("an output is too large", error.to_string()))?;
             let list =
                 FixedSizeListArray::try_new_with_length(port.item(), size, values, None, rows);
             Ok(Arc::new(list.map_err(broken)?))
         }
-        Layout::Variable(rank) => {
+        RowLayout::Variable(rank) => {
             let size = row_shape.iter().product();
             if elements(&[rows, size]).is_none() {
                 return Err(too_large(port));
@@ -140,7 +140,8 @@ where
 }
 
 /// How an output's shape and numbers are read where they are.
-type Read<N> = for<'v> fn(&'v DynValue) -> volley_onnx_runtime::ort::Result<(Vec<usize>, &'v [N])>;
+type TensorReader<N> =
+    for<'v> fn(&'v DynValue) -> volley_onnx_runtime::ort::Result<(Vec<usize>, &'v [N])>;
 
 fn numbers<N: PrimitiveTensorElementType>(
     value: &DynValue,
@@ -157,7 +158,7 @@ fn bits(value: &DynValue) -> volley_onnx_runtime::ort::Result<(Vec<usize>, &[u16
 /// An output as a column's buffer. Large ones stay where they are.
 fn taken<N: ArrowNativeType>(
     value: DynValue,
-    read: Read<N>,
+    read: TensorReader<N>,
 ) -> Result<(Vec<usize>, ScalarBuffer<N>), PredictError> {
     let (shape, values) = read(&value).map_err(unreadable)?;
     let count = values.len();
@@ -173,7 +174,7 @@ fn taken<N: ArrowNativeType>(
 /// The memory of an output, which becomes that of a column.
 struct Memory<N: 'static> {
     value: DynValue,
-    read: Read<N>,
+    read: TensorReader<N>,
 }
 
 impl<N: ArrowNativeType> AsRef<[u8]> for Memory<N> {

@@ -7,23 +7,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arrow_array::RecordBatch;
 use tokio::sync::oneshot;
 use volley_onnx_runtime::failure::internal;
-use volley_onnx_runtime::session::Options;
-use volley_onnx_runtime::watch::Watch;
+use volley_onnx_runtime::run_timeout::RunTimeout;
+use volley_onnx_runtime::session::SharedRunOptions;
 use volley_types::{ErrorCode, PredictError};
 
 use super::run::Runner;
-use super::wait::Place as Waiter;
+use super::wait::WaitEntry as Waiter;
 
 /// One batch of one request.
 pub(super) struct Job {
     pub(super) rows: RecordBatch,
-    pub(super) options: Arc<Options>,
+    pub(super) options: Arc<SharedRunOptions>,
     /// Of a second run, where the first lacked memory.
-    pub(super) again: Arc<Options>,
+    pub(super) again: Arc<SharedRunOptions>,
     /// Its place among those that wait, until its run begins.
     pub(super) place: Option<Waiter>,
     /// Its place in a run with others.
-    pub(super) seat: Arc<Seat>,
+    pub(super) seat: Arc<RunSubscriber>,
     pub(super) answer: oneshot::Sender<Result<RecordBatch, PredictError>>,
 }
 
@@ -42,10 +42,10 @@ impl Job {
     pub(super) fn run(
         &self,
         runner: &mut Runner,
-        watch: &mut Watch,
+        watch: &mut RunTimeout,
     ) -> Result<RecordBatch, PredictError> {
         let mut attempt =
-            |options: &Arc<Options>| guarded(runner, &self.rows, options, &mut *watch);
+            |options: &Arc<SharedRunOptions>| guarded(runner, &self.rows, options, &mut *watch);
         match attempt(&self.options) {
             // Its end sets the arena back, whatever comes of it.
             Err(error) if error.code == ErrorCode::TooLarge => attempt(&self.again),
@@ -55,12 +55,12 @@ impl Job {
 }
 
 /// A run that several callers wait for. It is stopped when the last of them leaves.
-pub(super) struct Shared {
-    pub(super) options: Arc<Options>,
+pub(super) struct SharedRun {
+    pub(super) options: Arc<SharedRunOptions>,
     pub(super) callers: AtomicUsize,
 }
 
-impl Shared {
+impl SharedRun {
     pub(super) fn leave(&self) {
         if self.callers.fetch_sub(1, Ordering::AcqRel) == 1 {
             stop(&self.options);
@@ -70,19 +70,19 @@ impl Shared {
 
 /// A caller's place in such a run.
 #[derive(Default)]
-pub(super) struct Seat(Mutex<State>);
+pub(super) struct RunSubscriber(Mutex<State>);
 
 #[derive(Default)]
 enum State {
     /// Its run has not begun.
     #[default]
     Waiting,
-    In(Arc<Shared>),
+    In(Arc<SharedRun>),
     /// The caller has gone, or has its answer.
     Left,
 }
 
-impl Seat {
+impl RunSubscriber {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing can be half done in it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -97,7 +97,7 @@ impl Seat {
     }
 
     /// The caller's run begins.
-    pub(super) fn join(&self, run: &Arc<Shared>) {
+    pub(super) fn join(&self, run: &Arc<SharedRun>) {
         let mut state = self.lock();
         match &*state {
             State::Left => run.leave(),
@@ -119,8 +119,8 @@ impl Seat {
 pub(super) fn guarded(
     runner: &mut Runner,
     rows: &RecordBatch,
-    options: &Arc<Options>,
-    watch: &mut Watch,
+    options: &Arc<SharedRunOptions>,
+    watch: &mut RunTimeout,
 ) -> Result<RecordBatch, PredictError> {
     let run = || watch.over(options, |it| runner.run(rows, it));
     catch_unwind(AssertUnwindSafe(run))
@@ -128,7 +128,7 @@ pub(super) fn guarded(
 }
 
 /// Stops what runs with `options`, if anything does.
-pub(super) fn stop(options: &Options) {
+pub(super) fn stop(options: &SharedRunOptions) {
     if let Err(error) = options.terminate() {
         tracing::warn!(error = %error, "a run could not be stopped");
     }

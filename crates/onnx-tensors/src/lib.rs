@@ -31,7 +31,7 @@ use async_stream::try_stream;
 use async_trait::async_trait;
 use futures::TryStreamExt;
 use volley_backend::Backend;
-use volley_types::signature::{Served, with_labels, with_octets};
+use volley_types::signature::{ModelMetadata, with_labels, with_octets};
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, Predict, PredictError, PredictRequest, Signature,
     Task,
@@ -39,13 +39,13 @@ use volley_types::{
 
 use self::ports::Files;
 use self::ports::Ports;
-use self::queue::Queue;
-use self::sequence::{Step, Table};
-use self::wait::Wait;
+use self::queue::RunQueue;
+use self::sequence::{SequenceStep, SequenceTable};
+use self::wait::WaitOptions;
 use crate::columns::Port;
 use volley_model_directory::overrides;
 use volley_model_directory::overrides::Overrides;
-use volley_model_directory::triton::{Declared, Sequences};
+use volley_model_directory::triton::{Sequences, TritonConfig};
 use volley_onnx_runtime::{OnnxConfig, Runtime, graph, session};
 
 /// The longest that a model waits for more rows, whatever its files say.
@@ -66,7 +66,7 @@ pub(crate) struct Batching {
 
 impl Batching {
     /// As `config.pbtxt` says, and `model.toml`, which has the last word.
-    pub(crate) fn of(declared: Option<&Declared>, own: &Overrides) -> Self {
+    pub(crate) fn of(declared: Option<&TritonConfig>, own: &Overrides) -> Self {
         let declared = declared.cloned().unwrap_or_default();
         let most = own.max_batch_rows.unwrap_or(declared.max_batch_size);
         let window = own
@@ -124,8 +124,8 @@ struct TensorModel {
     config: OnnxConfig,
     batching: Batching,
     memory_bytes: u64,
-    queue: Arc<Queue>,
-    sequences: Option<Arc<Table>>,
+    queue: Arc<RunQueue>,
+    sequences: Option<Arc<SequenceTable>>,
 }
 
 /// Loads a graph. Blocks.
@@ -133,7 +133,7 @@ pub fn load(
     runtime: &Runtime,
     path: &Path,
     model: ModelName,
-    declared: Option<&Declared>,
+    declared: Option<&TritonConfig>,
     own: &Overrides,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
@@ -153,7 +153,7 @@ pub fn load(
     let sequences = declared.and_then(|declared| declared.sequences.clone());
     let signature = signature(&ports, declared, sequences.as_ref());
     let answer = unnamed(&signature.output, &ports);
-    let served = Served {
+    let served = ModelMetadata {
         versions: Vec::new(),
         config: declared.map(|declared| declared.config(told(&ports, declared))),
     };
@@ -167,7 +167,7 @@ pub fn load(
         warm::up(&mut runners, &ports, sample, config.run_timeout)?;
     }
     let sequences = sequences
-        .map(|it| Table::new(it, ports.clone(), answer.clone(), rows))
+        .map(|it| SequenceTable::new(it, ports.clone(), answer.clone(), rows))
         .transpose()?;
     let policies = declared.map(|declared| declared.queue.clone());
     let policies = policies.unwrap_or_default();
@@ -176,7 +176,7 @@ pub fn load(
         // More than wait here are refused here, and do not wait elsewhere.
         config.tensor_streams = config.tensor_streams.max(most.saturating_add(2 * rows));
     }
-    let queue = Queue::start(
+    let queue = RunQueue::start(
         &model,
         runners,
         config.tensor_streams.max(1),
@@ -200,7 +200,7 @@ pub fn load(
 /// What callers give and get: the graph's columns without those of sequences.
 fn signature(
     ports: &Ports,
-    declared: Option<&Declared>,
+    declared: Option<&TritonConfig>,
     sequences: Option<&Sequences>,
 ) -> Signature {
     let given = |port: &&Port| !sequences.is_some_and(|it| it.gives(&port.name));
@@ -229,7 +229,7 @@ fn unnamed(output: &Schema, ports: &Ports) -> SchemaRef {
 }
 
 /// The inputs and outputs of a graph in Triton's words, for what a file does not say of them.
-fn told(ports: &Ports, declared: &Declared) -> [Vec<(String, String, Vec<i64>)>; 2] {
+fn told(ports: &Ports, declared: &TritonConfig) -> [Vec<(String, String, Vec<i64>)>; 2] {
     let told = |ports: &[Port], batched: bool| {
         let rows = (batched && declared.max_batch_size == 0).then_some(-1);
         let told = ports.iter().map(|port| {
@@ -245,7 +245,7 @@ fn told(ports: &Ports, declared: &Declared) -> [Vec<(String, String, Vec<i64>)>;
 }
 
 /// The columns of an answer, with the names of their values where the files have them.
-fn named(outputs: &[Port], declared: Option<&Declared>) -> Schema {
+fn named(outputs: &[Port], declared: Option<&TritonConfig>) -> Schema {
     let fields = outputs.iter().map(|port| {
         let labels = declared.and_then(|declared| declared.labels_of(&port.name));
         match (labels, &port.classes) {
@@ -295,9 +295,9 @@ impl Predict for TensorModel {
         let (signature, config) = (self.signature.clone(), self.config);
         let (queue, most) = (self.queue.clone(), self.batching.most());
         let schema = self.answer.clone();
-        let wait = Wait::read(&request.parameters, queue.policies())?;
+        let wait = WaitOptions::read(&request.parameters, queue.policies())?;
         if let Some(table) = self.sequences.clone() {
-            let step = Step::read(&request.parameters)?;
+            let step = SequenceStep::read(&request.parameters)?;
             let batches = try_stream! {
                 let mut input = request.input.into_inner().into_stream();
                 while let Some(rows) = input.try_next().await? {

@@ -7,15 +7,15 @@ use arrow_array::{RecordBatch, UInt32Array};
 use arrow_schema::ArrowError;
 use volley_types::{ErrorCode, PredictError};
 
-use super::job::{Job, Shared, guarded};
+use super::job::{Job, SharedRun, guarded};
 use super::run::Runner;
 use volley_onnx_runtime::failure::internal;
-use volley_onnx_runtime::session::Options;
-use volley_onnx_runtime::watch::Watch;
+use volley_onnx_runtime::run_timeout::RunTimeout;
+use volley_onnx_runtime::session::SharedRunOptions;
 
 /// Runs all of `jobs` together. Where that fails each is run again by itself: what is wrong with a
 /// row is only its own caller's concern.
-pub(super) fn run(runner: &mut Runner, jobs: Vec<Job>, watch: &mut Watch) {
+pub(super) fn run(runner: &mut Runner, jobs: Vec<Job>, watch: &mut RunTimeout) {
     let ran = all(runner, &jobs, watch);
     jobs.iter().for_each(|job| job.seat.rise());
     let error = match ran {
@@ -47,7 +47,7 @@ pub(super) fn run(runner: &mut Runner, jobs: Vec<Job>, watch: &mut Watch) {
 fn all(
     runner: &mut Runner,
     jobs: &[Job],
-    watch: &mut Watch,
+    watch: &mut RunTimeout,
 ) -> Result<Vec<RecordBatch>, PredictError> {
     let failed = |error: volley_onnx_runtime::ort::Error| {
         internal("a run could not be set up", error.to_string())
@@ -57,8 +57,8 @@ fn all(
     };
     let rows = jobs.iter().map(|job| &job.rows);
     let rows = arrow_select::concat::concat_batches(&first.rows.schema(), rows).map_err(apart)?;
-    let run = Arc::new(Shared {
-        options: Arc::new(Options::new().map_err(failed)?),
+    let run = Arc::new(SharedRun {
+        options: Arc::new(SharedRunOptions::new().map_err(failed)?),
         callers: AtomicUsize::new(jobs.len()),
     });
     jobs.iter().for_each(|job| job.seat.join(&run));
@@ -89,7 +89,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::job::Seat;
+    use crate::job::RunSubscriber;
     use volley_onnx_runtime::Runtime;
 
     #[test]
@@ -97,13 +97,17 @@ mod tests {
         let library = Runtime::locate(None).expect("run scripts/get-ort.sh before the tests");
         Runtime::init(&library).unwrap();
         let run = |callers| {
-            Arc::new(Shared {
-                options: Arc::new(Options::new().unwrap()),
+            Arc::new(SharedRun {
+                options: Arc::new(SharedRunOptions::new().unwrap()),
                 callers: AtomicUsize::new(callers),
             })
         };
-        let left = |run: &Shared| run.callers.load(Ordering::Acquire);
-        let (one, two, gone) = (Seat::default(), Seat::default(), Seat::default());
+        let left = |run: &SharedRun| run.callers.load(Ordering::Acquire);
+        let (one, two, gone) = (
+            RunSubscriber::default(),
+            RunSubscriber::default(),
+            RunSubscriber::default(),
+        );
         gone.leave();
         let first = run(3);
         [&one, &two, &gone]

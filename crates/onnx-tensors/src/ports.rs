@@ -10,7 +10,7 @@ use volley_types::PredictError;
 use crate::columns::{Port, is_batched};
 use volley_model_directory::overrides;
 use volley_model_directory::overrides::Overrides;
-use volley_model_directory::triton::Declared;
+use volley_model_directory::triton::TritonConfig;
 use volley_onnx_runtime::graph::GraphSummary;
 
 /// What a session takes and gives.
@@ -33,7 +33,7 @@ impl Ports {
 pub(super) struct Files<'f> {
     pub(super) outline: &'f GraphSummary,
     pub(super) own: &'f Overrides,
-    pub(super) declared: Option<&'f Declared>,
+    pub(super) declared: Option<&'f TritonConfig>,
 }
 
 impl Files<'_> {

@@ -16,34 +16,34 @@ use tokio::sync::{mpsc, oneshot};
 use volley_types::{ModelName, PredictError};
 
 use super::Batching;
-use super::job::{Job, Seat, stop};
+use super::job::{Job, RunSubscriber, stop};
 use super::merged;
 use super::run::Runner;
 use super::wait;
-use super::wait::{Wait, Waits};
+use super::wait::{WaitCounts, WaitOptions};
 use volley_model_directory::triton::QueuePolicies;
 use volley_onnx_runtime::failure::internal;
+use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::session;
-use volley_onnx_runtime::session::Options;
-use volley_onnx_runtime::session::Place;
-use volley_onnx_runtime::watch::Watch;
+use volley_onnx_runtime::session::ExecutionDevice;
+use volley_onnx_runtime::session::SharedRunOptions;
 
 /// Between two looks for more rows.
 const LOOK: Duration = Duration::from_micros(200);
 
 /// The way to the sessions' threads. Dropping it ends them.
-pub(super) struct Queue {
-    waits: Waits,
+pub(super) struct RunQueue {
+    waits: WaitCounts,
     // `Some` until it is dropped.
     jobs: Option<mpsc::Sender<Job>>,
     threads: Vec<JoinHandle<()>>,
-    place: Place,
+    place: ExecutionDevice,
 }
 
 /// Stops runs when their caller goes away.
 struct Terminator {
-    own: [Arc<Options>; 2],
-    seat: Arc<Seat>,
+    own: [Arc<SharedRunOptions>; 2],
+    seat: Arc<RunSubscriber>,
 }
 
 impl Drop for Terminator {
@@ -53,7 +53,7 @@ impl Drop for Terminator {
     }
 }
 
-impl Queue {
+impl RunQueue {
     /// Starts a thread for each of `runners`; `places` batches may wait for them, and each run may
     /// take `limit`, at `place`.
     ///
@@ -64,12 +64,12 @@ impl Queue {
         runners: Vec<Runner>,
         places: usize,
         limit: Duration,
-        place: Place,
+        place: ExecutionDevice,
         batching: Batching,
         policies: QueuePolicies,
     ) -> Result<Self, PredictError> {
         let (jobs, queue) = mpsc::channel(places);
-        let waiting = Arc::new(Mutex::new(Waiting {
+        let waiting = Arc::new(Mutex::new(WaitingBatches {
             queue,
             jobs: VecDeque::new(),
             places,
@@ -77,7 +77,7 @@ impl Queue {
             batching,
         }));
         let start = |runner| {
-            let (waiting, mut watch) = (waiting.clone(), Watch::new(limit)?);
+            let (waiting, mut watch) = (waiting.clone(), RunTimeout::new(limit)?);
             let thread = std::thread::Builder::new().name(format!("onnx-{model}"));
             thread
                 .spawn(move || serve(runner, &waiting, &mut watch))
@@ -86,7 +86,7 @@ impl Queue {
                 })
         };
         Ok(Self {
-            waits: Waits::new(policies),
+            waits: WaitCounts::new(policies),
             threads: runners.into_iter().map(start).collect::<Result<_, _>>()?,
             jobs: Some(jobs),
             place,
@@ -104,7 +104,7 @@ impl Queue {
     pub(super) async fn run(
         &self,
         rows: RecordBatch,
-        wait: Wait,
+        wait: WaitOptions,
     ) -> Result<RecordBatch, PredictError> {
         let place = self.waits.enter(wait)?;
         let refusal = place.refusal();
@@ -112,10 +112,10 @@ impl Queue {
         let failed = |error: volley_onnx_runtime::ort::Error| {
             internal("a run could not be set up", error.to_string())
         };
-        let options = Arc::new(Options::new().map_err(failed)?);
+        let options = Arc::new(SharedRunOptions::new().map_err(failed)?);
         let again = Arc::new(session::shrinking(self.place).map_err(failed)?);
         let (answer, answered) = oneshot::channel();
-        let seat = Arc::new(Seat::default());
+        let seat = Arc::new(RunSubscriber::default());
         // A late stop hits nothing: the options are this batch's alone.
         let _terminator = Terminator {
             own: [options.clone(), again.clone()],
@@ -155,7 +155,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for RunQueue {
     fn drop(&mut self) {
         // Without an entrance each thread ends after the run that it is in.
         self.jobs.take();
@@ -177,7 +177,7 @@ impl Drop for Queue {
 }
 
 /// Batches that wait for their run.
-struct Waiting {
+struct WaitingBatches {
     queue: mpsc::Receiver<Job>,
     jobs: VecDeque<Job>,
     places: usize,
@@ -186,7 +186,7 @@ struct Waiting {
     batching: Batching,
 }
 
-impl Waiting {
+impl WaitingBatches {
     /// Those of the next run: the first, and those behind it that may be in one run with it. Waits
     /// where there are none; `None` when no more can come.
     fn next(&mut self) -> Option<Vec<Job>> {
@@ -216,7 +216,7 @@ impl Waiting {
         Some(jobs)
     }
 
-    /// As [`Waiting::next`], for one thread at a time: those behind it wait with it.
+    /// As [`WaitingBatches::next`], for one thread at a time: those behind it wait with it.
     fn next_of(waiting: &Mutex<Self>) -> Option<Vec<Job>> {
         // What a panic would leave behind are batches that wait.
         let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -283,8 +283,8 @@ fn together(sizes: impl IntoIterator<Item = Option<usize>>, batching: &Batching)
     if preferred == 0 { count } else { preferred }
 }
 
-fn serve(mut runner: Runner, waiting: &Mutex<Waiting>, watch: &mut Watch) {
-    while let Some(mut jobs) = Waiting::next_of(waiting) {
+fn serve(mut runner: Runner, waiting: &Mutex<WaitingBatches>, watch: &mut RunTimeout) {
+    while let Some(mut jobs) = WaitingBatches::next_of(waiting) {
         jobs.retain(|job| !job.is_left());
         if 1 < jobs.len() {
             merged::run(&mut runner, jobs, watch);

@@ -7,12 +7,12 @@ use arrow_array::{RecordBatch, RecordBatchOptions, UInt32Array};
 use volley_onnx_runtime::ort::session::{Session, SessionInputValue};
 use volley_types::PredictError;
 
-use super::decode::Input;
+use super::decode::InputColumn;
 use super::{Ports, encode};
 use crate::columns::Port;
 use volley_onnx_runtime::failure;
 use volley_onnx_runtime::failure::internal;
-use volley_onnx_runtime::session::Options;
+use volley_onnx_runtime::session::SharedRunOptions;
 
 /// Owns a session.
 pub(super) struct Runner {
@@ -29,7 +29,7 @@ impl Runner {
     pub(super) fn run(
         &mut self,
         rows: &RecordBatch,
-        options: &Options,
+        options: &SharedRunOptions,
     ) -> Result<RecordBatch, PredictError> {
         let Self { session, ports } = self;
         let inputs = read(ports, rows)?;
@@ -57,9 +57,9 @@ impl Runner {
 fn run_group(
     session: &mut Session,
     ports: &Ports,
-    inputs: &[Input<'_>],
+    inputs: &[InputColumn<'_>],
     rows: &[usize],
-    options: &Options,
+    options: &SharedRunOptions,
 ) -> Result<RecordBatch, PredictError> {
     let leaves = inputs.iter().map(|input| input.leaves(rows, ports.batched));
     let leaves: Vec<_> = leaves.collect::<Result<_, _>>()?;
@@ -89,23 +89,23 @@ fn run_group(
 }
 
 /// The columns in the order of the model's inputs.
-fn read<'p>(ports: &'p Ports, rows: &RecordBatch) -> Result<Vec<Input<'p>>, PredictError> {
+fn read<'p>(ports: &'p Ports, rows: &RecordBatch) -> Result<Vec<InputColumn<'p>>, PredictError> {
     let find = |port: &'p Port| {
         let column = rows.column_by_name(&port.name).ok_or_else(|| {
             PredictError::invalid(format!("input column '{}' is missing", port.name))
         })?;
-        Input::read(port, column)
+        InputColumn::read(port, column)
     };
     ports.inputs.iter().map(find).collect()
 }
 
 /// Rows that can run together: all of them, or those whose shapes are equal. A model without a
 /// batch dimension takes one at a time.
-fn groups(batched: bool, inputs: &[Input<'_>], rows: usize) -> Vec<Vec<usize>> {
+fn groups(batched: bool, inputs: &[InputColumn<'_>], rows: usize) -> Vec<Vec<usize>> {
     if !batched {
         return (0..rows).map(|row| vec![row]).collect();
     }
-    let varied: Vec<_> = inputs.iter().filter_map(Input::shapes).collect();
+    let varied: Vec<_> = inputs.iter().filter_map(InputColumn::shapes).collect();
     if varied.is_empty() {
         return vec![(0..rows).collect()];
     }

@@ -24,13 +24,13 @@ use volley_onnx_runtime::failure::internal;
 
 /// What a request says of its sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct SequenceStep {
     id: String,
     start: bool,
     end: bool,
 }
 
-impl Step {
+impl SequenceStep {
     /// What these parameters say.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The sequences of a replica.
-pub(super) struct Table {
+pub(super) struct SequenceTable {
     spec: Sequences,
     ports: Arc<Ports>,
     /// What answers have.
@@ -90,7 +90,7 @@ pub(super) struct Table {
     live: Mutex<HashMap<String, Arc<Slot>>>,
 }
 
-impl Table {
+impl SequenceTable {
     /// For a graph with these ports, whose sessions hold `rows` sequences together.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl Table {
     /// `InvalidInput` for a sequence that has not begun, or other than one row; those of `run`.
     pub(super) async fn step<F>(
         &self,
-        step: &Step,
+        step: &SequenceStep,
         rows: &RecordBatch,
         run: impl FnOnce(RecordBatch) -> F,
     ) -> Result<RecordBatch, PredictError>
@@ -258,7 +258,7 @@ impl Table {
     /// All that the graph takes: the caller's columns, the controls and the states.
     fn whole(
         &self,
-        step: &Step,
+        step: &SequenceStep,
         rows: &RecordBatch,
         states: &[ArrayRef],
     ) -> Result<RecordBatch, PredictError> {
@@ -301,7 +301,7 @@ impl Table {
 }
 
 /// What a control is for this step.
-fn value(control: &Control, step: &Step) -> Result<ArrayRef, PredictError> {
+fn value(control: &Control, step: &SequenceStep) -> Result<ArrayRef, PredictError> {
     let is = match control.kind {
         ControlKind::Start => step.start,
         ControlKind::End => step.end,
@@ -321,7 +321,7 @@ fn value(control: &Control, step: &Step) -> Result<ArrayRef, PredictError> {
     })
 }
 
-fn id(control: &Control, step: &Step) -> Result<ArrayRef, PredictError> {
+fn id(control: &Control, step: &SequenceStep) -> Result<ArrayRef, PredictError> {
     use volley_onnx_runtime::ort::value::TensorElementType as Element;
     let none = || {
         PredictError::invalid(format!(

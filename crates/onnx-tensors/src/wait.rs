@@ -11,13 +11,13 @@ use volley_model_directory::triton::QueuePolicies;
 
 /// What one request says of its waiting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wait {
+pub(super) struct WaitOptions {
     /// 1 is the most urgent; 0 where the model has no levels.
     pub(super) level: u64,
     timeout: Option<Duration>,
 }
 
-impl Wait {
+impl WaitOptions {
     /// What these parameters say, under these policies.
     ///
     /// # Errors
@@ -54,12 +54,12 @@ impl Wait {
 
 /// The counts of those that wait, by level.
 #[derive(Debug)]
-pub(super) struct Waits {
+pub(super) struct WaitCounts {
     policies: QueuePolicies,
     counts: Vec<Arc<AtomicUsize>>,
 }
 
-impl Waits {
+impl WaitCounts {
     pub(super) fn new(policies: QueuePolicies) -> Self {
         let levels = usize::try_from(policies.levels).unwrap_or(0);
         Self {
@@ -76,12 +76,12 @@ impl Waits {
     ///
     /// # Errors
     /// `Overloaded` where there is none.
-    pub(super) fn enter(&self, wait: Wait) -> Result<Place, PredictError> {
+    pub(super) fn enter(&self, wait: WaitOptions) -> Result<WaitEntry, PredictError> {
         let policy = self.policies.of(wait.level);
         let index = usize::try_from(wait.level).unwrap_or(0);
         let count = self.counts.get(index).cloned().unwrap_or_default();
         let before = count.fetch_add(1, Ordering::AcqRel);
-        let place = Place {
+        let place = WaitEntry {
             count,
             level: wait.level,
             late: wait.timeout.map(|timeout| Instant::now() + timeout),
@@ -103,7 +103,7 @@ impl Waits {
 
 /// A request's place. Counts until its run begins, or it goes away.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct WaitEntry {
     count: Arc<AtomicUsize>,
     level: u64,
     late: Option<Instant>,
@@ -111,7 +111,7 @@ pub(super) struct Place {
     is_taken: Arc<AtomicBool>,
 }
 
-impl Place {
+impl WaitEntry {
     /// By which those that wait are put in order: late ones that are delayed go last.
     pub(super) fn rank(&self, now: Instant) -> (bool, u64) {
         let is_late = self.delays && self.late.is_some_and(|late| late <= now);
@@ -130,7 +130,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitEntry {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::AcqRel);
     }
@@ -155,10 +155,10 @@ mod tests {
         QueuePolicies::of_text(text).unwrap()
     }
 
-    fn wait(policies: &QueuePolicies, parameters: &[(&str, i64)]) -> Wait {
+    fn wait(policies: &QueuePolicies, parameters: &[(&str, i64)]) -> WaitOptions {
         let given = parameters.iter();
         let given = given.map(|(name, value)| ((*name).to_owned(), ParamValue::Int(*value)));
-        Wait::read(&given.collect(), policies).unwrap()
+        WaitOptions::read(&given.collect(), policies).unwrap()
     }
 
     #[test]
@@ -175,11 +175,11 @@ mod tests {
         assert_eq!(short.timeout, Some(Duration::from_micros(10)));
         let long = wait(&policies, &[("timeout", 9_000)]);
         assert_eq!(long.timeout, Some(Duration::from_millis(1)));
-        let waits = Waits::new(policies);
+        let waits = WaitCounts::new(policies);
         let first = waits.enter(long).unwrap();
         let full = waits.enter(long).unwrap_err();
         assert_eq!(full.code, ErrorCode::Overloaded);
-        let urgent = Wait { level: 1, ..long };
+        let urgent = WaitOptions { level: 1, ..long };
         assert!(waits.enter(urgent).is_ok(), "each level has its own");
         assert!(first.take() && !first.take());
         drop(first);
@@ -192,7 +192,7 @@ mod tests {
             "priority_levels: 2 default_priority_level: 1
              default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1 }",
         );
-        let waits = Waits::new(policies.clone());
+        let waits = WaitCounts::new(policies.clone());
         let urgent = waits.enter(wait(&policies, &[("priority", 1)])).unwrap();
         let other = waits.enter(wait(&policies, &[("priority", 2)])).unwrap();
         let begun = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();

@@ -14,12 +14,12 @@ use volley_types::PredictError;
 
 use super::Ports;
 use super::run::Runner;
-use crate::columns::{Layout, Port, dim, elements};
+use crate::columns::{Port, RowLayout, dim, elements};
 use volley_model_directory::triton::Sample;
 use volley_onnx_runtime::failure::internal;
+use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::session;
-use volley_onnx_runtime::session::Options;
-use volley_onnx_runtime::watch::Watch;
+use volley_onnx_runtime::session::SharedRunOptions;
 
 /// The most values of one input.
 const MAX_VALUES: usize = 1 << 26;
@@ -35,10 +35,10 @@ pub(super) fn up(
     limit: Duration,
 ) -> Result<(), PredictError> {
     let rows = rows(ports, sample)?;
-    let mut watch = Watch::new(limit)?;
+    let mut watch = RunTimeout::new(limit)?;
     for runner in runners {
         for _ in 0..sample.runs {
-            let options = Options::new()
+            let options = SharedRunOptions::new()
                 .map_err(|error| internal("a run could not be set up", error.to_string()))?;
             let ran = watch.over(&Arc::new(options), |options| runner.run(&rows, options));
             ran.map_err(session::cannot_run)?;
@@ -59,7 +59,7 @@ fn rows(ports: &Ports, sample: &Sample) -> Result<RecordBatch, PredictError> {
         let (_, shape) = found.ok_or_else(|| wrong(port, "lacks"))?;
         // A scalar for each row is declared as one number.
         let shape: &[usize] = match port.layout {
-            Layout::Scalar if shape[..] == [1] => &[],
+            RowLayout::Scalar if shape[..] == [1] => &[],
             _ => shape,
         };
         let size = elements(shape).filter(|_| port.takes(shape));
@@ -132,14 +132,14 @@ fn lay(
     values: ArrayRef,
 ) -> Result<ArrayRef, ArrowError> {
     Ok(match port.layout {
-        Layout::Scalar => values,
-        Layout::Fixed(_) => {
+        RowLayout::Scalar => values,
+        RowLayout::Fixed(_) => {
             let size = i32::try_from(size).unwrap_or(i32::MAX);
             let lists =
                 FixedSizeListArray::try_new_with_length(port.item(), size, values, None, rows);
             Arc::new(lists?)
         }
-        Layout::Variable(rank) => {
+        RowLayout::Variable(rank) => {
             let offsets = OffsetBuffer::from_lengths(std::iter::repeat_n(size, rows));
             let data = ListArray::try_new(port.item(), offsets, values, None)?;
             let dims = shape.iter().map(|dim| i32::try_from(*dim).unwrap_or(0));

@@ -13,7 +13,7 @@ use volley_types::PredictError;
 
 use super::plan;
 use super::plan::Budget;
-use super::reading::Values;
+use super::pooling::Values;
 use super::texts::Tokens;
 
 /// Rows for each thread that are sorted by length together. More of them sort better, and make
@@ -23,9 +23,9 @@ const WINDOW_ROWS: usize = 256;
 const WINDOW_RUNS: usize = 8;
 
 /// The rows of one batch of one request.
-pub(super) type Rows = Arc<Vec<Tokens>>;
+pub(super) type BatchRows = Arc<Vec<Tokens>>;
 /// What the model gives for each row, in order.
-pub(super) type Answer = Result<Vec<Values>, PredictError>;
+pub(super) type RowResults = Result<Vec<Values>, PredictError>;
 
 /// Which request a batch is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,23 +42,23 @@ impl RequestKey {
 /// The rows of one batch of one request, and who waits for them.
 pub(super) struct Job {
     pub(super) request: RequestKey,
-    pub(super) rows: Rows,
-    pub(super) answer: oneshot::Sender<Answer>,
+    pub(super) rows: BatchRows,
+    pub(super) answer: oneshot::Sender<RowResults>,
 }
 
 /// What all threads of a model take their runs from: it makes batches of what waits.
 pub(super) struct Batcher {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingJobs>,
     budget: Budget,
     threads: usize,
     busy: AtomicUsize,
 }
 
 /// Jobs that have rows to run.
-struct Waiting {
+struct WaitingJobs {
     queue: mpsc::Receiver<Job>,
-    jobs: VecDeque<Begun>,
-    planned: VecDeque<Run>,
+    jobs: VecDeque<StartedJob>,
+    planned: VecDeque<PlannedRun>,
     places: usize,
     window: Duration,
     /// Whether a thread lets more come before it plans what has come.
@@ -81,34 +81,34 @@ enum Received {
 }
 
 /// A job of which `taken` rows have run, or are planned.
-struct Begun {
+struct StartedJob {
     request: RequestKey,
-    job: Arc<UnderWay>,
+    job: Arc<RunningJob>,
     taken: usize,
 }
 
 /// A job that a thread, or several, have rows of.
-pub(super) struct UnderWay {
-    pub(super) rows: Rows,
+pub(super) struct RunningJob {
+    pub(super) rows: BatchRows,
     state: Mutex<State>,
 }
 
 struct State {
     /// `None` once it is answered.
-    answer: Option<oneshot::Sender<Answer>>,
+    answer: Option<oneshot::Sender<RowResults>>,
     ran: usize,
     values: Vec<Values>,
 }
 
 /// Rows that run together: places of rows in the jobs of their window.
-pub(super) struct Run {
-    pub(super) jobs: Arc<[Arc<UnderWay>]>,
+pub(super) struct PlannedRun {
+    pub(super) jobs: Arc<[Arc<RunningJob>]>,
     pub(super) places: Vec<(usize, usize)>,
     /// Whether nothing else ran or waited when it was taken.
     pub(super) alone: bool,
 }
 
-impl UnderWay {
+impl RunningJob {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing can be half done in it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -132,7 +132,7 @@ impl UnderWay {
         }
     }
 
-    pub(super) fn answer(&self, answer: Answer) {
+    pub(super) fn answer(&self, answer: RowResults) {
         let caller = self.lock().answer.take();
         if let Some(caller) = caller {
             // The caller may have gone in the meantime.
@@ -152,7 +152,7 @@ impl Batcher {
         threads: usize,
     ) -> Self {
         Self {
-            waiting: Mutex::new(Waiting {
+            waiting: Mutex::new(WaitingJobs {
                 queue,
                 jobs: VecDeque::new(),
                 planned: VecDeque::new(),
@@ -167,7 +167,7 @@ impl Batcher {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, WaitingJobs> {
         // Nothing can be half done in it.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -184,7 +184,7 @@ impl Batcher {
 
     /// What a thread runs next; it tells with [`Batcher::done`] when it has. Sleeps until
     /// [`Batcher::wake`] where there is nothing; `None` when no more can come.
-    pub(super) fn next_run(&self) -> Option<Run> {
+    pub(super) fn next_run(&self) -> Option<PlannedRun> {
         let mut waiting = self.lock();
         while waiting.planned.is_empty() {
             if waiting.lingers {
@@ -217,7 +217,10 @@ impl Batcher {
     }
 
     /// Takes what comes within the window, too.
-    fn linger<'a>(&'a self, mut waiting: MutexGuard<'a, Waiting>) -> MutexGuard<'a, Waiting> {
+    fn linger<'a>(
+        &'a self,
+        mut waiting: MutexGuard<'a, WaitingJobs>,
+    ) -> MutexGuard<'a, WaitingJobs> {
         let window = waiting.window;
         waiting.lingers = true;
         drop(waiting);
@@ -229,7 +232,10 @@ impl Batcher {
     }
 
     /// Sleeps until there may be something to run.
-    fn sleep<'a>(&'a self, mut waiting: MutexGuard<'a, Waiting>) -> MutexGuard<'a, Waiting> {
+    fn sleep<'a>(
+        &'a self,
+        mut waiting: MutexGuard<'a, WaitingJobs>,
+    ) -> MutexGuard<'a, WaitingJobs> {
         let own = thread::current();
         waiting.asleep.push(own.clone());
         drop(waiting);
@@ -246,7 +252,7 @@ impl Batcher {
     }
 }
 
-impl Waiting {
+impl WaitingJobs {
     fn wake_one(&mut self) {
         if let Some(thread) = self.asleep.pop() {
             thread.unpark();
@@ -259,7 +265,7 @@ impl Waiting {
 
     /// Takes what has come.
     fn receive(&mut self) -> Received {
-        let waits = |begun: &Begun| begun.taken < begun.job.rows.len() && !begun.job.is_over();
+        let waits = |begun: &StartedJob| begun.taken < begun.job.rows.len() && !begun.job.is_over();
         self.jobs.retain(waits);
         let fresh = self.jobs.is_empty();
         while self.jobs.len() < self.places {
@@ -288,16 +294,16 @@ impl Waiting {
             values: vec![Values::default(); rows.len()],
         };
         let state = Mutex::new(state);
-        self.jobs.push_back(Begun {
+        self.jobs.push_back(StartedJob {
             request,
-            job: Arc::new(UnderWay { rows, state }),
+            job: Arc::new(RunningJob { rows, state }),
             taken: 0,
         });
     }
 
     /// Whether no row waits.
     fn is_empty(&self) -> bool {
-        let taken = |begun: &Begun| begun.taken == begun.job.rows.len();
+        let taken = |begun: &StartedJob| begun.taken == begun.job.rows.len();
         self.queue.is_empty() && self.jobs.iter().all(taken)
     }
 
@@ -308,7 +314,7 @@ impl Waiting {
         let length = |(job, row): &(usize, usize)| jobs[*job].rows[*row].ids.len();
         let lengths: Vec<_> = places.iter().map(length).collect();
         let runs = plan::runs(&lengths, budget.shared(&lengths, idle));
-        self.planned.extend(runs.into_iter().map(|run| Run {
+        self.planned.extend(runs.into_iter().map(|run| PlannedRun {
             jobs: jobs.clone(),
             places: run.into_iter().map(|place| places[place]).collect(),
             alone: false,
@@ -350,7 +356,7 @@ impl Waiting {
     }
 }
 
-impl Begun {
+impl StartedJob {
     fn waits(&self) -> bool {
         self.taken < self.job.rows.len()
     }

@@ -12,10 +12,10 @@ use icu_properties::props::Script;
 use volley_types::signature::entity_fields;
 use volley_types::{ErrorCode, Parameters, PredictError, Signature, Task};
 
-use super::reading::{Values, activated};
-use super::settings::Settings;
-use super::texts::{Place, Texts, Tokens};
-use super::wanted::Wanted;
+use super::parameters::EncodeParameters;
+use super::pooling::{Values, activated};
+use super::settings::EncoderSettings;
+use super::texts::{Texts, TokenSpan, Tokens};
 use volley_model_directory::overrides::{Activation, DIMENSIONS};
 use volley_onnx_runtime::failure::internal;
 
@@ -23,7 +23,7 @@ use volley_onnx_runtime::failure::internal;
 const TOKEN_VECTOR_BYTES: usize = 8 << 20;
 
 /// Makes columns for one model.
-pub(super) struct Shape {
+pub(super) struct ColumnBuilder {
     task: Task,
     normalize: bool,
     activation: Activation,
@@ -37,13 +37,13 @@ pub(super) struct Shape {
     usual: usize,
 }
 
-impl Shape {
+impl ColumnBuilder {
     /// For vectors, or rows of scores, of `width` numbers, of which `defaults` may want fewer.
     ///
     /// # Errors
-    /// As [`Shape::dimensions`].
+    /// As [`ColumnBuilder::dimensions`].
     pub(super) fn new(
-        settings: &Settings,
+        settings: &EncoderSettings,
         texts: &Texts,
         width: usize,
         has_token_vectors: bool,
@@ -77,11 +77,11 @@ impl Shape {
     /// What a request wants.
     ///
     /// # Errors
-    /// As [`Wanted::read`] and [`Shape::dimensions`].
-    pub(super) fn wanted(&self, parameters: &Parameters) -> Result<Wanted, PredictError> {
-        let wanted = Wanted {
+    /// As [`EncodeParameters::read`] and [`ColumnBuilder::dimensions`].
+    pub(super) fn wanted(&self, parameters: &Parameters) -> Result<EncodeParameters, PredictError> {
+        let wanted = EncodeParameters {
             dimensions: self.dimensions(parameters)?,
-            ..Wanted::read(parameters, self.task)?
+            ..EncodeParameters::read(parameters, self.task)?
         };
         if wanted.token_vectors && !self.has_token_vectors {
             return Err(PredictError::invalid(
@@ -145,7 +145,7 @@ impl Shape {
         &self,
         tokens: &[Tokens],
         mut values: Vec<Values>,
-        wanted: Wanted,
+        wanted: EncodeParameters,
     ) -> Result<RecordBatch, PredictError> {
         if matches!(self.task, Task::Rerank | Task::Classify) {
             let activation = self.activation(wanted);
@@ -180,7 +180,7 @@ impl Shape {
     }
 
     /// How scores are brought into their form.
-    fn activation(&self, wanted: Wanted) -> Activation {
+    fn activation(&self, wanted: EncodeParameters) -> Activation {
         match (wanted.raw_scores, self.activation) {
             (Some(true), _) => Activation::None,
             // Who asks for no raw scores of a model that has no others means 0 to 1.
@@ -189,7 +189,7 @@ impl Shape {
         }
     }
 
-    fn vectors(&self, values: Vec<Values>, wanted: Wanted) -> ArrayRef {
+    fn vectors(&self, values: Vec<Values>, wanted: EncodeParameters) -> ArrayRef {
         let mut lists = ListBuilder::new(Float32Builder::new()).with_field(item(DataType::Float32));
         for mut row in values {
             if wanted.token_vectors {
@@ -326,7 +326,7 @@ fn append(row: &mut StructBuilder, entity: &Entity) {
 /// Spans of neighbouring tokens with one label; `B-` begins a new one, unless it is of a word that
 /// the span is already in, and `O` is none. A span's score is the mean of its tokens'.
 fn entities(row: &Tokens, numbers: &[f32], labels: &[String]) -> Vec<Entity> {
-    let mut found: Vec<Open> = Vec::new();
+    let mut found: Vec<OpenSpan> = Vec::new();
     let mut open = false;
     let scores = numbers.chunks(labels.len().max(1));
     let characters: Vec<char> = row.text.chars().collect();
@@ -360,7 +360,7 @@ fn entities(row: &Tokens, numbers: &[f32], labels: &[String]) -> Vec<Entity> {
                 span.tokens += 1;
                 span.last = place;
             }
-            _ => found.push(Open {
+            _ => found.push(OpenSpan {
                 entity: Entity {
                     label: name.to_owned(),
                     score,
@@ -374,9 +374,9 @@ fn entities(row: &Tokens, numbers: &[f32], labels: &[String]) -> Vec<Entity> {
         }
         open = true;
     }
-    let finish = |Open {
+    let finish = |OpenSpan {
                       mut entity, tokens, ..
-                  }: Open| {
+                  }: OpenSpan| {
         entity.score /= tokens as f32;
         let span = characters.get(entity.start..entity.end).unwrap_or_default();
         entity.text = span.iter().collect();
@@ -386,15 +386,15 @@ fn entities(row: &Tokens, numbers: &[f32], labels: &[String]) -> Vec<Entity> {
 }
 
 /// A span that may go on.
-struct Open {
+struct OpenSpan {
     entity: Entity,
     tokens: u32,
-    last: Place,
+    last: TokenSpan,
 }
 
 /// Whether a token, which begins with the character `first`, goes on with the word of the one
 /// before it. Where words are written without spaces, a tokenizer may take a sentence for one.
-fn within_word(before: Place, place: Place, first: Option<char>) -> bool {
+fn within_word(before: TokenSpan, place: TokenSpan, first: Option<char>) -> bool {
     let unspaced = [
         Script::Han,
         Script::Hiragana,
@@ -444,15 +444,15 @@ mod tests {
         assert_eq!(found, [("PER", "Zoë Lee", 0), ("LOC", "Rome", 11)]);
     }
 
-    fn place(start: usize, end: usize, word: u32) -> Option<Place> {
+    fn place(start: usize, end: usize, word: u32) -> Option<TokenSpan> {
         let word = Some(word);
-        Some(Place { start, end, word })
+        Some(TokenSpan { start, end, word })
     }
 
     #[test]
     fn what_only_touches_is_not_one_entity() {
         let labels: Vec<_> = ["O", "B-LOC", "I-LOC"].map(str::to_owned).into();
-        let found = |text: &str, places: Vec<Option<Place>>, best: &[usize]| {
+        let found = |text: &str, places: Vec<Option<TokenSpan>>, best: &[usize]| {
             let row = Tokens {
                 places,
                 text: text.to_owned(),

@@ -9,18 +9,18 @@
 
 pub mod bare;
 mod batcher;
+mod binding_cache;
 mod columns;
-mod kept;
-mod lanes;
-mod look;
 mod padding;
+mod parameters;
 mod plan;
-mod reading;
+mod pooling;
 mod run;
+mod session_pool;
 mod settings;
 mod texts;
 mod thread;
-mod wanted;
+mod token_view;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,20 +38,20 @@ use volley_types::{
 };
 
 use self::batcher::RequestKey;
-use self::columns::Shape;
-use self::lanes::SessionPool;
-use self::look::Look;
+use self::columns::ColumnBuilder;
+use self::parameters::EncodeParameters;
 use self::plan::Budget;
 use self::run::Runner;
-use self::settings::Settings;
+use self::session_pool::SessionPool;
+use self::settings::EncoderSettings;
 use self::texts::Texts;
-use self::thread::{BatchWindow, Queue};
-use self::wanted::Wanted;
+use self::thread::{BatchWindow, EncodeQueue};
+use self::token_view::TokenView;
 use volley_model_directory::layout;
 use volley_model_directory::overrides::VARIANT;
-use volley_model_directory::registered::Registered;
-use volley_onnx_runtime::session::Place;
-use volley_onnx_runtime::watch::Watch;
+use volley_model_directory::registered::RegisteredConfig;
+use volley_onnx_runtime::run_timeout::RunTimeout;
+use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph, session};
 
 /// Pieces of one request that are under way at a time.
@@ -80,8 +80,8 @@ struct Inner {
     config: OnnxConfig,
     signature: Signature,
     texts: Texts,
-    shape: Shape,
-    queue: Queue,
+    shape: ColumnBuilder,
+    queue: EncodeQueue,
 }
 
 /// Loads the directory of a text encoder. Blocks.
@@ -90,10 +90,10 @@ pub fn load(
     directory: &Path,
     model: ModelName,
     defaults: &Parameters,
-    registered: &Registered,
+    registered: &RegisteredConfig,
     config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
-    let mut settings = Settings::read(directory, registered)?;
+    let mut settings = EncoderSettings::read(directory, registered)?;
     let path = directory.join(layout::graph(directory, defaults.text(VARIANT).as_deref())?);
     let bytes = config.weights_of_session(&graph::outline(&path)?);
     let lanes = SessionPool::of(&config, bytes, session::cores());
@@ -107,11 +107,11 @@ pub fn load(
     settings.suit(&outputs);
     let texts = Texts::read(directory, &settings)?;
     let first = (session, place);
-    let Started { runners, wide } = start(&lanes, first, build, &settings, &config)?;
+    let WarmSessions { runners, wide } = start(&lanes, first, build, &settings, &config)?;
     let width = runners[0].0.width();
     settings.name_labels(width);
     let each = runners[0].0.has_token_vectors();
-    let shape = Shape::new(&settings, &texts, width, each, defaults)?;
+    let shape = ColumnBuilder::new(&settings, &texts, width, each, defaults)?;
     settings.check_width(shape.usual())?;
     let signature = match settings.task {
         Task::Rerank => Signature::rerank(),
@@ -127,7 +127,7 @@ pub fn load(
         budget: settings.budget(place, &lanes),
         window: settings.window,
     };
-    let queue = Queue::start(&model, runners, wide, pace, capacity)?;
+    let queue = EncodeQueue::start(&model, runners, wide, pace, capacity)?;
     let inner = Inner {
         config,
         signature: signature.clone(),
@@ -145,8 +145,8 @@ pub fn load(
 }
 
 /// All sessions of a text encoder, warm.
-struct Started {
-    runners: Vec<(Runner, Watch)>,
+struct WarmSessions {
+    runners: Vec<(Runner, RunTimeout)>,
     wide: Option<Runner>,
 }
 
@@ -154,14 +154,14 @@ struct Started {
 /// side, and warms all of them up.
 fn start(
     lanes: &SessionPool,
-    first: (Session, Place),
-    build: impl Fn(usize) -> Result<(Session, Place), PredictError> + Sync,
-    settings: &Settings,
+    first: (Session, ExecutionDevice),
+    build: impl Fn(usize) -> Result<(Session, ExecutionDevice), PredictError> + Sync,
+    settings: &EncoderSettings,
     config: &OnnxConfig,
-) -> Result<Started, PredictError> {
+) -> Result<WarmSessions, PredictError> {
     let warm = |(session, place)| {
         let mut runner = Runner::new(session, place, settings)?;
-        let mut watch = Watch::new(config.run_timeout)?;
+        let mut watch = RunTimeout::new(config.run_timeout)?;
         runner.warm_up(&mut watch)?;
         Ok::<_, PredictError>((runner, watch))
     };
@@ -181,7 +181,7 @@ fn start(
         runners.push(warm(session)?);
     }
     let wide = lanes.wide.and_then(|_| runners.pop());
-    Ok(Started {
+    Ok(WarmSessions {
         runners,
         wide: wide.map(|(wide, _)| wide),
     })
@@ -197,13 +197,13 @@ pub fn estimate(config: &OnnxConfig, graph: &graph::GraphSummary) -> u64 {
 pub(crate) fn bare_tokens(directory: &Path, text: &str) -> Result<Vec<i64>, PredictError> {
     let texts = Texts::read(
         directory,
-        &Settings::read(directory, &Registered::default())?,
+        &EncoderSettings::read(directory, &RegisteredConfig::default())?,
     )?;
     let column: arrow_array::ArrayRef = Arc::new(arrow_array::StringArray::from(vec![text]));
     let rows = RecordBatch::try_from_iter([(volley_types::signature::TEXT, column)])
         .map_err(|error| PredictError::internal("a row could not be made", error))?;
     let tokens = texts
-        .tokenise(&rows, 0, Wanted::default())?
+        .tokenise(&rows, 0, EncodeParameters::default())?
         .into_iter()
         .next()
         .unwrap_or_default();
@@ -217,10 +217,10 @@ pub(crate) fn bare_tokens(directory: &Path, text: &str) -> Result<Vec<i64>, Pred
 pub fn details(
     directory: &Path,
     graph: &Path,
-    registered: &Registered,
+    registered: &RegisteredConfig,
     config: &OnnxConfig,
 ) -> Result<Vec<(&'static str, String)>, PredictError> {
-    let settings = Settings::read(directory, registered)?;
+    let settings = EncoderSettings::read(directory, registered)?;
     let mut details = vec![("longest text", format!("{} tokens", settings.max_length))];
     match settings.task {
         Task::Embed => {
@@ -250,15 +250,15 @@ pub fn details(
         details.push(("activation", activation));
     }
     let (place, device) = match config.device {
-        Device::Cuda => (Place::Cuda(config.gpu), "GPU"),
-        Device::Cpu | Device::Auto => (Place::Host, "CPU"),
+        Device::Cuda => (ExecutionDevice::Cuda(config.gpu), "GPU"),
+        Device::Cpu | Device::Auto => (ExecutionDevice::Host, "CPU"),
     };
     let bytes = config.weights_of_session(&graph::outline(&directory.join(graph))?);
     let lanes = SessionPool::of(config, bytes, session::cores());
     let Budget { tokens, rows } = settings.budget(place, &lanes);
     let batch = format!("{tokens} tokens, {rows} rows on a {device}");
     details.push(("largest run", batch));
-    if place == Place::Host {
+    if place == ExecutionDevice::Host {
         details.push(("sessions", format!("{} on a CPU", lanes.told())));
     }
     Ok(details)
@@ -312,7 +312,7 @@ impl Inner {
         self: Arc<Self>,
         request: RequestKey,
         piece: Piece,
-        wanted: Wanted,
+        wanted: EncodeParameters,
     ) -> Result<RecordBatch, PredictError> {
         let Piece { first, rows } = piece;
         let tokenised = if bytes(&rows) <= SHORT_BYTES {
@@ -337,7 +337,7 @@ impl Inner {
 
 impl Encoder {
     /// What is told of texts, without a run.
-    fn look(&self, input: Input, look: Look) -> ChunkStream {
+    fn look(&self, input: Input, look: TokenView) -> ChunkStream {
         let inner = self.inner.clone();
         let batches = try_stream! {
             let mut input = input.into_stream();
@@ -380,7 +380,7 @@ fn bytes(rows: &RecordBatch) -> usize {
 impl Predict for Encoder {
     async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
         self.signature.check(&mut request.input)?;
-        if let Some(look) = Look::read(&request.parameters)? {
+        if let Some(look) = TokenView::read(&request.parameters)? {
             return Ok(self.look(request.input.into_inner(), look));
         }
         let wanted = self.inner.shape.wanted(&request.parameters)?;

@@ -4,7 +4,7 @@ use super::texts::Tokens;
 
 /// An input of the graph.
 #[derive(Clone, Debug)]
-pub(super) struct Input {
+pub(super) struct GraphInput {
     pub(super) name: String,
     pub(super) kind: InputKind,
     /// It holds integers of 32 bits, and not of 64.

@@ -1,7 +1,7 @@
 //! Which rows run together. Pure.
 
-use super::lanes::SessionPool;
-use volley_onnx_runtime::session::Place;
+use super::session_pool::SessionPool;
+use volley_onnx_runtime::session::ExecutionDevice;
 
 /// Tokens that are not shared out: fewer are run for less together.
 const SHARE_TOKENS: usize = 32;
@@ -32,17 +32,17 @@ impl Budget {
     };
 
     /// That of one of the sessions there.
-    pub(super) fn of(place: Place, lanes: &SessionPool) -> Self {
+    pub(super) fn of(place: ExecutionDevice, lanes: &SessionPool) -> Self {
         match place {
-            Place::Host if 1 < lanes.count => {
+            ExecutionDevice::Host if 1 < lanes.count => {
                 let tokens = LANE_TOKENS.saturating_mul(lanes.threads);
                 Self {
                     tokens: tokens.min(Self::CPU.tokens),
                     ..Self::CPU
                 }
             }
-            Place::Host => Self::CPU,
-            Place::Cuda(_) => Self::GPU,
+            ExecutionDevice::Host => Self::CPU,
+            ExecutionDevice::Cuda(_) => Self::GPU,
         }
     }
 
@@ -109,11 +109,11 @@ mod tests {
             };
             Budget::of(place, &lanes).tokens
         };
-        assert_eq!(tokens(Place::Host, 1, 2), 1_024);
-        assert_eq!(tokens(Place::Host, 2, 1), 256);
-        assert_eq!(tokens(Place::Host, 2, 3), 768);
-        assert_eq!(tokens(Place::Host, 2, 8), 1_024);
-        assert_eq!(tokens(Place::Cuda(0), 2, 1), 16_384);
+        assert_eq!(tokens(ExecutionDevice::Host, 1, 2), 1_024);
+        assert_eq!(tokens(ExecutionDevice::Host, 2, 1), 256);
+        assert_eq!(tokens(ExecutionDevice::Host, 2, 3), 768);
+        assert_eq!(tokens(ExecutionDevice::Host, 2, 8), 1_024);
+        assert_eq!(tokens(ExecutionDevice::Cuda(0), 2, 1), 16_384);
         let shared = |lengths: &[usize], idle| Budget::CPU.shared(lengths, idle).tokens;
         assert_eq!(shared(&[100; 8], 1), 1_024);
         assert_eq!(shared(&[100; 8], 2), 450);

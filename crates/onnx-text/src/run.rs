@@ -10,29 +10,29 @@ use volley_onnx_runtime::ort::value::{
 };
 use volley_types::{ErrorCode, ErrorOrigin, PredictError, Task};
 
-use super::kept::{BindingCache, Output};
-use super::padding::{Input, InputKind, Padding};
-use super::reading::{Reading, Values};
-use super::settings::Settings;
+use super::binding_cache::{BindingCache, Output};
+use super::padding::{GraphInput, InputKind, Padding};
+use super::pooling::{Readout, Values};
+use super::settings::EncoderSettings;
 use super::texts::Tokens;
 use volley_onnx_runtime::failure::internal;
+use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::session;
-use volley_onnx_runtime::session::Options;
-use volley_onnx_runtime::session::Place;
-use volley_onnx_runtime::watch::Watch;
+use volley_onnx_runtime::session::ExecutionDevice;
+use volley_onnx_runtime::session::SharedRunOptions;
 
 /// Owns a session.
 pub(super) struct Runner {
     // Bindings hold on to the session: first out.
     kept: BindingCache,
     session: Session,
-    inputs: Vec<Input>,
+    inputs: Vec<GraphInput>,
     output: Output,
-    reading: Reading,
+    reading: Readout,
     /// The output that has the vectors of single tokens, where the usual one has them not.
-    each: Option<(String, Reading)>,
+    each: Option<(String, Readout)>,
     padding: Padding,
-    place: Place,
+    place: ExecutionDevice,
 }
 
 /// Outputs that have the vectors of tokens or of texts, the one to take first.
@@ -50,8 +50,8 @@ impl Runner {
     /// `InvalidInput` naming what is missing or unknown.
     pub(super) fn new(
         session: Session,
-        place: Place,
-        settings: &Settings,
+        place: ExecutionDevice,
+        settings: &EncoderSettings,
     ) -> Result<Self, PredictError> {
         let inputs = inputs_of(&session)?;
         let output = output_of(&session, settings.task)?;
@@ -70,7 +70,7 @@ impl Runner {
             )));
         }
         check(settings, pooled, width)?;
-        let reading = Reading {
+        let reading = Readout {
             pooled,
             width,
             task: settings.task,
@@ -111,7 +111,7 @@ impl Runner {
     ///
     /// # Errors
     /// `InvalidInput` when it cannot run.
-    pub(super) fn warm_up(&mut self, watch: &mut Watch) -> Result<(), PredictError> {
+    pub(super) fn warm_up(&mut self, watch: &mut RunTimeout) -> Result<(), PredictError> {
         let token = self.one_token();
         self.run(&[&token], watch).map_err(session::cannot_run)?;
         Ok(())
@@ -143,7 +143,7 @@ impl Runner {
     pub(super) fn run(
         &mut self,
         rows: &[&Tokens],
-        watch: &mut Watch,
+        watch: &mut RunTimeout,
     ) -> Result<Vec<Values>, PredictError> {
         let (each, others): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.each);
         if self.each.is_none() || each.is_empty() {
@@ -165,9 +165,9 @@ impl Runner {
     fn run_all(
         &mut self,
         rows: &[&Tokens],
-        watch: &mut Watch,
+        watch: &mut RunTimeout,
     ) -> Result<Vec<Values>, PredictError> {
-        let ran = self.run_with(rows, Options::new(), watch);
+        let ran = self.run_with(rows, SharedRunOptions::new(), watch);
         if matches!(&ran, Err(error) if error.code == ErrorCode::TooLarge) {
             let (token, options) = (self.one_token(), session::shrinking(self.place));
             if let Err(error) = self.run_with(&[&token], options, watch) {
@@ -183,8 +183,8 @@ impl Runner {
     fn run_with(
         &mut self,
         rows: &[&Tokens],
-        options: volley_onnx_runtime::ort::Result<Options>,
-        watch: &mut Watch,
+        options: volley_onnx_runtime::ort::Result<SharedRunOptions>,
+        watch: &mut RunTimeout,
     ) -> Result<Vec<Values>, PredictError> {
         let options =
             options.map_err(|error| internal("a run could not be set up", error.to_string()))?;
@@ -212,10 +212,10 @@ impl Runner {
         &mut self,
         rows: &[&Tokens],
         longest: usize,
-        options: &Arc<Options>,
-        watch: &mut Watch,
+        options: &Arc<SharedRunOptions>,
+        watch: &mut RunTimeout,
     ) -> Result<Option<Result<Vec<Values>, PredictError>>, PredictError> {
-        if self.place != Place::Host || self.is_apart(rows) {
+        if self.place != ExecutionDevice::Host || self.is_apart(rows) {
             return Ok(None);
         }
         let (session, shape) = (&mut self.session, [rows.len(), longest]);
@@ -236,8 +236,8 @@ impl Runner {
         &mut self,
         rows: &[&Tokens],
         longest: usize,
-        options: &Arc<Options>,
-        watch: &mut Watch,
+        options: &Arc<SharedRunOptions>,
+        watch: &mut RunTimeout,
     ) -> Result<Vec<Values>, PredictError> {
         let apart = self.is_apart(rows);
         let mut inputs: Vec<(&str, SessionInputValue<'_>)> = Vec::new();
@@ -267,7 +267,11 @@ impl Runner {
 }
 
 /// The output with a vector for each token, beside one that has a vector for each text.
-fn each_of(session: &Session, settings: &Settings, usual: Reading) -> Option<(String, Reading)> {
+fn each_of(
+    session: &Session,
+    settings: &EncoderSettings,
+    usual: Readout,
+) -> Option<(String, Readout)> {
     let found = OUTPUTS.iter().skip(2).find_map(|name| {
         let mut outputs = session.outputs().iter();
         outputs.find(|output| output.name() == *name)
@@ -277,7 +281,7 @@ fn each_of(session: &Session, settings: &Settings, usual: Reading) -> Option<(St
         .tensor_shape()
         .filter(|shape| shape.len() == 3)?;
     let last = shape.last().and_then(|last| usize::try_from(*last).ok());
-    let reading = Reading {
+    let reading = Readout {
         pooled: false,
         width: last.or(settings.hidden_size).filter(|width| *width != 0)?,
         ..usual
@@ -285,7 +289,7 @@ fn each_of(session: &Session, settings: &Settings, usual: Reading) -> Option<(St
     Some((found.name().to_owned(), reading))
 }
 
-fn inputs_of(session: &Session) -> Result<Vec<Input>, PredictError> {
+fn inputs_of(session: &Session) -> Result<Vec<GraphInput>, PredictError> {
     let inputs = session.inputs().iter().map(|input| {
         let name = input.name().to_owned();
         let kind = match name.as_str() {
@@ -308,7 +312,7 @@ fn inputs_of(session: &Session) -> Result<Vec<Input>, PredictError> {
                 )));
             }
         };
-        Ok(Input { name, kind, narrow })
+        Ok(GraphInput { name, kind, narrow })
     });
     inputs.collect()
 }
@@ -339,7 +343,7 @@ fn fits(task: Task, pooled: bool, width: usize) -> bool {
 }
 
 /// Refuses what the directory tells and the graph does not do.
-fn check(settings: &Settings, pooled: bool, width: usize) -> Result<(), PredictError> {
+fn check(settings: &EncoderSettings, pooled: bool, width: usize) -> Result<(), PredictError> {
     if let Some(module) = &settings.beyond
         && matches!(settings.task, Task::Embed | Task::EncodeSparse)
         && !pooled
@@ -378,7 +382,7 @@ fn refused(message: &str) -> PredictError {
 
 fn tensor(
     padding: Padding,
-    input: &Input,
+    input: &GraphInput,
     rows: &[&Tokens],
     longest: usize,
 ) -> Result<SessionInputValue<'static>, PredictError> {

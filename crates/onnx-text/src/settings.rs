@@ -12,11 +12,11 @@ use self::files::{
     Config, Module, PoolingConfig, Prompts, SentenceConfig, SpladeConfig, TokenizerConfig, json,
     of_module,
 };
-use super::lanes::SessionPool;
 use super::plan::Budget;
-use volley_model_directory::overrides::{Activation, Kind, Overrides, Pooling};
-use volley_model_directory::registered::{ModelConfig, Registered};
-use volley_onnx_runtime::session::Place;
+use super::session_pool::SessionPool;
+use volley_model_directory::overrides::{Activation, ModelKind, Overrides, Pooling};
+use volley_model_directory::registered::{ModelConfig, RegisteredConfig};
+use volley_onnx_runtime::session::ExecutionDevice;
 
 /// The longest text in tokens, where nothing says less.
 const MAX_LENGTH: usize = 8_192;
@@ -25,7 +25,7 @@ const NO_LENGTH: f64 = 1e6;
 
 /// How an encoder is used.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Settings {
+pub(super) struct EncoderSettings {
     pub(super) task: Task,
     /// Whether the task is only what the architecture suggests.
     guessed: bool,
@@ -71,15 +71,18 @@ pub(crate) struct Weighing {
     pub(crate) twice: bool,
 }
 
-impl Settings {
+impl EncoderSettings {
     /// Reads a directory, and what was registered about it.
     ///
     /// # Errors
     /// `InvalidInput` naming the file that is malformed.
-    pub(super) fn read(directory: &Path, registered: &Registered) -> Result<Self, PredictError> {
+    pub(super) fn read(
+        directory: &Path,
+        registered: &RegisteredConfig,
+    ) -> Result<Self, PredictError> {
         let told = registered.config.clone().unwrap_or_default();
         let config = config(directory, registered)?;
-        let own = Overrides::read(directory, Kind::Encoder)?;
+        let own = Overrides::read(directory, ModelKind::Encoder)?;
         let modules: Option<Vec<Module>> = json(directory, "modules.json")?;
         let listed = modules.as_deref().unwrap_or_default();
         let pooling: PoolingConfig = of_module(directory, listed, "Pooling")?;
@@ -147,7 +150,7 @@ impl Settings {
     }
 
     /// The largest run at that place.
-    pub(super) fn budget(&self, place: Place, lanes: &SessionPool) -> Budget {
+    pub(super) fn budget(&self, place: ExecutionDevice, lanes: &SessionPool) -> Budget {
         let usual = Budget::of(place, lanes);
         Budget {
             tokens: self.batch_tokens.unwrap_or(usual.tokens).max(1),
@@ -196,7 +199,7 @@ impl Settings {
 }
 
 /// The `config.json` that was registered, or else the directory's.
-fn config(directory: &Path, registered: &Registered) -> Result<Config, PredictError> {
+fn config(directory: &Path, registered: &RegisteredConfig) -> Result<Config, PredictError> {
     match registered.all_config() {
         Some(text) => serde_json::from_str(text).map_err(|error| {
             PredictError::invalid("'model_config.all_config' is no config.json").with_source(error)

@@ -11,8 +11,8 @@ use volley_types::chat::text_at;
 use volley_types::signature::{INPUT_TYPE, QUERY, TEXT, TEXT_PAIR};
 use volley_types::{ErrorCode, PredictError, Task};
 
-use super::settings::Settings;
-use super::wanted::Wanted;
+use super::parameters::EncodeParameters;
+use super::settings::EncoderSettings;
 use volley_tokens::vocabulary;
 
 /// The tokens of one row.
@@ -23,7 +23,7 @@ pub(super) struct Tokens {
     pub(super) types: Vec<u32>,
     /// Where each token is in its text, in characters; nowhere for special ones. Only where the
     /// task needs it.
-    pub(super) places: Vec<Option<Place>>,
+    pub(super) places: Vec<Option<TokenSpan>>,
     /// The text, where the task needs it.
     pub(super) text: String,
     /// The vector of each token is wanted, and not one of all.
@@ -32,7 +32,7 @@ pub(super) struct Tokens {
 
 /// Where a token is in its text, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct TokenSpan {
     pub(super) start: usize,
     pub(super) end: usize,
     /// The word that it is of, counted as the tokenizer cuts words before it cuts tokens.
@@ -41,7 +41,7 @@ pub(super) struct Place {
 
 /// A token of a text, as it is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Spelt {
+pub(super) struct TokenText {
     pub(super) id: u32,
     pub(super) text: String,
     /// Where it is in its text, in characters; nowhere for special ones.
@@ -66,7 +66,7 @@ impl Texts {
     ///
     /// # Errors
     /// `InvalidInput` when it is missing, malformed, or leaves no room for text.
-    pub(super) fn read(directory: &Path, settings: &Settings) -> Result<Self, PredictError> {
+    pub(super) fn read(directory: &Path, settings: &EncoderSettings) -> Result<Self, PredictError> {
         let malformed = |error: volley_tokens::tokenizers::Error| {
             PredictError::invalid("tokenizer.json is missing or malformed")
                 .with_source(error.to_string())
@@ -117,7 +117,7 @@ impl Texts {
         &self,
         rows: &RecordBatch,
         first: usize,
-        wanted: Wanted,
+        wanted: EncodeParameters,
     ) -> Result<Vec<Tokens>, PredictError> {
         let column = |name| rows.column_by_name(name);
         let texts = column(TEXT).ok_or_else(|| missing(TEXT))?;
@@ -235,7 +235,7 @@ impl Texts {
         text: &str,
         special: bool,
         row: usize,
-    ) -> Result<Vec<Spelt>, PredictError> {
+    ) -> Result<Vec<TokenText>, PredictError> {
         let text = match self.lower_case && self.task == Task::Embed {
             true => text.to_lowercase(),
             false => text.to_owned(),
@@ -260,7 +260,7 @@ impl Texts {
         let tokens = tokens.map(|(id, ((start, end), special))| {
             let place = (*special == 0).then_some((*start, *end));
             let own = place.and_then(|_| characters.get(*start..*end));
-            Spelt {
+            TokenText {
                 id: *id,
                 text: match own {
                     Some(own) => own.iter().collect(),
@@ -311,13 +311,13 @@ impl Texts {
     }
 }
 
-fn places(encoded: &Encoding) -> Vec<Option<Place>> {
+fn places(encoded: &Encoding) -> Vec<Option<TokenSpan>> {
     let special = encoded.get_special_tokens_mask();
     let words = encoded.get_word_ids().iter().zip(special);
     let places = encoded.get_offsets().iter().zip(words);
     places
         .map(|((start, end), (word, special))| {
-            (*special == 0).then_some(Place {
+            (*special == 0).then_some(TokenSpan {
                 start: *start,
                 end: *end,
                 word: *word,

@@ -9,11 +9,11 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use volley_types::{ErrorCode, ModelName, PredictError};
 
-use super::batcher::{Answer, Batcher, Job, RequestKey, Rows, Run, UnderWay};
+use super::batcher::{BatchRows, Batcher, Job, PlannedRun, RequestKey, RowResults, RunningJob};
 use super::plan::Budget;
 use super::run::Runner;
 use volley_onnx_runtime::failure::internal;
-use volley_onnx_runtime::watch::Watch;
+use volley_onnx_runtime::run_timeout::RunTimeout;
 
 /// How the threads take what waits.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub(super) struct BatchWindow {
 }
 
 /// The way to the threads. Dropping it ends them.
-pub(super) struct Queue {
+pub(super) struct EncodeQueue {
     // `Some` until it is dropped.
     jobs: Option<mpsc::Sender<Job>>,
     batcher: Arc<Batcher>,
@@ -35,10 +35,10 @@ pub(super) struct Queue {
 struct Sessions {
     own: Runner,
     wide: Option<Arc<Mutex<Runner>>>,
-    watch: Watch,
+    watch: RunTimeout,
 }
 
-impl Queue {
+impl EncodeQueue {
     /// Starts a thread for each of `runners`; `places` batches may wait for them; each one's watch
     /// limits its runs. A run that is alone has the `wide` one.
     ///
@@ -46,7 +46,7 @@ impl Queue {
     /// `Internal` when one cannot be started.
     pub(super) fn start(
         model: &ModelName,
-        runners: Vec<(Runner, Watch)>,
+        runners: Vec<(Runner, RunTimeout)>,
         wide: Option<Runner>,
         pace: BatchWindow,
         places: usize,
@@ -85,7 +85,7 @@ impl Queue {
     ///
     /// # Errors
     /// Those of the run.
-    pub(super) async fn run(&self, request: RequestKey, rows: Rows) -> Answer {
+    pub(super) async fn run(&self, request: RequestKey, rows: BatchRows) -> RowResults {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
@@ -103,7 +103,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for EncodeQueue {
     fn drop(&mut self) {
         // Without an entrance each thread ends after the runs that it has taken.
         self.jobs.take();
@@ -133,7 +133,7 @@ fn serve(mut sessions: Sessions, batcher: &Batcher) {
 }
 
 impl Sessions {
-    fn run(&mut self, run: &Run) {
+    fn run(&mut self, run: &PlannedRun) {
         let wide = self.wide.as_deref().filter(|_| run.alone);
         let mut free = match wide.map(Mutex::try_lock) {
             Some(Ok(runner)) => Some(runner),
@@ -151,9 +151,9 @@ impl Sessions {
 /// row is only its own caller's concern.
 fn run_once(
     runner: &mut Runner,
-    jobs: &[Arc<UnderWay>],
+    jobs: &[Arc<RunningJob>],
     places: &[(usize, usize)],
-    watch: &mut Watch,
+    watch: &mut RunTimeout,
 ) {
     let Err(error) = run_rows(runner, jobs, places, watch) else {
         return;
@@ -181,9 +181,9 @@ fn run_once(
 /// One run of the rows at `places`. What they give is kept.
 fn run_rows(
     runner: &mut Runner,
-    jobs: &[Arc<UnderWay>],
+    jobs: &[Arc<RunningJob>],
     places: &[(usize, usize)],
-    watch: &mut Watch,
+    watch: &mut RunTimeout,
 ) -> Result<(), PredictError> {
     let wanted = places.iter().filter(|(job, _)| !jobs[*job].is_over());
     let places: Vec<_> = wanted.copied().collect();
@@ -203,7 +203,7 @@ fn run_rows(
     Ok(())
 }
 
-fn fail(jobs: &[Arc<UnderWay>], places: &[(usize, usize)], error: &PredictError) {
+fn fail(jobs: &[Arc<RunningJob>], places: &[(usize, usize)], error: &PredictError) {
     for (job, _) in places {
         jobs[*job].answer(Err(error.clone()));
     }

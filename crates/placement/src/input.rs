@@ -25,7 +25,7 @@ pub struct PlacementWorker<'a> {
 }
 
 /// A version of a model on a worker.
-pub type Held<'a> = (&'a ModelName, ModelVersion, &'a WorkerId);
+pub type PlacedReplica<'a> = (&'a ModelName, ModelVersion, &'a WorkerId);
 
 /// What is known besides the registry.
 #[derive(Debug, Default)]
@@ -35,10 +35,10 @@ pub struct PlacementInput<'a> {
     /// Bytes that a replica of a version takes, where a loaded one told.
     pub sizes: HashMap<(&'a ModelName, ModelVersion), u64>,
     /// Where loading has failed, and why.
-    pub failed: HashMap<Held<'a>, &'a str>,
+    pub failed: HashMap<PlacedReplica<'a>, &'a str>,
     /// What takes requests, of models whose versions roll or whose replicas move; of all where
     /// moves may begin.
-    pub ready: HashSet<Held<'a>>,
+    pub ready: HashSet<PlacedReplica<'a>>,
     /// Replicas that a worker may be given at most.
     pub most_replicas: Option<usize>,
     /// Which of the workers with room gets a replica.

@@ -4,7 +4,7 @@
 //!
 //! - Input: the [`RegistryState`](volley_types::registry::RegistryState) and a [`PlacementInput`], which
 //!   [`planner`] makes of what workers report.
-//! - Output: a [`Plan`], which the leader commits as writes. [`orders::AssignmentIndex`] reads the committed
+//! - Output: a [`Plan`], which the leader commits as writes. [`assignments::AssignmentIndex`] reads the committed
 //!   registry back as what each worker shall hold.
 //!
 //! The laws, which the property tests of `plan` and `fleet` check:
@@ -19,19 +19,19 @@
 //! Reading order: [`input`], [`output`], [`plan`](plan()), [`rollout`] (how many replicas of which
 //! version there shall be while one replaces the other), `fleet` and `ranks` (the best worker for
 //! one more replica), `moves` (which replicas go elsewhere although their workers are there),
-//! [`planner`] (what the leader remembers between two plans), [`orders`].
+//! [`planner`] (what the leader remembers between two plans), [`assignments`].
 
+pub mod assignments;
+mod desired;
 mod fleet;
 pub mod input;
 mod moves;
-pub mod orders;
 pub mod output;
 mod plan;
 pub mod planner;
 mod ranks;
 pub mod rollout;
-mod wanted;
 
-pub use crate::input::{Held, Moves, PlacementInput, PlacementWorker};
+pub use crate::input::{Moves, PlacedReplica, PlacementInput, PlacementWorker};
 pub use crate::output::{Move, MoveReason, Plan};
 pub use crate::plan::plan;

@@ -8,10 +8,10 @@ mod room;
 
 use volley_types::WorkerId;
 
+use crate::desired::{DesiredVersion, need};
 use crate::fleet::{Fleet, Need};
 use crate::input::PlacementInput;
 use crate::output::{Move, MoveReason, Plan};
-use crate::wanted::{Wanted, need};
 
 /// Replicas that are on their way to one worker at a time.
 const MAX_COMING: usize = 2;
@@ -27,7 +27,7 @@ struct Step {
 /// Begins as many moves as may begin. `waiting` are those of `wanted` for which a worker would be
 /// right if it had room, the largest first.
 pub(crate) fn begin(
-    wanted: &mut [Wanted<'_>],
+    wanted: &mut [DesiredVersion<'_>],
     fleet: &mut Fleet<'_>,
     situation: &PlacementInput<'_>,
     waiting: &[usize],
@@ -74,8 +74,8 @@ pub(crate) fn begin(
 
 /// Whether nothing else goes on: no version follows another, no worker is drained that holds
 /// anything, and none is silent.
-fn is_calm(wanted: &[Wanted<'_>], situation: &PlacementInput<'_>) -> bool {
-    let goes_on = |one: &Wanted<'_>| {
+fn is_calm(wanted: &[DesiredVersion<'_>], situation: &PlacementInput<'_>) -> bool {
+    let goes_on = |one: &DesiredVersion<'_>| {
         let leaves = one.leaving.len() != one.moving(situation).count();
         leaves || (one.old && rolls(one))
     };
@@ -87,7 +87,7 @@ fn is_calm(wanted: &[Wanted<'_>], situation: &PlacementInput<'_>) -> bool {
 }
 
 /// Whether one version replaces another now.
-fn rolls(one: &Wanted<'_>) -> bool {
+fn rolls(one: &DesiredVersion<'_>) -> bool {
     let deployment = one.entry.deployment.as_ref();
     deployment.is_some_and(|deployment| {
         let rollout = deployment.rollout.as_ref();
@@ -96,7 +96,7 @@ fn rolls(one: &Wanted<'_>) -> bool {
 }
 
 /// What each worker holds of what is wanted.
-fn held(wanted: &[Wanted<'_>], workers: usize) -> Vec<Vec<usize>> {
+fn held(wanted: &[DesiredVersion<'_>], workers: usize) -> Vec<Vec<usize>> {
     let mut held = vec![Vec::new(); workers];
     for (index, one) in wanted.iter().enumerate() {
         for worker in &one.kept {
@@ -106,7 +106,7 @@ fn held(wanted: &[Wanted<'_>], workers: usize) -> Vec<Vec<usize>> {
     held
 }
 
-impl Wanted<'_> {
+impl DesiredVersion<'_> {
     /// The move of one of its replicas that is under way.
     fn moving(
         &self,

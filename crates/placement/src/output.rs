@@ -1,13 +1,13 @@
 //! What a plan says.
 
-use volley_types::registry::Placing;
+use volley_types::registry::PlacementDecision;
 use volley_types::{ModelName, Revision, WorkerId};
 
 /// What shall change.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// New placements, for the models whose placement changes.
-    pub placings: Vec<Placing>,
+    pub placings: Vec<PlacementDecision>,
     /// Rolls that stop because the new version cannot be loaded, and why.
     pub stops: Vec<(ModelName, String)>,
     /// Replicas that no worker can take.

@@ -1,14 +1,14 @@
 //! The decision: where all replicas go.
 
-use volley_types::registry::{Deployment, ModelEntry, Placing, RegistryState};
+use volley_types::registry::{Deployment, ModelEntry, PlacementDecision, RegistryState};
 use volley_types::{ModelVersion, WorkerId};
 
+use crate::desired::{DesiredVersion, need, workers_of};
 use crate::fleet::Fleet;
 use crate::input::PlacementInput;
 use crate::moves;
 use crate::output::Plan;
-use crate::rollout::{self, Seen, Step};
-use crate::wanted::{Wanted, need, workers_of};
+use crate::rollout::{self, RolloutStatus, RolloutStep};
 
 /// Where all replicas go.
 ///
@@ -62,7 +62,7 @@ pub fn plan(state: &RegistryState, situation: &PlacementInput<'_>) -> Plan {
     plan
 }
 
-type Steps = (Step, Option<Step>);
+type Steps = (RolloutStep, Option<RolloutStep>);
 
 /// How many replicas of the deployed version, and of the one before it.
 fn steps(
@@ -71,7 +71,7 @@ fn steps(
     situation: &PlacementInput<'_>,
 ) -> Result<Steps, String> {
     let replicas = deployment.replicas as usize;
-    let new = Step {
+    let new = RolloutStep {
         version: deployment.version,
         count: replicas,
     };
@@ -92,7 +92,7 @@ fn steps(
         let held = workers.iter().map(|worker| (&entry.name, version, worker));
         held.filter(|held| situation.ready.contains(held)).count()
     };
-    let seen = Seen {
+    let seen = RolloutStatus {
         replicas,
         new: entry.placement.len(),
         new_ready: ready(deployment.version, &entry.placement),
@@ -100,18 +100,18 @@ fn steps(
     };
     let stays = deployment.options.keep_previous as usize;
     if stays != 0 {
-        let old = Step {
+        let old = RolloutStep {
             version: rollout.from,
             count: rollout::beside(&seen, stays),
         };
         return Ok((new, Some(old)));
     }
     let (new_count, old_count) = rollout::step(&seen, &deployment.options, rollout.moves());
-    let old = Step {
+    let old = RolloutStep {
         version: rollout.from,
         count: old_count,
     };
-    let new = Step {
+    let new = RolloutStep {
         count: new_count,
         ..new
     };
@@ -122,11 +122,11 @@ fn steps(
 fn keep<'a>(
     entry: &'a ModelEntry,
     deployment: &'a Deployment,
-    step: Step,
+    step: RolloutStep,
     situation: &PlacementInput<'_>,
     fleet: &Fleet<'_>,
     old: bool,
-) -> Wanted<'a> {
+) -> DesiredVersion<'a> {
     let before = match (&deployment.rollout, old) {
         (Some(rollout), true) => &rollout.previous,
         _ => &entry.placement,
@@ -173,7 +173,7 @@ fn keep<'a>(
         };
         fleet.drop_surplus(&mut kept, step.count, spread, ready);
     }
-    Wanted {
+    DesiredVersion {
         entry,
         version: step.version,
         count: step.count,
@@ -215,7 +215,7 @@ fn moving(
 }
 
 /// Whether what is missing of it would have a place if some worker had room.
-fn lacks_room(one: &Wanted<'_>, fleet: &Fleet<'_>) -> bool {
+fn lacks_room(one: &DesiredVersion<'_>, fleet: &Fleet<'_>) -> bool {
     let Some(deployment) = one.deployment() else {
         return false;
     };
@@ -225,7 +225,7 @@ fn lacks_room(one: &Wanted<'_>, fleet: &Fleet<'_>) -> bool {
 
 /// Finds workers for what is missing; gives how many are missing still.
 fn fill(
-    wanted: &mut [Wanted<'_>],
+    wanted: &mut [DesiredVersion<'_>],
     index: usize,
     fleet: &mut Fleet<'_>,
     situation: &PlacementInput<'_>,
@@ -280,7 +280,11 @@ fn fill(
 
 /// Adds to what is kept the replicas on drained workers that must go on serving: as many as are
 /// not ready yet elsewhere. Where a drain is forced they wait only for what is on its way.
-fn stay_until_replaced(one: &mut Wanted<'_>, fleet: &Fleet<'_>, situation: &PlacementInput<'_>) {
+fn stay_until_replaced(
+    one: &mut DesiredVersion<'_>,
+    fleet: &Fleet<'_>,
+    situation: &PlacementInput<'_>,
+) {
     if one.leaving.is_empty() {
         return;
     }
@@ -306,8 +310,8 @@ fn stay_until_replaced(one: &mut Wanted<'_>, fleet: &Fleet<'_>, situation: &Plac
 }
 
 /// The placements that differ from those of now.
-fn collect(wanted: &[Wanted<'_>], fleet: &Fleet<'_>, plan: &mut Plan) {
-    let ids = |one: &Wanted<'_>| -> Vec<WorkerId> {
+fn collect(wanted: &[DesiredVersion<'_>], fleet: &Fleet<'_>, plan: &mut Plan) {
+    let ids = |one: &DesiredVersion<'_>| -> Vec<WorkerId> {
         let workers = one.kept.iter().map(|index| fleet.worker(*index).id.clone());
         workers.collect()
     };
@@ -324,7 +328,7 @@ fn collect(wanted: &[Wanted<'_>], fleet: &Fleet<'_>, plan: &mut Plan) {
         let works = |index: &&usize| fleet.worker(**index).drain.is_none();
         let working = one.kept.iter().filter(works).count();
         if !same {
-            plan.placings.push(Placing {
+            plan.placings.push(PlacementDecision {
                 model: one.entry.name.clone(),
                 deployment: deployment.revision,
                 workers,

@@ -2,18 +2,18 @@
 //! coordinator has heard of the workers and the time come in, and what was decided goes out.
 
 mod failures;
-mod mover;
 mod observed;
+mod rebalancer;
 mod situation;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use volley_types::registry::{Placing, RegistryCommand, RegistryState};
+use volley_types::registry::{PlacementDecision, RegistryCommand, RegistryState};
 
 pub use self::failures::Failures;
-pub use self::mover::{Ended, Rebalancer};
 pub use self::observed::{ObservedWorker, ObservedWorkers};
+pub use self::rebalancer::{MoveOutcome, Rebalancer};
 pub use self::situation::situation;
 use crate::output::{Move, Plan};
 use crate::plan::plan;
@@ -30,7 +30,7 @@ pub fn decide(
     mover: &mut Rebalancer,
     may_move: bool,
     now: Instant,
-) -> (Plan, Vec<(Move, Ended)>) {
+) -> (Plan, Vec<(Move, MoveOutcome)>) {
     failures.learn(state, observed);
     let ended = mover.learn(state, observed, now);
     let moves = mover.moves(state, may_move && !observed.settling, now);
@@ -44,7 +44,7 @@ pub fn decide(
 
 /// The writes that place replicas. What moves stands in writes of its own: they may be refused
 /// while coordinators of two versions run.
-pub fn places(placings: Vec<Placing>) -> impl Iterator<Item = RegistryCommand> {
+pub fn places(placings: Vec<PlacementDecision>) -> impl Iterator<Item = RegistryCommand> {
     let (moving, others): (Vec<_>, Vec<_>) = placings.into_iter().partition(|it| it.moving);
     let batches = [others, moving].into_iter().flat_map(|placings| {
         let batches = placings.chunks(BATCH).map(<[_]>::to_vec);

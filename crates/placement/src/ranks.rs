@@ -20,7 +20,7 @@ pub(crate) struct Load {
 
 /// A place in an order; the least is the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Standing {
+pub(crate) struct WorkerRank {
     memory: u64,
     replicas: usize,
     /// The worker's place by id.
@@ -42,8 +42,8 @@ pub(crate) struct Order {
     /// The zone of each worker, be it given replicas or not.
     zone: Vec<usize>,
     /// Of each zone, for what takes memory, and for what takes none.
-    sized: Vec<BTreeSet<Standing>>,
-    weightless: Vec<BTreeSet<Standing>>,
+    sized: Vec<BTreeSet<WorkerRank>>,
+    weightless: Vec<BTreeSet<WorkerRank>>,
 }
 
 impl Ranks {
@@ -147,12 +147,12 @@ impl Order {
         size: u64,
         least: u64,
         is_meant: impl Fn(usize) -> bool,
-    ) -> Option<Standing> {
+    ) -> Option<WorkerRank> {
         let (all, memory) = match size {
             0 => (&self.weightless[zone], 0),
             _ => (&self.sized[zone], least),
         };
-        let from = Standing {
+        let from = WorkerRank {
             memory,
             replicas: 0,
             rank: 0,
@@ -162,12 +162,12 @@ impl Order {
 }
 
 /// How full a worker is, is of no account for what takes no memory.
-fn standings(rank: usize, load: Load) -> (Standing, Standing) {
-    let sized = Standing {
+fn standings(rank: usize, load: Load) -> (WorkerRank, WorkerRank) {
+    let sized = WorkerRank {
         memory: load.standing,
         replicas: load.replicas,
         rank,
     };
-    let weightless = Standing { memory: 0, ..sized };
+    let weightless = WorkerRank { memory: 0, ..sized };
     (sized, weightless)
 }

@@ -5,7 +5,7 @@ use volley_types::registry::DeployOptions;
 
 /// How many replicas of a version there shall be next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct RolloutStep {
     /// The version.
     pub version: ModelVersion,
     /// How many.
@@ -14,7 +14,7 @@ pub struct Step {
 
 /// What there is of both versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct RolloutStatus {
     /// How many replicas are wanted in all.
     pub replicas: usize,
     /// Replicas that are placed of the new version.
@@ -29,7 +29,7 @@ pub struct Seen {
 /// missing at any time, and no more than `max_surge` are there beyond what is wanted. A roll that
 /// does not move keeps what there is.
 #[must_use]
-pub fn step(seen: &Seen, options: &DeployOptions, moves: bool) -> (usize, usize) {
+pub fn step(seen: &RolloutStatus, options: &DeployOptions, moves: bool) -> (usize, usize) {
     if !moves {
         return (seen.new.min(seen.replicas), seen.old);
     }
@@ -45,7 +45,7 @@ pub fn step(seen: &Seen, options: &DeployOptions, moves: bool) -> (usize, usize)
 /// How many replicas of the old version there shall be where so many of them stay beside the new
 /// one: none goes before the new one serves.
 #[must_use]
-pub fn beside(seen: &Seen, stays: usize) -> usize {
+pub fn beside(seen: &RolloutStatus, stays: usize) -> usize {
     if seen.new_ready < seen.replicas {
         stays.max(seen.old)
     } else {
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn one_at_a_time_each_way() {
-        let seen = |new, new_ready, old| Seen {
+        let seen = |new, new_ready, old| RolloutStatus {
             replicas: 3,
             new,
             new_ready,
@@ -98,7 +98,7 @@ mod tests {
             let options = options(surge, unavailable);
             let (mut new, mut ready, mut old) = (0, 0, replicas);
             for slow in slow {
-                let seen = Seen { replicas, new, new_ready: ready, old };
+                let seen = RolloutStatus { replicas, new, new_ready: ready, old };
                 (new, old) = step(&seen, &options, true);
                 prop_assert!(new + old <= replicas + surge as usize);
                 prop_assert!(replicas <= ready + old + unavailable as usize);
@@ -107,7 +107,7 @@ mod tests {
                     ready += 1;
                 }
             }
-            let seen = Seen { replicas, new, new_ready: new, old };
+            let seen = RolloutStatus { replicas, new, new_ready: new, old };
             let (_, left) = step(&seen, &options, true);
             prop_assert!(left < old || old == 0);
         }

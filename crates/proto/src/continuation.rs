@@ -1,6 +1,6 @@
 //! `Continuation` ⇄ [`volley_types::continuation`].
 
-use volley_types::{AnswerEnd, Continuation, PredictError, Sent, SentAnswer};
+use volley_types::{AnswerEnd, Continuation, PredictError, SentAnswer, SentAnswers};
 
 use crate::predict::v1 as wire;
 
@@ -35,14 +35,14 @@ fn answer_to_wire(answer: &SentAnswer) -> wire::SentAnswer {
 /// What the message says.
 ///
 /// # Errors
-/// Those of [`Sent::new`]; `InvalidInput` for an end that this version does not know.
+/// Those of [`SentAnswers::new`]; `InvalidInput` for an end that this version does not know.
 pub fn from_wire(message: Option<wire::Continuation>) -> Result<Continuation, PredictError> {
     let Some(message) = message else {
         return Ok(Continuation::default());
     };
     let sent = message.sent.map(|sent| {
         let answers = sent.answers.into_iter().map(answer_from_wire);
-        Sent::new(answers.collect::<Result<_, _>>()?)
+        SentAnswers::new(answers.collect::<Result<_, _>>()?)
     });
     Ok(Continuation {
         seed: message.seed,
@@ -92,7 +92,7 @@ mod tests {
             answer(1, Some(AnswerEnd::Whole)),
             answer(2, Some(AnswerEnd::Failed)),
         ];
-        let sent = Sent::new(answers).unwrap();
+        let sent = SentAnswers::new(answers).unwrap();
         let begun = Continuation::beginning(u64::MAX);
         for continuation in [begun.behind(sent), begun, Continuation::default()] {
             assert_eq!(from_wire(to_wire(&continuation)).unwrap(), continuation);

@@ -1,6 +1,8 @@
 //! Deployments, their options and their rolls ⇄ [`volley_types::registry`].
 
-use volley_types::registry::{DeployOptions, Deployment, Placing, Rollout, RolloutAction, Scaling};
+use volley_types::registry::{
+    DeployOptions, Deployment, PlacementDecision, Rollout, RolloutAction, Scaling,
+};
 use volley_types::{ModelName, ModelVersion, PredictError, Revision, WorkerId};
 
 use crate::registry::v1 as wire;
@@ -93,7 +95,7 @@ fn rollout_from_wire(rollout: wire::Rollout) -> Result<Rollout, PredictError> {
     })
 }
 
-pub(crate) fn placing_to_wire(placing: &Placing) -> wire::Place {
+pub(crate) fn placing_to_wire(placing: &PlacementDecision) -> wire::Place {
     wire::Place {
         model: placing.model.to_string(),
         deployment: placing.deployment.0,
@@ -103,8 +105,8 @@ pub(crate) fn placing_to_wire(placing: &Placing) -> wire::Place {
     }
 }
 
-pub(crate) fn placing_from_wire(place: wire::Place) -> Result<Placing, PredictError> {
-    Ok(Placing {
+pub(crate) fn placing_from_wire(place: wire::Place) -> Result<PlacementDecision, PredictError> {
+    Ok(PlacementDecision {
         model: ModelName::new(place.model)?,
         deployment: Revision(place.deployment),
         workers: worker_ids(place.workers)?,

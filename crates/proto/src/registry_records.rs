@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use volley_types::registry::size::Counted;
+use volley_types::registry::size::DefinitionBytes;
 use volley_types::registry::{
     Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, Drain, ModelEntry,
     ModelSource, ModelUrl, ModelVersionSpec, ProviderName, RegistryCommand, RegistryState, Sha256,
@@ -275,7 +275,7 @@ pub fn state_from_wire(state: wire::State) -> Result<RegistryState, PredictError
         drains: drains_from_wire(state.drains)?,
         tasks: Arc::new(tasks_from_wire(state.tasks)?),
         level: state.level,
-        counted: Counted::default(),
+        counted: DefinitionBytes::default(),
     })
 }
 

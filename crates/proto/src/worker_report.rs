@@ -7,7 +7,7 @@ use arrow_ipc::convert::IpcSchemaEncoder;
 use arrow_schema::{Schema, SchemaRef};
 use volley_types::registry::ReplicaState;
 use volley_types::{
-    FetchProgress, GpuReport, Incarnation, ModelName, ModelVersion, Orders, PredictError,
+    Assignments, FetchProgress, GpuReport, Incarnation, ModelName, ModelVersion, PredictError,
     ReplicaReport, Revision, Signature, Task, WorkerId, WorkerReport,
 };
 
@@ -179,7 +179,7 @@ fn replica_from_wire(replica: wire::Replica) -> Result<ReplicaReport, PredictErr
 
 /// Orders as they travel.
 #[must_use]
-pub fn orders_to_wire(orders: &Orders) -> wire::Assignments {
+pub fn orders_to_wire(orders: &Assignments) -> wire::Assignments {
     wire::Assignments {
         revision: orders.revision.0,
         assignments: orders.assignments.iter().map(assignment_to_wire).collect(),
@@ -194,10 +194,10 @@ pub fn orders_to_wire(orders: &Orders) -> wire::Assignments {
 ///
 /// # Errors
 /// `InvalidInput` when a field is malformed.
-pub fn orders_from_wire(wire: wire::Assignments) -> Result<Orders, PredictError> {
+pub fn orders_from_wire(wire: wire::Assignments) -> Result<Assignments, PredictError> {
     let assignments = wire.assignments.into_iter().map(assignment_from_wire);
     let overcommit = wire.overcommit.into_iter().map(ModelName::new);
-    Ok(Orders {
+    Ok(Assignments {
         revision: Revision(wire.revision),
         assignments: assignments.collect::<Result<_, _>>()?,
         coordinators: wire.coordinators,

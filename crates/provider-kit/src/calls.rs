@@ -16,17 +16,17 @@ pub struct ToolCallAccumulator {
     /// What is kept of an answer that comes in blocks.
     pub native: Blocks,
     /// Those that have begun.
-    begun: Vec<Begun>,
+    begun: Vec<StartedCall>,
     /// The server's numbers of those that it numbers.
     blocks: Vec<(u64, usize)>,
     /// What came of calls in front of their names.
-    nameless: Vec<Nameless>,
+    nameless: Vec<UnnamedCall>,
     /// Makes their ids differ from those of other answers.
     seed: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Begun {
+struct StartedCall {
     id: String,
     /// Whether arguments came, or none are needed.
     filled: bool,
@@ -61,7 +61,7 @@ impl Kind {
 }
 
 #[derive(Clone, Debug)]
-struct Nameless {
+struct UnnamedCall {
     number: u64,
     id: Option<String>,
     arguments: String,
@@ -88,7 +88,7 @@ impl ToolCallAccumulator {
             Some(id) if !id.is_empty() => id.to_owned(),
             _ => format!("call_{:016x}_{index}", self.seed),
         };
-        self.begun.push(Begun {
+        self.begun.push(StartedCall {
             id: id.clone(),
             filled: kind == Kind::Custom || !input.is_empty(),
             kind,
@@ -200,7 +200,7 @@ impl ToolCallAccumulator {
                 waiting.arguments.push_str(&piece.arguments);
                 waiting.id = waiting.id.take().or(piece.id.map(str::to_owned));
             }
-            None => self.nameless.push(Nameless {
+            None => self.nameless.push(UnnamedCall {
                 number,
                 id: piece.id.map(str::to_owned),
                 arguments: piece.arguments.clone(),

@@ -1,7 +1,7 @@
 //! What texts refer to, in the one form that all are brought to.
 
 use serde_json::Value;
-use volley_types::{Citation, Place, PlaceUnit};
+use volley_types::{Citation, CitedSpan, SpanUnit};
 
 /// The most citations that are held back, or known again, in one answer.
 const MAX: usize = 4096;
@@ -126,9 +126,9 @@ pub fn number(told: &Value, name: &str) -> Option<u32> {
 }
 
 /// A stretch of a source in an object.
-pub fn stretch(unit: PlaceUnit, told: &Value, from: &str, to: &str) -> Option<Place> {
+pub fn stretch(unit: SpanUnit, told: &Value, from: &str, to: &str) -> Option<CitedSpan> {
     let (from, to) = (number(told, from)?, number(told, to)?);
-    Some(Place { unit, from, to })
+    Some(CitedSpan { unit, from, to })
 }
 
 /// Annotations of OpenAI's, of both interfaces: in one their fields are inside.

@@ -14,14 +14,14 @@ pub enum Framing {
 
 /// How a body is cut into events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum BodyFraming {
     /// It is one answer.
     Whole,
     /// It is a stream.
     Stream(Framing),
 }
 
-impl Shape {
+impl BodyFraming {
     /// The one of that name in a connector.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {

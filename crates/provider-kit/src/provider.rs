@@ -10,7 +10,7 @@ use volley_types::PredictError;
 use volley_types::registry::{ConnectorSpec, ProviderName};
 
 use crate::calls::ToolCallAccumulator;
-use crate::framing::{Ending, Framing, Shape};
+use crate::framing::{BodyFraming, Ending, Framing};
 use crate::hosted;
 use crate::parameters::{ParameterTable, RequestFields};
 use crate::rows::post_process::PostProcess;
@@ -237,7 +237,7 @@ pub enum AnswerForm {
 /// Reads the answers of one connector's server, as the connector describes them.
 pub trait ReadAnswer: fmt::Debug + Send + Sync {
     /// How a body of that media type is cut; `None` where it cannot be an answer.
-    fn shape(&self, media: &str) -> Option<Shape>;
+    fn shape(&self, media: &str) -> Option<BodyFraming>;
 
     /// How a good answer ends.
     fn ending(&self) -> Ending;

@@ -10,7 +10,7 @@ use volley_types::PredictError;
 /// `InvalidInput` naming a parameter that is missing, or when the result is no JSON object.
 pub fn fill(template: &str, lookup: impl Fn(&str) -> Option<Value>) -> Result<Value, PredictError> {
     let mut body = String::with_capacity(template.len());
-    let (mut rest, mut place) = (template, Place::default());
+    let (mut rest, mut place) = (template, JsonCursor::default());
     while let Some((before, after)) = rest.split_once("${parameters.") {
         let (name, after) = after.split_once('}').ok_or_else(|| {
             PredictError::invalid("the connector's request body has a placeholder without an end")
@@ -54,12 +54,12 @@ pub fn fill(template: &str, lookup: impl Fn(&str) -> Option<Value>) -> Result<Va
 
 /// Where in JSON one is. Values that are filled in leave it as it was.
 #[derive(Default)]
-struct Place {
+struct JsonCursor {
     in_string: bool,
     after_escape: bool,
 }
 
-impl Place {
+impl JsonCursor {
     fn pass(&mut self, json: &str) {
         for byte in json.bytes() {
             match (self.in_string, self.after_escape, byte) {

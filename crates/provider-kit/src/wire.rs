@@ -10,7 +10,7 @@ use volley_types::registry::ConnectorSpec;
 
 use crate::calls::ToolCallAccumulator;
 use crate::conversation::{messages, openai_messages};
-use crate::framing::{Ending, Shape};
+use crate::framing::{BodyFraming, Ending};
 use crate::options::RequestOptions;
 use crate::parameters::RequestFields;
 use crate::provider::{Provider, ReadAnswer};
@@ -51,12 +51,14 @@ impl Wire {
     }
 
     /// How a body of that media type is cut; `None` where it cannot be an answer.
-    pub fn shape(&self, media: &str) -> Option<Shape> {
+    pub fn shape(&self, media: &str) -> Option<BodyFraming> {
         let provider = self.provider;
         match (&self.reader, media) {
             (Some(reader), media) => reader.shape(media),
-            (None, "application/json") => Some(Shape::Whole),
-            (None, media) => (media == provider.media).then_some(Shape::Stream(provider.framing)),
+            (None, "application/json") => Some(BodyFraming::Whole),
+            (None, media) => {
+                (media == provider.media).then_some(BodyFraming::Stream(provider.framing))
+            }
         }
     }
 

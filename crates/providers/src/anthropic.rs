@@ -12,7 +12,7 @@ use volley_provider_kit::citations::{number, stretch, text};
 use volley_provider_kit::fault::{self, json_position};
 use volley_provider_kit::provider::{AnswerForm, Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
-use volley_types::{Citation, FinishReason, PlaceUnit};
+use volley_types::{Citation, FinishReason, SpanUnit};
 
 pub(crate) static PROVIDER: Provider = Provider {
     page: Page {
@@ -311,25 +311,25 @@ fn citation(told: &Value) -> Option<Citation> {
     let kind = told["type"].as_str()?;
     let place = match kind {
         "page_location" => stretch(
-            PlaceUnit::Pages,
+            SpanUnit::Pages,
             told,
             "start_page_number",
             "end_page_number",
         ),
         "content_block_location" => stretch(
-            PlaceUnit::Blocks,
+            SpanUnit::Blocks,
             told,
             "start_block_index",
             "end_block_index",
         ),
         "search_result_location" => stretch(
-            PlaceUnit::Passages,
+            SpanUnit::Passages,
             told,
             "start_block_index",
             "end_block_index",
         ),
         _ => stretch(
-            PlaceUnit::Characters,
+            SpanUnit::Characters,
             told,
             "start_char_index",
             "end_char_index",

@@ -17,7 +17,7 @@ use volley_provider_kit::rows::post_process::PostProcess;
 use volley_provider_kit::rows::pre_process::PreProcess;
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::registry::ConnectorSpec;
-use volley_types::{Citation, ErrorCode, FinishReason, PlaceUnit};
+use volley_types::{Citation, ErrorCode, FinishReason, SpanUnit};
 
 pub(crate) static PROVIDER: Provider = Provider {
     aliases: &["aws_sigv4"],
@@ -258,10 +258,10 @@ fn citation(told: &Value) -> Citation {
         let number = number(inner, "documentIndex").or_else(|| number(inner, "searchResultIndex"));
         Some((number, stretch(unit, inner, "start", "end")))
     };
-    let found = of(PlaceUnit::Characters, "documentChar")
-        .or_else(|| of(PlaceUnit::Pages, "documentPage"))
-        .or_else(|| of(PlaceUnit::Blocks, "documentChunk"))
-        .or_else(|| of(PlaceUnit::Passages, "searchResultLocation"));
+    let found = of(SpanUnit::Characters, "documentChar")
+        .or_else(|| of(SpanUnit::Pages, "documentPage"))
+        .or_else(|| of(SpanUnit::Blocks, "documentChunk"))
+        .or_else(|| of(SpanUnit::Passages, "searchResultLocation"));
     let (document, place) = found.unwrap_or_default();
     let quotes = told["sourceContent"].as_array().into_iter().flatten();
     let quote: String = quotes.filter_map(|part| part["text"].as_str()).collect();

@@ -8,7 +8,7 @@ use volley_backend::items::Item;
 use volley_provider_kit::calls::{ToolCallAccumulator, numbered};
 use volley_provider_kit::citations::annotation;
 use volley_provider_kit::fault::{json_position, text as error_text};
-use volley_provider_kit::framing::{Ending, Shape};
+use volley_provider_kit::framing::{BodyFraming, Ending};
 use volley_provider_kit::parameters::RequestFields;
 use volley_provider_kit::paths::Path;
 use volley_provider_kit::provider::{Page, Provider, ReadAnswer};
@@ -61,7 +61,7 @@ const FILTER: &str = "response_filter";
 /// What a connector says of its server's answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Custom {
-    shape: Option<Shape>,
+    shape: Option<BodyFraming>,
     text: Path,
     thinking: Option<Path>,
     tool_calls: Option<Path>,
@@ -98,7 +98,7 @@ impl Custom {
         };
         let shape = match given.text("format")? {
             None => None,
-            Some(name) => Some(Shape::of_name(&name).ok_or_else(|| {
+            Some(name) => Some(BodyFraming::of_name(&name).ok_or_else(|| {
                 PredictError::invalid("'response.format' must be 'json', 'sse' or 'ndjson'")
             })?),
         };
@@ -157,8 +157,8 @@ impl Custom {
 }
 
 impl ReadAnswer for Custom {
-    fn shape(&self, media: &str) -> Option<Shape> {
-        self.shape.or_else(|| Shape::of_media(media))
+    fn shape(&self, media: &str) -> Option<BodyFraming> {
+        self.shape.or_else(|| BodyFraming::of_media(media))
     }
 
     fn ending(&self) -> Ending {
@@ -342,7 +342,7 @@ mod tests {
         let parameters = [("response_filter".to_owned(), filter)];
         let custom = Custom::of(&parameters.into_iter().collect()).unwrap();
         assert_eq!(custom.shape("application/x-ndjson; x"), None);
-        let lines = Some(Shape::Stream(Framing::Lines));
+        let lines = Some(BodyFraming::Stream(Framing::Lines));
         assert_eq!(custom.shape("application/x-ndjson"), lines);
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use volley_types::registry::{
-    DeployOptions, Deployment, ModelEntry, Placing, RegistryReply, RegistryState, Rollout,
-    RolloutAction,
+    DeployOptions, Deployment, ModelEntry, PlacementDecision, RegistryReply, RegistryState,
+    Rollout, RolloutAction,
 };
 use volley_types::{ModelName, ModelVersion, PredictError, Revision, WorkerId};
 
@@ -13,7 +13,7 @@ use super::limits::{MAX_LABELS, MAX_REPLICAS, MAX_TEXT, within};
 use super::{changed, conflict, next, not_found, unchanged};
 
 /// What a `Deploy` asks for.
-pub(super) struct Asked<'a> {
+pub(super) struct DeployRequest<'a> {
     pub(super) version: Option<ModelVersion>,
     pub(super) replicas: u32,
     pub(super) overcommit: bool,
@@ -24,7 +24,7 @@ pub(super) struct Asked<'a> {
 pub(super) fn deploy(
     state: &mut RegistryState,
     model: &ModelName,
-    asked: &Asked<'_>,
+    asked: &DeployRequest<'_>,
 ) -> Result<RegistryReply, PredictError> {
     let replicas = checked(asked)?;
     let revision = next(state);
@@ -98,7 +98,7 @@ fn asks_for_the_same(current: &Deployment, asked: &Deployment) -> bool {
 }
 
 /// The number of replicas to begin with, if everything is within its limits.
-fn checked(asked: &Asked<'_>) -> Result<u32, PredictError> {
+fn checked(asked: &DeployRequest<'_>) -> Result<u32, PredictError> {
     let options = asked.options;
     if asked.replicas == 0 || MAX_REPLICAS < asked.replicas {
         return Err(PredictError::invalid(format!(
@@ -210,7 +210,7 @@ fn replace(entry: &mut ModelEntry, mut asked: Deployment) {
 
 pub(super) fn place(
     state: &mut RegistryState,
-    placings: &[Placing],
+    placings: &[PlacementDecision],
 ) -> Result<RegistryReply, PredictError> {
     // All of them or none: a refused command changes nothing.
     for placing in placings {
@@ -227,12 +227,12 @@ pub(super) fn place(
     }
 }
 
-fn current<'a>(state: &'a RegistryState, placing: &Placing) -> Option<&'a Deployment> {
+fn current<'a>(state: &'a RegistryState, placing: &PlacementDecision) -> Option<&'a Deployment> {
     let deployment = state.models.get(&placing.model)?.deployment.as_ref()?;
     (deployment.revision == placing.deployment).then_some(deployment)
 }
 
-fn check_placing(state: &RegistryState, placing: &Placing) -> Result<(), PredictError> {
+fn check_placing(state: &RegistryState, placing: &PlacementDecision) -> Result<(), PredictError> {
     let Some(current) = current(state, placing) else {
         return Ok(());
     };
@@ -250,7 +250,7 @@ fn check_placing(state: &RegistryState, placing: &Placing) -> Result<(), Predict
     ))
 }
 
-fn place_one(state: &mut RegistryState, placing: &Placing) -> bool {
+fn place_one(state: &mut RegistryState, placing: &PlacementDecision) -> bool {
     if current(state, placing).is_none() {
         return false;
     }

@@ -65,7 +65,7 @@ fn decide(
             workers,
             options,
         } => {
-            let asked = deployments::Asked {
+            let asked = deployments::DeployRequest {
                 version: *version,
                 replicas: *replicas,
                 overcommit: *overcommit,

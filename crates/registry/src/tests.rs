@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 use volley_types::registry::{
-    ConnectorPolicy, DeployOptions, MOVING_LEVEL, Placing, ProviderName, RolloutAction, Scaling,
+    ConnectorPolicy, DeployOptions, MOVING_LEVEL, PlacementDecision, ProviderName, RolloutAction,
+    Scaling,
 };
 use volley_types::{Parameters, Revision, WorkerId};
 
@@ -232,7 +233,7 @@ fn a_placement_names_each_worker_once_and_no_more_than_replicas_but_one_that_mov
 
 fn placing(deployment: Revision, workers: &[&str], previous: &[&str]) -> RegistryCommand {
     let ids = |names: &[&str]| names.iter().map(|id| WorkerId::new(*id).unwrap()).collect();
-    RegistryCommand::Place(vec![Placing {
+    RegistryCommand::Place(vec![PlacementDecision {
         model: name("m"),
         deployment,
         workers: ids(workers),
@@ -282,7 +283,7 @@ fn any_command() -> impl Strategy<Value = RegistryCommand> {
         model().prop_map(RegistryCommand::DeleteModel),
         (model(), 0_u64..20, subset(), subset()).prop_map(
             |(model, revision, workers, previous)| {
-                RegistryCommand::Place(vec![Placing {
+                RegistryCommand::Place(vec![PlacementDecision {
                     model,
                     deployment: Revision(revision),
                     workers,

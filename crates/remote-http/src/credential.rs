@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt;
 use volley_types::registry::{CredentialRef, OpenSecret};
 use volley_types::{ErrorCode, PredictError};
 
-pub use crate::credential::keys::Keys;
+pub use crate::credential::keys::SigningKeys;
 
 /// The longest secret, in bytes: a reference to something endless must not fill memory.
 const MAX_BYTES: u64 = 64 << 10;
@@ -21,7 +21,7 @@ pub enum Secret {
     /// What stands in a header.
     Text(String),
     /// What requests are signed with.
-    Keys(Keys),
+    Keys(SigningKeys),
 }
 
 /// What the name of a variable ends with that holds the first of several keys; the others' names
@@ -71,11 +71,11 @@ impl Secret {
             _ => None,
         };
         let Some(prefix) = prefix else {
-            return Ok(Keys::parse(&text).map_or(Self::Text(text), Self::Keys));
+            return Ok(SigningKeys::parse(&text).map_or(Self::Text(text), Self::Keys));
         };
         let beside = |name: &str| std::env::var(format!("{prefix}{name}")).ok();
         let (secret, token) = (beside(secret), beside(token));
-        let keys = secret.and_then(|secret| Keys::of(&text, &secret, token.as_deref()));
+        let keys = secret.and_then(|secret| SigningKeys::of(&text, &secret, token.as_deref()));
         keys.map(Self::Keys).ok_or_else(|| {
             unreadable(
                 "beside the variable of its access key there is none of its secret key on this \

@@ -10,9 +10,9 @@ pub const MAX_EVENT_BYTES: usize = 12 << 20;
 /// one piece it is a part of that piece, and not copied. Names of events say nothing that the data
 /// of the formats does not, and are passed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event(pub Bytes);
+pub struct EventData(pub Bytes);
 
-impl Event {
+impl EventData {
     /// The data as text.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use aws_smithy_types::event_stream::Message;
 use bytes::{Bytes, BytesMut};
 use serde_json::json;
 
-use crate::event::{Event, MAX_EVENT_BYTES, SseError};
+use crate::event::{EventData, MAX_EVENT_BYTES, SseError};
 
 /// A frame's lengths and checksums, without anything in it.
 const EMPTY_FRAME_BYTES: usize = 16;
@@ -25,7 +25,7 @@ impl Frames {
     ///
     /// # Errors
     /// [`SseError`]; the stream is of no use after it.
-    pub fn push(&mut self, piece: &[u8], events: &mut Vec<Event>) -> Result<(), SseError> {
+    pub fn push(&mut self, piece: &[u8], events: &mut Vec<EventData>) -> Result<(), SseError> {
         self.held.extend_from_slice(piece);
         while let Some(length) = self.held.first_chunk() {
             let length = u32::from_be_bytes(*length) as usize;
@@ -53,14 +53,14 @@ fn header<'a>(message: &'a Message, name: &str) -> Option<&'a str> {
     header.value().as_string().ok().map(|text| text.as_str())
 }
 
-fn event(message: &Message) -> Result<Event, SseError> {
+fn event(message: &Message) -> Result<EventData, SseError> {
     let kind = match header(message, ":message-type") {
         Some("exception") => header(message, ":exception-type"),
         Some("error") => {
             let code = header(message, ":error-code");
             let text = header(message, ":error-message");
             let data = json!({ "error": { "code": code, "message": text.or(code) } });
-            return Ok(Event(data.to_string().into()));
+            return Ok(EventData(data.to_string().into()));
         }
         _ => header(message, ":event-type"),
     };
@@ -68,13 +68,13 @@ fn event(message: &Message) -> Result<Event, SseError> {
     union(kind.ok_or(SseError::Damaged)?, message.payload())
 }
 
-fn union(name: &str, payload: &Bytes) -> Result<Event, SseError> {
+fn union(name: &str, payload: &Bytes) -> Result<EventData, SseError> {
     let payload = std::str::from_utf8(payload).map_err(|_| SseError::NotText)?;
     let payload = match payload.trim_ascii() {
         "" => "{}",
         payload => payload,
     };
-    Ok(Event(format!("{{\"{name}\":{payload}}}").into()))
+    Ok(EventData(format!("{{\"{name}\":{payload}}}").into()))
 }
 
 #[cfg(test)]

@@ -16,12 +16,12 @@ pub type Permit = Option<OwnedSemaphorePermit>;
 
 /// The limits of one connector.
 #[derive(Debug)]
-pub struct Limits {
+pub struct ConnectorLimits {
     concurrent: Option<Arc<Semaphore>>,
     rate: Option<DefaultDirectRateLimiter>,
 }
 
-impl Limits {
+impl ConnectorLimits {
     /// Those of a connector's policy.
     pub fn new(policy: &ConnectorPolicy) -> Self {
         let concurrent = policy.max_concurrent.map(|most| most as usize);

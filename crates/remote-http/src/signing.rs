@@ -13,7 +13,7 @@ use volley_provider_kit::provider::Provider;
 use volley_types::PredictError;
 use volley_types::registry::ConnectorSpec;
 
-use crate::credential::Keys;
+use crate::credential::SigningKeys;
 
 /// For which service, and where, a server's requests are signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Signer {
     /// `InvalidInput` when the request cannot be signed with these keys.
     pub fn sign(
         &self,
-        keys: &Keys,
+        keys: &SigningKeys,
         url: &Url,
         headers: &mut HeaderMap,
         body: &[u8],
@@ -153,7 +153,7 @@ mod tests {
             region: "us-east-1".to_owned(),
             service: "bedrock".to_owned(),
         };
-        let keys = Keys {
+        let keys = SigningKeys {
             access_key: "AKIDEXAMPLE".to_owned(),
             secret_key: "canary".to_owned(),
             session_token: Some("token".to_owned()),

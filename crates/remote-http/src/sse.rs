@@ -8,7 +8,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 use volley_provider_kit::framing::Framing;
 
-use crate::event::{Event, MAX_EVENT_BYTES, SseError};
+use crate::event::{EventData, MAX_EVENT_BYTES, SseError};
 use crate::frames::Frames;
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
@@ -17,7 +17,7 @@ const BOM: &[u8] = b"\xef\xbb\xbf";
 #[derive(Debug, Default)]
 pub struct Parser {
     framing: Framing,
-    bare: Bare,
+    bare: BareJson,
     frames: Frames,
     /// A line whose end has not come yet.
     partial: BytesMut,
@@ -80,7 +80,7 @@ impl Parser {
     ///
     /// # Errors
     /// [`SseError`]; the stream is of no use after it.
-    pub fn push(&mut self, mut piece: Bytes, events: &mut Vec<Event>) -> Result<(), SseError> {
+    pub fn push(&mut self, mut piece: Bytes, events: &mut Vec<EventData>) -> Result<(), SseError> {
         if self.framing == Framing::Frames {
             return self.frames.push(&piece, events);
         }
@@ -111,7 +111,7 @@ impl Parser {
     ///
     /// # Errors
     /// [`SseError`].
-    pub fn finish(&mut self, events: &mut Vec<Event>) -> Result<(), SseError> {
+    pub fn finish(&mut self, events: &mut Vec<EventData>) -> Result<(), SseError> {
         if !self.partial.is_empty() {
             let line = self.partial.split().freeze();
             self.line(line, events)?;
@@ -128,14 +128,14 @@ impl Parser {
         Ok(())
     }
 
-    fn line(&mut self, mut line: Bytes, events: &mut Vec<Event>) -> Result<(), SseError> {
+    fn line(&mut self, mut line: Bytes, events: &mut Vec<EventData>) -> Result<(), SseError> {
         if !self.begun && line.starts_with(BOM) {
             line.advance(BOM.len());
         }
         self.begun = true;
         if self.framing == Framing::Lines {
             if !line.trim_ascii().is_empty() {
-                events.push(Event(line));
+                events.push(EventData(line));
             }
             return Ok(());
         }
@@ -145,7 +145,7 @@ impl Parser {
             return Ok(());
         }
         if self.bare.is_open() {
-            self.bare = Bare::default();
+            self.bare = BareJson::default();
         }
         if line.is_empty() {
             self.dispatch(events);
@@ -165,30 +165,30 @@ impl Parser {
         Ok(())
     }
 
-    fn dispatch(&mut self, events: &mut Vec<Event>) {
+    fn dispatch(&mut self, events: &mut Vec<EventData>) {
         match std::mem::take(&mut self.data) {
             Data::None => {}
-            Data::Line(line) => events.push(Event(line)),
-            Data::Lines(lines) => events.push(Event(lines.freeze())),
+            Data::Line(line) => events.push(EventData(line)),
+            Data::Lines(lines) => events.push(EventData(lines.freeze())),
         }
     }
 }
 
 /// JSON among the events that is none of them, until its last bracket.
 #[derive(Debug, Default)]
-struct Bare {
+struct BareJson {
     text: BytesMut,
     depth: usize,
     in_string: bool,
     after_escape: bool,
 }
 
-impl Bare {
+impl BareJson {
     fn is_open(&self) -> bool {
         self.depth != 0
     }
 
-    fn take(&mut self, line: &[u8]) -> Result<Option<Event>, SseError> {
+    fn take(&mut self, line: &[u8]) -> Result<Option<EventData>, SseError> {
         if MAX_EVENT_BYTES < self.text.len() + line.len() {
             return Err(SseError::TooLong);
         }
@@ -207,7 +207,7 @@ impl Bare {
             return Ok(None);
         }
         let text = std::mem::take(self).text;
-        Ok(Some(Event(text.freeze())))
+        Ok(Some(EventData(text.freeze())))
     }
 }
 

@@ -53,21 +53,21 @@ pub struct AuditLog(Arc<Mutex<AuditChain>>);
 struct AuditChain {
     path: PathBuf,
     file: File,
-    head: Head,
+    head: ChainHead,
     bytes: u64,
     max_bytes: u64,
 }
 
 /// The end of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct ChainHead {
     /// The number of the last line; 0 when there is none.
     pub seq: u64,
     /// Its hash.
     pub hash: String,
 }
 
-impl Default for Head {
+impl Default for ChainHead {
     fn default() -> Self {
         Self {
             seq: 0,
@@ -78,13 +78,13 @@ impl Default for Head {
 
 /// A trail that was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checked {
+pub struct ChainReport {
     /// Its end.
-    pub head: Head,
+    pub head: ChainHead,
     /// The files that it runs through, the oldest first.
     pub files: Vec<PathBuf>,
     /// What it goes on from, where that is in none of the files.
-    pub behind: Option<Head>,
+    pub behind: Option<ChainHead>,
     /// The last line is not whole: it is being written, was cut off by a crash, or changed.
     pub torn: bool,
 }
@@ -92,9 +92,9 @@ pub struct Checked {
 /// The lines of one file.
 struct Lines {
     /// What the first goes on from.
-    behind: Head,
+    behind: ChainHead,
     /// The last.
-    head: Head,
+    head: ChainHead,
     /// The length of all whole lines.
     bytes: u64,
     /// Something stands behind them.
@@ -215,7 +215,7 @@ impl AuditChain {
             return Err(error);
         }
         self.bytes += text.len() as u64;
-        self.head = Head {
+        self.head = ChainHead {
             seq: line.seq,
             hash,
         };
@@ -253,7 +253,7 @@ fn folder_of(path: &Path) -> &Path {
 ///
 /// # Errors
 /// `Conflict` when the chain is broken, and where; `Unavailable` when it cannot be read.
-pub fn verify(path: &Path) -> Result<Checked, PredictError> {
+pub fn verify(path: &Path) -> Result<ChainReport, PredictError> {
     let Lines {
         mut behind,
         head,
@@ -265,7 +265,7 @@ pub fn verify(path: &Path) -> Result<Checked, PredictError> {
         files.insert(0, file);
         behind = before;
     }
-    Ok(Checked {
+    Ok(ChainReport {
         head,
         files,
         behind: (behind.seq != 0).then_some(behind),
@@ -275,7 +275,7 @@ pub fn verify(path: &Path) -> Result<Checked, PredictError> {
 
 /// The file that ends in `head`, whole, with what it goes on from itself; `None` where it is not
 /// there.
-fn follow(path: &Path, head: &Head) -> Result<Option<(PathBuf, Head)>, PredictError> {
+fn follow(path: &Path, head: &ChainHead) -> Result<Option<(PathBuf, ChainHead)>, PredictError> {
     let kept = kept_as(path, head.seq);
     if head.seq == 0 || !kept.exists() {
         return Ok(None);
@@ -311,8 +311,8 @@ fn verify_file(path: &Path) -> Result<Lines, PredictError> {
 }
 
 fn verify_lines(mut lines: impl BufRead) -> Result<Lines, PredictError> {
-    let mut behind: Option<Head> = None;
-    let mut head: Option<Head> = None;
+    let mut behind: Option<ChainHead> = None;
+    let mut head: Option<ChainHead> = None;
     let (mut bytes, mut line) = (0, Vec::new());
     loop {
         line.clear();
@@ -338,7 +338,10 @@ fn verify_lines(mut lines: impl BufRead) -> Result<Lines, PredictError> {
 
 /// Checks a line against the one before it, and gives what it goes on from and itself. A file that
 /// goes on from an older one begins with any number.
-fn verify_line(line: &[u8], before: Option<&Head>) -> Result<(Head, Head), PredictError> {
+fn verify_line(
+    line: &[u8],
+    before: Option<&ChainHead>,
+) -> Result<(ChainHead, ChainHead), PredictError> {
     let at = before.map_or(1, |head| head.seq + 1);
     let text = std::str::from_utf8(line).map_err(|_| broken(at))?;
     let (body, hash) = text
@@ -355,11 +358,11 @@ fn verify_line(line: &[u8], before: Option<&Head>) -> Result<(Head, Head), Predi
     if !follows || hex(digest(&SHA256, body.as_bytes()).as_ref()) != hash {
         return Err(broken(at));
     }
-    let behind = Head {
+    let behind = ChainHead {
         seq: parsed.seq - 1,
         hash: parsed.prev,
     };
-    let head = Head {
+    let head = ChainHead {
         seq: parsed.seq,
         hash: hash.to_owned(),
     };

@@ -165,7 +165,7 @@ pub fn incoming(
     listener: TcpListener,
     tls: Option<(NodeTls, Callers)>,
 ) -> impl Stream<Item = io::Result<NodeStream>> + Send {
-    let door = Arc::new(Door {
+    let door = Arc::new(ListenerPolicy {
         tls,
         strangers: Arc::new(Semaphore::new(MAX_STRANGERS)),
     });
@@ -224,12 +224,12 @@ impl Handshakes {
 }
 
 /// What a listener asks of those who come.
-struct Door {
+struct ListenerPolicy {
     tls: Option<(NodeTls, Callers)>,
     strangers: Arc<Semaphore>,
 }
 
-impl Door {
+impl ListenerPolicy {
     async fn shake_hands(self: Arc<Self>, socket: TcpStream) -> io::Result<NodeStream> {
         socket.set_nodelay(true)?;
         let Some((tls, callers)) = &self.tls else {
@@ -356,22 +356,22 @@ impl PartialEq for Dialer {
 
 impl Eq for Dialer {}
 
-type Dialled = TokioIo<tokio_rustls::client::TlsStream<TcpStream>>;
+type TlsIo = TokioIo<tokio_rustls::client::TlsStream<TcpStream>>;
 
 fn connector(
     tls: NodeTls,
     kind: NodeKind,
 ) -> impl tower::Service<
     Uri,
-    Response = Dialled,
+    Response = TlsIo,
     Error = io::Error,
-    Future = impl Future<Output = io::Result<Dialled>> + Send,
+    Future = impl Future<Output = io::Result<TlsIo>> + Send,
 > + Send
 + 'static {
     tower::service_fn(move |uri: Uri| dial(tls.clone(), kind, uri))
 }
 
-async fn dial(tls: NodeTls, kind: NodeKind, uri: Uri) -> io::Result<Dialled> {
+async fn dial(tls: NodeTls, kind: NodeKind, uri: Uri) -> io::Result<TlsIo> {
     let host = uri.host().unwrap_or_default();
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = uri.port_u16().unwrap_or(0);

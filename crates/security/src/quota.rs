@@ -20,7 +20,7 @@ use volley_types::chunk::{BatchResult, GenerationRow};
 use volley_types::signature::TOKENS;
 use volley_types::{ChunkStream, ErrorCode, KeyId, PredictError, Quota};
 
-use self::shared::{KeyUse, Others};
+use self::shared::{KeyUse, PeerUsage};
 
 /// When to come back for a place among the running streams.
 const STREAM_RETRY: Duration = Duration::from_secs(1);
@@ -29,12 +29,12 @@ const SWEEP_FROM: usize = 1_024;
 
 /// The use of all keys on one node. Cloning gives another handle.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct QuotaTracker(Arc<All>);
+pub(crate) struct QuotaTracker(Arc<KeyMeters>);
 
 #[derive(Debug, Default)]
-struct All {
+struct KeyMeters {
     keys: Mutex<HashMap<KeyId, Arc<Meter>>>,
-    others: Others,
+    others: PeerUsage,
 }
 
 impl QuotaTracker {
@@ -47,7 +47,7 @@ impl QuotaTracker {
         key: &KeyId,
         quota: Quota,
         now: Instant,
-    ) -> Result<Option<Metered>, PredictError> {
+    ) -> Result<Option<MeteredPrediction>, PredictError> {
         if quota == Quota::default() {
             return Ok(None);
         }
@@ -61,7 +61,7 @@ impl QuotaTracker {
         };
         let meter = self.of(key, now);
         meter.0.lock().begin(here, elsewhere.unwrap_or(0), now)?;
-        Ok(Some(Metered { meter, quota }))
+        Ok(Some(MeteredPrediction { meter, quota }))
     }
 
     /// Charges what was used elsewhere, of a key with these limits there.
@@ -77,7 +77,7 @@ impl QuotaTracker {
         }
     }
 
-    fn others(&self) -> &Others {
+    fn others(&self) -> &PeerUsage {
         &self.0.others
     }
 
@@ -101,11 +101,11 @@ impl QuotaTracker {
 }
 
 #[derive(Debug, Default)]
-struct Meter(Mutex<Used>);
+struct Meter(Mutex<KeyUsage>);
 
 /// What one key has used.
 #[derive(Debug, Default)]
-struct Used {
+struct KeyUsage {
     requests: Bucket,
     tokens: Bucket,
     streams: u32,
@@ -114,7 +114,7 @@ struct Used {
     charged: u64,
 }
 
-impl Used {
+impl KeyUsage {
     /// Begins a prediction, with so many that run elsewhere.
     fn begin(&mut self, quota: Quota, elsewhere: u32, now: Instant) -> Result<(), PredictError> {
         if let Some(most) = quota.max_streams
@@ -211,12 +211,12 @@ impl Bucket {
 /// One prediction that is counted. Its place among the key's running ones goes when it is
 /// dropped.
 #[derive(Debug)]
-pub(crate) struct Metered {
+pub(crate) struct MeteredPrediction {
     meter: Arc<Meter>,
     quota: Quota,
 }
 
-impl Metered {
+impl MeteredPrediction {
     /// `stream`, with its tokens counted as they pass.
     pub(crate) fn count(self, stream: ChunkStream) -> ChunkStream {
         let Some(limit) = self.quota.tokens_per_minute else {
@@ -236,7 +236,7 @@ impl Metered {
     }
 }
 
-impl Drop for Metered {
+impl Drop for MeteredPrediction {
     fn drop(&mut self) {
         self.meter.0.lock().streams -= 1;
     }

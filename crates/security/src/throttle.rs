@@ -58,12 +58,12 @@ pub fn network(address: IpAddr) -> IpAddr {
 pub(crate) struct Throttle {
     config: ThrottleConfig,
     hasher: RandomState,
-    shards: [Mutex<HashMap<IpAddr, Caller>>; SHARDS],
+    shards: [Mutex<HashMap<IpAddr, AddressRecord>>; SHARDS],
 }
 
 /// What is remembered of an address.
 #[derive(Debug)]
-struct Caller {
+struct AddressRecord {
     /// Failures that it has left.
     left: f64,
     at: Instant,
@@ -72,7 +72,7 @@ struct Caller {
     next: usize,
 }
 
-impl Caller {
+impl AddressRecord {
     fn new(config: ThrottleConfig, now: Instant) -> Self {
         Self {
             left: config.burst as f64,
@@ -154,7 +154,12 @@ impl Throttle {
         self.hasher.hash_one(credential).max(1)
     }
 
-    fn with<T>(&self, address: IpAddr, now: Instant, act: impl FnOnce(&mut Caller) -> T) -> T {
+    fn with<T>(
+        &self,
+        address: IpAddr,
+        now: Instant,
+        act: impl FnOnce(&mut AddressRecord) -> T,
+    ) -> T {
         let address = network(address);
         let shard = self.hasher.hash_one(address) as usize % SHARDS;
         let mut shard = self.shards[shard].lock();
@@ -167,7 +172,7 @@ impl Throttle {
         }
         let caller = shard
             .entry(address)
-            .or_insert_with(|| Caller::new(self.config, now));
+            .or_insert_with(|| AddressRecord::new(self.config, now));
         caller.refill(self.config, now);
         act(caller)
     }

@@ -105,10 +105,11 @@ impl Issuers {
     /// here, `Unavailable` while the issuer's keys are not known.
     pub fn identify(&self, token: &str) -> Result<Principal, PredictError> {
         #[derive(Deserialize)]
-        struct Named {
+        struct IssuerClaim {
             iss: String,
         }
-        let named: Named = insecure_decode_claims(token).map_err(|_| invalid("it is malformed"))?;
+        let named: IssuerClaim =
+            insecure_decode_claims(token).map_err(|_| invalid("it is malformed"))?;
         let issuer = self.0.iter().find(|issuer| issuer.name == named.iss);
         issuer
             .ok_or_else(|| invalid("its issuer is not one of this cluster's"))?

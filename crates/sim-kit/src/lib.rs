@@ -3,20 +3,20 @@
 //!
 //! A [`World`] is what a story happens to. There are two: coordinators with their real consensus,
 //! store and services (`volley-cluster`, in its tests), and a whole cluster with the real planner,
-//! heartbeats and routing (`volley-sim`). Both have their [`Story`] told here.
+//! heartbeats and routing (`volley-sim`). Both have their [`Scenario`] told here.
 //!
-//! Reading order: [`story`], [`seeds`], [`laws`], [`network`]; then the two clocks: [`agenda`] for
+//! Reading order: [`scenario`], [`seeds`], [`invariants`], [`network`]; then the two clocks: [`agenda`] for
 //! a world whose events are values, `process` (feature `paused-time`) for one that runs real tasks;
 //! `trace` for what happened.
 
 pub mod agenda;
-pub mod laws;
+pub mod invariants;
 pub mod network;
 #[cfg(feature = "paused-time")]
 pub mod process;
+pub mod scenario;
 pub mod seeds;
-pub mod story;
 #[cfg(feature = "paused-time")]
 pub mod trace;
 
-pub use crate::story::{Broken, Story, World};
+pub use crate::scenario::{FailedScenario, Scenario, World};

@@ -9,8 +9,8 @@ use prost::Message;
 use volley_coordinator::LivenessConfig;
 use volley_coordinator::live::LiveWorkers;
 use volley_placement::Plan;
-use volley_placement::orders::AssignmentIndex;
-use volley_placement::planner::{Ended, Failures, Rebalancer, decide};
+use volley_placement::assignments::AssignmentIndex;
+use volley_placement::planner::{Failures, MoveOutcome, Rebalancer, decide};
 use volley_proto::report_changes::changes_from_wire;
 use volley_proto::worker::v1 as wire;
 use volley_types::registry::RegistryState;
@@ -22,10 +22,10 @@ use volley_types::{
 use crate::cost::{Cost, Meter};
 
 /// Nobody is called in a simulation.
-struct Nowhere;
+struct NoClient;
 
 #[async_trait]
-impl Predict for Nowhere {
+impl Predict for NoClient {
     async fn predict(&self, _: PredictRequest) -> Result<ChunkStream, PredictError> {
         Err(PredictError::new(
             ErrorCode::Unavailable,
@@ -46,7 +46,7 @@ impl Predict for Nowhere {
 }
 
 /// One coordinator.
-pub(crate) struct Coordinator {
+pub(crate) struct SimCoordinator {
     pub(crate) live: LiveWorkers,
     failures: Failures,
     pub(crate) mover: Rebalancer,
@@ -59,7 +59,7 @@ pub(crate) struct Coordinator {
 }
 
 /// What a heartbeat changed.
-pub(crate) struct Heard {
+pub(crate) struct HeartbeatEffect {
     pub(crate) worker: WorkerId,
     /// It was the first on its stream.
     pub(crate) first: bool,
@@ -67,7 +67,7 @@ pub(crate) struct Heard {
     pub(crate) news: bool,
 }
 
-impl Coordinator {
+impl SimCoordinator {
     /// One that rebalances what has been as it is for `rebalance_after`.
     pub(crate) fn new(rebalance_after: Duration) -> Self {
         Self {
@@ -100,7 +100,7 @@ impl Coordinator {
         stream: u64,
         bytes: &[u8],
         now: Instant,
-    ) -> anyhow::Result<Heard> {
+    ) -> anyhow::Result<HeartbeatEffect> {
         let meter = Meter::start();
         let report = wire::WorkerReport::decode(bytes)?;
         let before = self.said.remove(&stream);
@@ -108,12 +108,12 @@ impl Coordinator {
         let report = changes_from_wire(before, report)?;
         let worker = report.id.clone();
         self.said.insert(stream, report.clone());
-        let news = self.live.heard(report, stream, now, |_| Arc::new(Nowhere));
+        let news = self.live.heard(report, stream, now, |_| Arc::new(NoClient));
         let spent = meter.stop();
         self.cost.cpu += spent;
         self.cost.heartbeats += spent;
         self.cost.bytes_in += bytes.len() as u64;
-        Ok(Heard {
+        Ok(HeartbeatEffect {
             worker,
             first,
             news,
@@ -138,7 +138,7 @@ impl Coordinator {
         let observed = self.live.observed(now);
         let (failures, mover) = (&mut self.failures, &mut self.mover);
         let (plan, ended) = decide(state, &observed, failures, mover, true, now);
-        let done = ended.iter().filter(|(_, end)| *end == Ended::Done);
+        let done = ended.iter().filter(|(_, end)| *end == MoveOutcome::Done);
         self.moved += done.count() as u64;
         let spent = meter.stop();
         self.cost.cpu += spent;

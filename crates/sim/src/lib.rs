@@ -2,13 +2,13 @@
 //! time and a simulated network. The same seed gives the same run.
 //!
 //! Reading order: [`Simulation`] (what there is, and the clock), `coordinator`, `worker`, [`cost`]
-//! (what it counts), [`measure`] (the runs that are printed), [`story`] (faults, and the laws that
+//! (what it counts), [`measure`] (the runs that are printed), [`scenario`] (faults, and the laws that
 //! hold whatever happens).
 
 mod coordinator;
 pub mod cost;
 pub mod measure;
-pub mod story;
+pub mod scenario;
 mod worker;
 mod world;
 

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use clap::Parser;
 use volley_sim::measure::{Figures, Size, run};
-use volley_sim::story::Drill;
-use volley_sim_kit::story::tell_all;
+use volley_sim::scenario::Drill;
+use volley_sim_kit::scenario::tell_all;
 
 /// Simulates clusters with the real planner, registry, heartbeats and routing. Consensus itself
 /// is `scripts/simulate.sh --raft STORIES [--seed SEED]`.

@@ -2,7 +2,7 @@
 
 mod events;
 mod faults;
-mod laws;
+mod invariants;
 mod raft;
 mod traffic;
 
@@ -16,9 +16,9 @@ use volley_types::WorkerId;
 use volley_types::registry::{RegistryCommand, RegistryState};
 
 use self::events::{BEAT_MS, Event, PATROL_MS, TICK_MS};
-use self::laws::Invariants;
-use self::raft::Seat;
-use crate::coordinator::Coordinator;
+use self::invariants::Invariants;
+use self::raft::RaftMember;
+use crate::coordinator::SimCoordinator;
 use crate::cost::Cost;
 use crate::worker::Worker;
 
@@ -91,10 +91,10 @@ pub struct Simulation {
     links: Links<Node>,
     random: fastrand::Rng,
     state: Arc<RegistryState>,
-    coordinators: Vec<Coordinator>,
+    coordinators: Vec<SimCoordinator>,
     workers: Vec<Worker>,
     numbers: BTreeMap<WorkerId, usize>,
-    seats: Vec<Seat>,
+    seats: Vec<RaftMember>,
     leader: usize,
     /// Since when it cannot do its work.
     leader_lost_ms: Option<u64>,
@@ -126,7 +126,7 @@ impl Simulation {
                 .map(|(index, worker)| (worker.id.clone(), index))
                 .collect(),
             coordinators: (0..settings.coordinators)
-                .map(|_| Coordinator::new(settings.rebalance_after()))
+                .map(|_| SimCoordinator::new(settings.rebalance_after()))
                 .collect(),
             workers,
             start: Instant::now(),
@@ -134,7 +134,7 @@ impl Simulation {
             links: Links::default(),
             random: fastrand::Rng::with_seed(settings.seed),
             state: Arc::default(),
-            seats: (0..settings.coordinators).map(Seat::new).collect(),
+            seats: (0..settings.coordinators).map(RaftMember::new).collect(),
             leader: 0,
             leader_lost_ms: None,
             next_stream: 0,

@@ -4,10 +4,10 @@
 use std::io::Write;
 use std::time::Instant;
 
-use volley_sim::story::Drill;
-use volley_sim_kit::Story;
+use volley_sim::scenario::Drill;
+use volley_sim_kit::Scenario;
+use volley_sim_kit::scenario::tell_all;
 use volley_sim_kit::seeds::from_env;
-use volley_sim_kit::story::tell_all;
 
 /// Stories in an ordinary run; `VOLLEY_SIM_SEEDS` asks for more.
 const SEEDS: u64 = 2_000;
@@ -29,8 +29,8 @@ fn whatever_fails_the_cluster_keeps_its_promises_and_comes_to_rest() {
 #[test]
 fn the_same_seed_gives_the_same_story_and_the_same_end() {
     for seed in 0..20 {
-        let story = Story::<Drill>::new(seed);
-        assert_eq!(story, Story::new(seed));
+        let story = Scenario::<Drill>::new(seed);
+        assert_eq!(story, Scenario::new(seed));
         assert_eq!(story.tell(), story.tell());
     }
 }

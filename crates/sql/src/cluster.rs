@@ -9,7 +9,7 @@ use datafusion::error::{DataFusionError, Result};
 use volley_flight::client::{FlightClient, FunctionModel, FunctionType};
 use volley_types::PredictError;
 
-/// Limits of a [`Cluster`].
+/// Limits of a [`SqlCluster`].
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
     /// Rows of one call; the cluster works on a large call piece by piece.
@@ -29,13 +29,13 @@ impl Default for ClusterConfig {
 
 /// A cluster as SQL sees it: its models as functions, as they were when it was connected.
 #[derive(Debug)]
-pub struct Cluster {
+pub struct SqlCluster {
     client: FlightClient,
     config: ClusterConfig,
     functions: BTreeMap<String, FunctionModel>,
 }
 
-impl Cluster {
+impl SqlCluster {
     /// Asks the node behind `client` for its models.
     ///
     /// # Errors

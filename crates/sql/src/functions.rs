@@ -16,8 +16,8 @@ use datafusion::logical_expr::{
 };
 use volley_flight::client::FunctionType;
 
-use crate::cluster::Cluster;
-use crate::places::AsyncUdfPlacementRule;
+use crate::cluster::SqlCluster;
+use crate::udf_placement::AsyncUdfPlacementRule;
 
 /// Registers the functions in `context`:
 ///
@@ -32,7 +32,7 @@ use crate::places::AsyncUdfPlacementRule;
 /// The model is a text literal: `name`, with `:version` and `?option=value&…` as wanted. A row
 /// in which an argument is null has a null. From then on a call of a model is refused where
 /// DataFusion cannot wait for it, as in `ORDER BY`.
-pub fn register(context: &SessionContext, cluster: &Arc<Cluster>) {
+pub fn register(context: &SessionContext, cluster: &Arc<SqlCluster>) {
     context.add_analyzer_rule(Arc::new(AsyncUdfPlacementRule));
     let floats = DataType::new_list(DataType::Float32, true);
     for (name, arguments, result) in [
@@ -62,7 +62,7 @@ struct ModelFunction {
     /// The type of the result, where that is fixed.
     result: Option<DataType>,
     signature: Signature,
-    cluster: Arc<Cluster>,
+    cluster: Arc<SqlCluster>,
 }
 
 impl PartialEq for ModelFunction {

@@ -17,7 +17,7 @@ pub const MAX_TABLE_ROWS: usize = 10_000;
 
 /// How results are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum OutputFormat {
     /// A table for people.
     Table,
     /// Comma-separated values with a header; lists and structs as text.
@@ -32,7 +32,7 @@ pub enum Format {
 /// Those of the query, of writing, and for a table of more than [`MAX_TABLE_ROWS`] rows.
 pub async fn write(
     mut rows: SendableRecordBatchStream,
-    format: Format,
+    format: OutputFormat,
     out: &mut (dyn Write + Send),
 ) -> Result<()> {
     let schema = rows.schema();
@@ -42,17 +42,17 @@ pub async fn write(
     while let Some(batch) = rows.next().await {
         let batch = batch?;
         match format {
-            Format::Json => {
+            OutputFormat::Json => {
                 let mut writer = arrow::json::LineDelimitedWriter::new(&mut *out);
                 writer.write(&batch)?;
                 writer.finish()?;
             }
-            Format::Csv => {
+            OutputFormat::Csv => {
                 let builder = arrow::csv::WriterBuilder::new().with_header(header);
                 builder.build(&mut *out).write(&flat(&batch)?)?;
                 header = false;
             }
-            Format::Table => {
+            OutputFormat::Table => {
                 count += batch.num_rows();
                 table.push(batch);
                 if count > MAX_TABLE_ROWS {
@@ -65,7 +65,7 @@ pub async fn write(
         }
         out.flush().map_err(DataFusionError::IoError)?;
     }
-    if format == Format::Table {
+    if format == OutputFormat::Table {
         let text = pretty_format_batches_with_schema(schema, &table)?;
         writeln!(out, "{text}").map_err(DataFusionError::IoError)?;
     }

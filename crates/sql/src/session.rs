@@ -7,14 +7,14 @@ use datafusion::error::Result;
 use datafusion::execution::context::{SessionConfig, SessionContext};
 use datafusion::execution::options::{CsvReadOptions, JsonReadOptions, ParquetReadOptions};
 
-use crate::cluster::Cluster;
+use crate::cluster::SqlCluster;
 
 /// A session with the functions of `cluster`, in which `'file.parquet'`, `'file.csv'` and
 /// `'file.json'` (one object a line) stand for tables.
 ///
 /// # Errors
 /// When DataFusion cannot make one.
-pub fn open(cluster: Arc<Cluster>) -> Result<SessionContext> {
+pub fn open(cluster: Arc<SqlCluster>) -> Result<SessionContext> {
     let config = SessionConfig::new().with_information_schema(true);
     let context = SessionContext::new_with_config(config).enable_url_table();
     crate::register(&context, &cluster);

@@ -19,8 +19,8 @@ use volley_backend::{Backend, BackendLoader};
 use volley_flight::client::{Access, FlightClient, FlightClientConfig};
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
-use volley_sql::output::{Format, write};
-use volley_sql::{Cluster, ClusterConfig, session};
+use volley_sql::output::{OutputFormat, write};
+use volley_sql::{ClusterConfig, SqlCluster, session};
 use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
 use volley_types::signature::with_labels;
 use volley_types::{
@@ -175,7 +175,7 @@ impl Story {
             rows_per_call: 2,
             ..ClusterConfig::default()
         };
-        let cluster = Cluster::connect(client, config).await.unwrap();
+        let cluster = SqlCluster::connect(client, config).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(
             folder.path().join("books.csv"),
@@ -192,7 +192,7 @@ impl Story {
         self.folder.path().join(name).to_string_lossy().into_owned()
     }
 
-    async fn run(&self, sql: &str, format: Format) -> datafusion::error::Result<String> {
+    async fn run(&self, sql: &str, format: OutputFormat) -> datafusion::error::Result<String> {
         let sql = sql.replace("BOOKS", &format!("'{}'", self.path("books.csv")));
         let rows = self.context.sql(&sql).await?.execute_stream().await?;
         let mut out = Vec::new();
@@ -201,11 +201,15 @@ impl Story {
     }
 
     async fn csv(&self, sql: &str) -> String {
-        self.run(sql, Format::Csv).await.unwrap()
+        self.run(sql, OutputFormat::Csv).await.unwrap()
     }
 
     async fn refused(&self, sql: &str, text: &str) {
-        let error = self.run(sql, Format::Csv).await.unwrap_err().to_string();
+        let error = self
+            .run(sql, OutputFormat::Csv)
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(text), "{error}");
     }
 }
@@ -276,9 +280,9 @@ async fn parquet_and_ndjson_are_tables_and_results_are_written_in_three_forms() 
     let made = format!("COPY (SELECT * FROM BOOKS) TO '{parquet}' STORED AS PARQUET");
     story.csv(&made).await;
     let sql = format!("SELECT id, embed('lengths', title) AS v FROM '{parquet}' WHERE id = 4");
-    let table = story.run(&sql, Format::Table).await.unwrap();
+    let table = story.run(&sql, OutputFormat::Table).await.unwrap();
     assert!(table.contains("| 4  | [2.0, 73.0] |"), "{table}");
-    let json = story.run(&sql, Format::Json).await.unwrap();
+    let json = story.run(&sql, OutputFormat::Json).await.unwrap();
     assert_eq!(json, "{\"id\":4,\"v\":[2.0,73.0]}\n");
 
     let lines = story.path("books.ndjson");

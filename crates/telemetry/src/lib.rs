@@ -7,5 +7,5 @@ pub mod otlp;
 mod stream;
 
 pub use logging::{LogFormat, LoggingError, init_logging};
-pub use metrics::{Metrics, ResumableStreamStats, WorkerCounts};
+pub use metrics::{Metrics, ResumeCounts, WorkerCounts};
 pub use stream::StreamRecord;

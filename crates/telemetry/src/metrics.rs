@@ -88,7 +88,7 @@ pub(crate) struct Families {
 
 /// What a coordinator holds of streams that can be taken up again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ResumableStreamStats {
+pub struct ResumeCounts {
     /// Streams that are held now.
     pub streams: usize,
     /// The memory that they take.
@@ -233,7 +233,7 @@ impl Metrics {
     }
 
     /// Publishes what is held of streams that can be taken up again.
-    pub fn set_resumable_streams(&self, held: ResumableStreamStats) {
+    pub fn set_resumable_streams(&self, held: ResumeCounts) {
         let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
         self.0.resumable_streams.set(number(held.streams));
         self.0.resume_buffer_bytes.set(number(held.bytes));

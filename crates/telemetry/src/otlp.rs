@@ -18,7 +18,7 @@ use crate::Metrics;
 pub use exporter::Exporter;
 pub(crate) use gen_ai::Outcome;
 pub use span::{ActiveSpan, SpanKind, Tracer};
-pub use traced::Traced;
+pub use traced::TracedPredict;
 
 /// Where telemetry goes, and how much of it. The defaults are those of OpenTelemetry's
 /// specification of environment variables, except for the intervals, which are shorter.

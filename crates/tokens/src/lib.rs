@@ -4,8 +4,8 @@
 //! This is the only crate that depends on `tokenizers`; others use its types through
 //! [`tokenizers`].
 
-pub mod spelling;
 pub mod text;
+pub mod token_bytes;
 pub mod vocabulary;
 
 pub use tokenizers;

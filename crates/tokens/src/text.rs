@@ -171,7 +171,7 @@ pub struct StopFilter {
 
 /// What a piece of text came to.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Passed {
+pub struct FilteredText {
     /// What may be given out.
     pub text: String,
     /// A stop string was found; what followed it is gone.
@@ -189,9 +189,9 @@ impl StopFilter {
     }
 
     /// Takes a piece of text.
-    pub fn push(&mut self, text: &str) -> Passed {
+    pub fn push(&mut self, text: &str) -> FilteredText {
         if self.stops.is_empty() {
-            return Passed {
+            return FilteredText {
                 text: text.to_owned(),
                 stopped: false,
             };
@@ -203,7 +203,7 @@ impl StopFilter {
         });
         if let Some((at, length)) = found.min() {
             self.held.truncate(at + length);
-            return Passed {
+            return FilteredText {
                 text: std::mem::take(&mut self.held),
                 stopped: true,
             };
@@ -215,16 +215,16 @@ impl StopFilter {
             .max()
             .unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - keep);
-        Passed {
+        FilteredText {
             text: std::mem::replace(&mut self.held, rest),
             stopped: false,
         }
     }
 
     /// Takes a piece of text in which nothing is looked for.
-    pub fn pass(&mut self, text: &str) -> Passed {
+    pub fn pass(&mut self, text: &str) -> FilteredText {
         self.held.push_str(text);
-        Passed {
+        FilteredText {
             text: std::mem::take(&mut self.held),
             stopped: false,
         }

@@ -14,7 +14,7 @@ pub struct Function {
 
 /// One call.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub(super) struct Call {
+pub(super) struct ParsedCall {
     #[serde(alias = "tool_name")]
     pub name: String,
     /// Null where there are none.
@@ -24,7 +24,7 @@ pub(super) struct Call {
 
 /// What follows a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum CallEnd {
     /// Another call begins there.
     Next(usize),
     /// Text begins there.
@@ -34,7 +34,7 @@ pub(super) enum After {
 }
 
 /// The calls of a text that is nothing but JSON: one, or a list.
-pub(crate) fn json(text: &str) -> Option<Vec<Call>> {
+pub(crate) fn json(text: &str) -> Option<Vec<ParsedCall>> {
     Some(match serde_json::from_str(text).ok()? {
         list @ Value::Array(_) => serde_json::from_value(list).ok()?,
         one => vec![serde_json::from_value(one).ok()?],

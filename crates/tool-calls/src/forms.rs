@@ -12,7 +12,7 @@
 
 use serde_json::{Map, Value};
 
-use super::call::{Call, Function, json};
+use super::call::{Function, ParsedCall, json};
 use super::{python, special};
 
 pub(super) const FUNCTION: &str = "<function=";
@@ -25,7 +25,7 @@ const ACTION: &str = "Action:";
 
 /// The calls that `text` is, of one or several of the forms; `None` when it is none. Where a form
 /// has no types of its own, those of the functions' schemas hold.
-pub(crate) fn read(text: &str, functions: &[Function]) -> Option<Vec<Call>> {
+pub(crate) fn read(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>> {
     let text = text.trim();
     let calls = special::read(text, functions)
         .or_else(|| json(unfenced(text)))
@@ -59,7 +59,7 @@ pub(super) fn may_be_whole(text: &str) -> Option<bool> {
 }
 
 /// `<function=NAME>…</function>`, one after the other.
-fn elements(text: &str, functions: &[Function]) -> Option<Vec<Call>> {
+fn elements(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>> {
     let mut calls = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -75,7 +75,7 @@ fn elements(text: &str, functions: &[Function]) -> Option<Vec<Call>> {
         } else {
             parameters(body, schema(functions, name))?
         };
-        calls.push(Call {
+        calls.push(ParsedCall {
             name: name.to_owned(),
             arguments,
         });
@@ -101,7 +101,7 @@ fn parameters(text: &str, schema: Option<&Value>) -> Option<Value> {
 }
 
 /// A name, and keys with their values.
-fn keys(text: &str, functions: &[Function]) -> Option<Vec<Call>> {
+fn keys(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>> {
     let (name, rest) = text.split_at(text.find(KEY.0).unwrap_or(text.len()));
     let name = name.trim();
     let schema = schema(functions, name)?;
@@ -116,17 +116,17 @@ fn keys(text: &str, functions: &[Function]) -> Option<Vec<Call>> {
         );
         rest = after.trim_start();
     }
-    Some(vec![Call {
+    Some(vec![ParsedCall {
         name: name.to_owned(),
         arguments: Value::Object(found),
     }])
 }
 
 /// A list of calls as Python writes them, of functions that there are.
-fn pythonic(text: &str, functions: &[Function]) -> Option<Vec<Call>> {
+fn pythonic(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>> {
     let calls = python::calls(text)?;
     let known = |name: &String| functions.iter().any(|function| function.name == *name);
-    let calls = calls.into_iter().map(|(name, arguments)| Call {
+    let calls = calls.into_iter().map(|(name, arguments)| ParsedCall {
         name,
         arguments: Value::Object(arguments),
     });

@@ -12,11 +12,11 @@ mod stream;
 
 use serde_json::{Value, json};
 
-use self::call::After;
+use self::call::CallEnd;
 pub use self::call::Function;
 pub use self::required::{CallStyle, grammar};
 pub use self::special::{MarkIds, Style, is_mark};
-use self::stream::Reading;
+use self::stream::CallProgress;
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
@@ -32,7 +32,7 @@ const MARKS: [(&str, &str); 5] = [
 
 /// What a piece of text brings.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Found {
+pub struct ParsedCalls {
     /// Text that is no part of a call.
     pub text: String,
     /// Calls, as a JSON array of deltas in OpenAI's form.
@@ -42,7 +42,7 @@ pub struct Found {
 /// Finds the calls in one answer.
 #[derive(Debug, Default)]
 pub struct ToolCalls {
-    place: Place,
+    place: ParserState,
     /// Not given out yet.
     held: String,
     /// How many calls there were.
@@ -50,13 +50,13 @@ pub struct ToolCalls {
     /// What may be called.
     functions: Vec<Function>,
     /// The call that is read.
-    reading: Reading,
+    reading: CallProgress,
     /// Whether a call was given out since the last opening mark.
     streamed: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum ParserState {
     /// Nothing has come that tells what the answer is.
     #[default]
     Start,
@@ -85,18 +85,18 @@ impl ToolCalls {
 
     /// Whether a call is whole, and none is begun.
     pub fn any_whole(&self) -> bool {
-        let between = matches!(self.place, Place::Start | Place::Text);
-        self.any() && (between || self.reading == Reading::Behind)
+        let between = matches!(self.place, ParserState::Start | ParserState::Text);
+        self.any() && (between || self.reading == CallProgress::Behind)
     }
 
     /// Takes a special token that [is a mark](is_mark). Where it makes no sense it is left out.
-    pub fn mark(&mut self, mark: &str) -> Found {
+    pub fn mark(&mut self, mark: &str) -> ParsedCalls {
         match self.place {
-            Place::Call(_) => self.push(mark),
-            Place::Start | Place::Text if special::opens(mark) => {
+            ParserState::Call(_) => self.push(mark),
+            ParserState::Start | ParserState::Text if special::opens(mark) => {
                 // What is held may begin a mark that does not come now.
-                self.place = Place::Text;
-                let mut found = Found {
+                self.place = ParserState::Text;
+                let mut found = ParsedCalls {
                     text: std::mem::take(&mut self.held),
                     calls: None,
                 };
@@ -104,27 +104,27 @@ impl ToolCalls {
                 found.text.push_str(&self.push(mark).text);
                 found
             }
-            _ => Found::default(),
+            _ => ParsedCalls::default(),
         }
     }
 
     /// Takes the next piece of an answer.
-    pub fn push(&mut self, text: &str) -> Found {
+    pub fn push(&mut self, text: &str) -> ParsedCalls {
         self.held.push_str(text);
-        let mut found = Found::default();
+        let mut found = ParsedCalls::default();
         let mut calls = Vec::new();
         loop {
             match self.place {
-                Place::Start => match forms::may_be_whole(&self.held) {
+                ParserState::Start => match forms::may_be_whole(&self.held) {
                     None => break,
-                    Some(true) => self.place = Place::Whole,
-                    Some(false) => self.place = Place::Text,
+                    Some(true) => self.place = ParserState::Whole,
+                    Some(false) => self.place = ParserState::Text,
                 },
-                Place::Whole => {
+                ParserState::Whole => {
                     self.stream(None, &mut calls);
                     break;
                 }
-                Place::Text => {
+                ParserState::Text => {
                     let marks = MARKS.iter().enumerate();
                     let found_at = marks.filter_map(|(number, (open, _))| {
                         self.held.find(open).map(|at| (at, number))
@@ -132,7 +132,7 @@ impl ToolCalls {
                     if let Some((at, number)) = found_at.min() {
                         found.text.push_str(self.held[..at].trim_end());
                         self.held.drain(..at + MARKS[number].0.len());
-                        self.place = Place::Call(number);
+                        self.place = ParserState::Call(number);
                     } else {
                         let kept = MARKS.map(|(open, _)| partial(&self.held, open));
                         let kept = kept.into_iter().max().unwrap_or(0);
@@ -141,14 +141,14 @@ impl ToolCalls {
                         break;
                     }
                 }
-                Place::Call(number) if self.reading != Reading::Whole => {
+                ParserState::Call(number) if self.reading != CallProgress::Whole => {
                     match self.stream(Some(number), &mut calls) {
                         true => self.leave(),
-                        false if self.reading == Reading::Whole => {}
+                        false if self.reading == CallProgress::Whole => {}
                         false => break,
                     }
                 }
-                Place::Call(number) => {
+                ParserState::Call(number) => {
                     let close = MARKS[number].1;
                     let Some(at) = self.held.find(close).filter(|_| !close.is_empty()) else {
                         break;
@@ -169,8 +169,8 @@ impl ToolCalls {
 
     /// Goes back to text behind a closing mark.
     fn leave(&mut self) {
-        self.place = Place::Text;
-        (self.reading, self.streamed) = (Reading::Head, false);
+        self.place = ParserState::Text;
+        (self.reading, self.streamed) = (CallProgress::Head, false);
         let blank = self.held.len() - self.held.trim_start().len();
         self.held.drain(..blank);
     }
@@ -180,25 +180,25 @@ impl ToolCalls {
     fn stream(&mut self, mark: Option<usize>, calls: &mut Vec<Value>) -> bool {
         loop {
             match &mut self.reading {
-                Reading::Whole => return false,
-                Reading::Head => match stream::head(mark, &self.held, &self.functions) {
-                    stream::Found::Call(name, at) => {
+                CallProgress::Whole => return false,
+                CallProgress::Head => match stream::head(mark, &self.held, &self.functions) {
+                    stream::CallStart::Call(name, at) => {
                         self.held.drain(..at);
                         calls.push(self.begin(&name, ""));
                         self.streamed = true;
-                        self.reading = Reading::Arguments(stream::Object::default());
+                        self.reading = CallProgress::Arguments(stream::Object::default());
                     }
-                    stream::Found::Never => self.reading = Reading::Whole,
-                    stream::Found::Open => {
+                    stream::CallStart::Never => self.reading = CallProgress::Whole,
+                    stream::CallStart::Open => {
                         let close = mark.map_or("", |mark| MARKS[mark].1);
                         let whole = !close.is_empty() && self.held.contains(close);
                         if !whole {
                             return false;
                         }
-                        self.reading = Reading::Whole;
+                        self.reading = CallProgress::Whole;
                     }
                 },
-                Reading::Arguments(object) => {
+                CallProgress::Arguments(object) => {
                     let (length, whole) = object.take(&self.held);
                     if 0 < length {
                         let piece: String = self.held.drain(..length).collect();
@@ -208,18 +208,18 @@ impl ToolCalls {
                     if !whole {
                         return false;
                     }
-                    self.reading = Reading::Behind;
+                    self.reading = CallProgress::Behind;
                 }
-                Reading::Behind => match stream::after(mark, &self.held) {
-                    After::Next(at) => {
+                CallProgress::Behind => match stream::after(mark, &self.held) {
+                    CallEnd::Next(at) => {
                         self.held.drain(..at);
-                        self.reading = Reading::Head;
+                        self.reading = CallProgress::Head;
                     }
-                    After::Text(at) => {
+                    CallEnd::Text(at) => {
                         self.held.drain(..at);
                         return true;
                     }
-                    After::Open => return false,
+                    CallEnd::Open => return false,
                 },
             }
         }
@@ -238,31 +238,31 @@ impl ToolCalls {
     }
 
     /// What is left when the answer ends.
-    pub fn finish(&mut self) -> Found {
+    pub fn finish(&mut self) -> ParsedCalls {
         let rest = std::mem::take(&mut self.held);
         if self.streamed {
             // What closes a call, or begins another that does not come, is no text.
             let text = match (self.place, &self.reading) {
-                (Place::Whole, Reading::Behind) => {
+                (ParserState::Whole, CallProgress::Behind) => {
                     let closes = |c: char| c.is_whitespace() || matches!(c, '}' | ']' | '`');
                     rest.trim_start_matches(closes).to_owned()
                 }
                 _ => String::new(),
             };
-            return Found { text, calls: None };
+            return ParsedCalls { text, calls: None };
         }
         let read = match self.place {
-            Place::Whole => self.read(&rest),
-            Place::Call(number) => self.read_marked(number, &rest),
-            Place::Start | Place::Text => None,
+            ParserState::Whole => self.read(&rest),
+            ParserState::Call(number) => self.read_marked(number, &rest),
+            ParserState::Start | ParserState::Text => None,
         };
         let text = match (&read, self.place) {
             (Some(_), _) => String::new(),
-            (None, Place::Call(number)) => no_call(number, &rest, ""),
+            (None, ParserState::Call(number)) => no_call(number, &rest, ""),
             (None, _) => rest,
         };
         let calls = read.map(|calls| Value::Array(calls).to_string());
-        Found { text, calls }
+        ParsedCalls { text, calls }
     }
 
     /// The calls that stand between marks.

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::call::{After, Call, Function, json};
+use super::call::{CallEnd, Function, ParsedCall, json};
 
 /// How a house writes a section of calls.
 struct Section {
@@ -176,7 +176,7 @@ pub(super) fn without_marks(text: &str) -> String {
 }
 
 /// How a call of one of these houses begins.
-pub(super) enum Head {
+pub(super) enum CallHead {
     /// A call of that name, whose arguments begin there.
     Call(String, usize),
     /// As JSON.
@@ -186,16 +186,16 @@ pub(super) enum Head {
 }
 
 /// The beginning of a call behind the opening mark `open`.
-pub(crate) fn head(open: &str, text: &str) -> Head {
+pub(crate) fn head(open: &str, text: &str) -> CallHead {
     let begins = text.trim_start();
     if begins.is_empty() {
-        return Head::Open;
+        return CallHead::Open;
     }
     if open == CALL && begins.starts_with(['[', '{']) && !begins.starts_with(CALL_ID) {
-        return Head::Json;
+        return CallHead::Json;
     }
     let Some((head, _)) = text.split_once('{') else {
-        return Head::Open;
+        return CallHead::Open;
     };
     let name = if open == CALL {
         let marked = head.split_once(ARGUMENTS).map(|(head, _)| head);
@@ -212,20 +212,20 @@ pub(crate) fn head(open: &str, text: &str) -> Head {
         })
     };
     match name {
-        Some(name) if !name.is_empty() => Head::Call(name.to_owned(), head.len()),
-        _ => Head::Never,
+        Some(name) if !name.is_empty() => CallHead::Call(name.to_owned(), head.len()),
+        _ => CallHead::Never,
     }
 }
 
 /// What follows the arguments of a call behind the opening mark `open`.
-pub(super) fn after(open: &str, text: &str) -> Option<After> {
+pub(super) fn after(open: &str, text: &str) -> Option<CallEnd> {
     if open == CALL {
         let rest = text.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '}' | ']'));
         let at = text.len() - rest.len();
         return Some(match rest.strip_prefix(CALL) {
-            Some(_) => After::Next(at + CALL.len()),
-            None if rest.starts_with(',') => After::Next(at + 1),
-            None => After::Open,
+            Some(_) => CallEnd::Next(at + CALL.len()),
+            None if rest.starts_with(',') => CallEnd::Next(at + 1),
+            None => CallEnd::Open,
         });
     }
     let section = SECTIONS.iter().find(|section| section.open == open)?;
@@ -233,11 +233,11 @@ pub(super) fn after(open: &str, text: &str) -> Option<After> {
     let rest = rest.strip_prefix(BLOCK.1).unwrap_or(rest).trim_start();
     let rest = rest.strip_prefix(section.call.1)?.trim_start();
     rest.starts_with(section.call.0)
-        .then(|| After::Next(text.len() - rest.len()))
+        .then(|| CallEnd::Next(text.len() - rest.len()))
 }
 
 /// The calls that `text` is, from its first mark on; `None` when it is none.
-pub(crate) fn read(text: &str, functions: &[Function]) -> Option<Vec<Call>> {
+pub(crate) fn read(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>> {
     if let Some(rest) = text.strip_prefix(CALL) {
         return json(rest.trim()).or_else(|| one_by_one(rest, functions));
     }
@@ -246,7 +246,7 @@ pub(crate) fn read(text: &str, functions: &[Function]) -> Option<Vec<Call>> {
 }
 
 /// `NAME[ARGS]{…}`, perhaps with `[CALL_ID]ID` after the name, and with the mark between two.
-fn one_by_one(text: &str, functions: &[Function]) -> Option<Vec<Call>> {
+fn one_by_one(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>> {
     let (mut calls, mut rest) = (Vec::new(), text);
     loop {
         let begins = rest.find('{')?;
@@ -273,7 +273,7 @@ fn one_by_one(text: &str, functions: &[Function]) -> Option<Vec<Call>> {
 }
 
 impl Section {
-    fn read(&self, text: &str) -> Option<Vec<Call>> {
+    fn read(&self, text: &str) -> Option<Vec<ParsedCall>> {
         let mut rest = text.strip_prefix(self.open)?.trim_start();
         let mut calls = Vec::new();
         while let Some(after) = rest.strip_prefix(self.call.0) {
@@ -310,9 +310,9 @@ fn plain(name: &str) -> &str {
     inside().unwrap_or(name)
 }
 
-fn call(name: &str, arguments: Value) -> Option<Call> {
+fn call(name: &str, arguments: Value) -> Option<ParsedCall> {
     let odd = |c: char| c.is_whitespace() || matches!(c, '{' | '}' | '[' | ']' | '<' | '>');
-    (!name.is_empty() && !name.contains(odd)).then(|| Call {
+    (!name.is_empty() && !name.contains(odd)).then(|| ParsedCall {
         name: name.to_owned(),
         arguments,
     })
@@ -414,7 +414,7 @@ mod tests {
             for text in written(&calls) {
                 let found = read(&text, &[]);
                 let found = found.map(|calls| {
-                    let pair = |call: Call| (call.name, call.arguments);
+                    let pair = |call: ParsedCall| (call.name, call.arguments);
                     calls.into_iter().map(pair).collect::<Vec<_>>()
                 });
                 prop_assert_eq!(found.as_ref(), Some(&calls), "{}", text);

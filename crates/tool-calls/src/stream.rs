@@ -1,14 +1,14 @@
 //! Calls as they are written: the name as soon as it is there, and then the arguments, a piece at a
 //! time. Only calls whose arguments are an object of JSON are read so; all others are read whole.
 
-use super::call::{After, Function};
+use super::call::{CallEnd, Function};
 use super::special;
-use super::special::Head;
+use super::special::CallHead;
 use super::{MARKS, OPEN};
 
 /// How far a call has been read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum CallProgress {
     /// Nothing of it is given out.
     #[default]
     Head,
@@ -22,7 +22,7 @@ pub(crate) enum Reading {
 
 /// What a call's beginning came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum CallStart {
     /// A call of that name, whose arguments begin there.
     Call(String, usize),
     /// That is open.
@@ -32,42 +32,42 @@ pub(crate) enum Found {
 }
 
 /// The beginning of a call behind the opening mark of that number, or of an answer without marks.
-pub(crate) fn head(mark: Option<usize>, text: &str, functions: &[Function]) -> Found {
+pub(crate) fn head(mark: Option<usize>, text: &str, functions: &[Function]) -> CallStart {
     let opening = mark.map(|mark| MARKS[mark].0);
     let found = match opening {
         None | Some(OPEN) => json_head(text),
         Some(super::forms::FUNCTION) => function_head(text),
         Some(open) => match special::head(open, text) {
-            Head::Call(name, at) => Ok((name, at)),
-            Head::Json => json_head(text),
-            Head::Open => Err(Stop::More),
-            Head::Never => Err(Stop::No),
+            CallHead::Call(name, at) => Ok((name, at)),
+            CallHead::Json => json_head(text),
+            CallHead::Open => Err(Stop::More),
+            CallHead::Never => Err(Stop::No),
         },
     };
     let known =
         |name: &str| functions.is_empty() || functions.iter().any(|function| function.name == name);
     match found {
-        Ok((name, at)) if known(&name) => Found::Call(name, at),
-        Err(Stop::More) => Found::Open,
-        _ => Found::Never,
+        Ok((name, at)) if known(&name) => CallStart::Call(name, at),
+        Err(Stop::More) => CallStart::Open,
+        _ => CallStart::Never,
     }
 }
 
 /// What follows the arguments of a call.
-pub(super) fn after(mark: Option<usize>, text: &str) -> After {
+pub(super) fn after(mark: Option<usize>, text: &str) -> CallEnd {
     let (open, close) = mark.map_or(("", ""), |mark| MARKS[mark]);
     let rest = text.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '}' | ']'));
     let at = text.len() - rest.len();
     if open.is_empty() || open == OPEN {
         if rest.starts_with([',', ';']) {
-            return After::Next(at + 1);
+            return CallEnd::Next(at + 1);
         }
     } else if let Some(after) = special::after(open, text) {
         return after;
     }
     match text.find(close) {
-        Some(at) if !close.is_empty() => After::Text(at + close.len()),
-        _ => After::Open,
+        Some(at) if !close.is_empty() => CallEnd::Text(at + close.len()),
+        _ => CallEnd::Open,
     }
 }
 

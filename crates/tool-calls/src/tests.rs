@@ -169,20 +169,20 @@ fn every_family_of_templates_has_its_calls_found() {
 fn marks_of_special_tokens_come_by_themselves_and_are_never_text() {
     let mut tools = ToolCalls::of(&weather());
     let mut text = tools.push("I look.  [TOOL").text;
-    assert_eq!(tools.mark("[ARGS]"), Found::default());
+    assert_eq!(tools.mark("[ARGS]"), ParsedCalls::default());
     text.push_str(&tools.mark("[TOOL_CALLS]").text);
     for piece in ["wea", "ther"] {
-        assert_eq!(tools.push(piece), Found::default());
+        assert_eq!(tools.push(piece), ParsedCalls::default());
     }
     tools.mark("[ARGS]");
     let calls = tools.push("{\"city\": \"Bern\"}").calls.unwrap();
     let calls: Value = serde_json::from_str(&calls).unwrap();
-    assert_eq!(tools.finish(), Found::default());
+    assert_eq!(tools.finish(), ParsedCalls::default());
     assert_eq!(text, "I look.  [TOOL");
     assert_eq!(calls[0]["function"]["name"], "weather");
     // What is no call is text, without the marks.
     let mut tools = ToolCalls::of(&weather());
-    assert_eq!(tools.mark("[TOOL_CALLS]"), Found::default());
+    assert_eq!(tools.mark("[TOOL_CALLS]"), ParsedCalls::default());
     tools.push("none of them");
     assert_eq!(tools.finish().text, "none of them");
     let (text, calls) = answer(&["Well. <｜tool▁calls▁begin｜>no<｜tool▁calls▁end｜> So."]);

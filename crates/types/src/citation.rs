@@ -17,7 +17,7 @@ pub struct Citation {
     /// The source's number among those of the request or of a search, from 0.
     pub document: Option<u32>,
     /// Which place of the source.
-    pub place: Option<Place>,
+    pub place: Option<CitedSpan>,
     /// Where the passage of the answer's text begins, in characters (Unicode scalar values) from 0.
     pub start: Option<u32>,
     /// Where it ends, exclusive.
@@ -28,18 +28,18 @@ pub struct Citation {
 
 /// A stretch of a source; the ends are counted as its provider counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct CitedSpan {
     /// What is counted.
-    pub unit: PlaceUnit,
+    pub unit: SpanUnit,
     /// The first.
     pub from: u32,
     /// The one after the last.
     pub to: u32,
 }
 
-/// What a [`Place`] counts.
+/// What a [`CitedSpan`] counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PlaceUnit {
+pub enum SpanUnit {
     /// Characters of a text, from 0.
     Characters,
     /// Pages, from 1.
@@ -50,7 +50,7 @@ pub enum PlaceUnit {
     Passages,
 }
 
-impl PlaceUnit {
+impl SpanUnit {
     const ALL: [Self; 4] = [Self::Characters, Self::Pages, Self::Blocks, Self::Passages];
 
     /// The stable name.
@@ -119,7 +119,7 @@ impl Citation {
         let text = |name: &str| told.get(name)?.as_str().map(str::to_owned);
         let number = |name: &str| u32::try_from(told.get(name)?.as_u64()?).ok();
         let unit = text("unit").and_then(|unit| {
-            let mut units = PlaceUnit::ALL.into_iter();
+            let mut units = SpanUnit::ALL.into_iter();
             units.find(|known| known.as_str() == unit)
         });
         let place = unit.zip(number("from")).zip(number("to"));
@@ -129,7 +129,7 @@ impl Citation {
             quote: text("quote"),
             source: text("source"),
             document: number("document"),
-            place: place.map(|((unit, from), to)| Place { unit, from, to }),
+            place: place.map(|((unit, from), to)| CitedSpan { unit, from, to }),
             start: number("start"),
             end: number("end"),
             token: text("token"),
@@ -167,8 +167,8 @@ mod tests {
                 source: texts.3,
                 token: texts.4,
                 document,
-                place: place.map(|(unit, from, to)| Place {
-                    unit: PlaceUnit::ALL[unit],
+                place: place.map(|(unit, from, to)| CitedSpan {
+                    unit: SpanUnit::ALL[unit],
                     from,
                     to,
                 }),

@@ -23,7 +23,7 @@ pub struct Continuation {
     /// The seed of a sampled request that has none of its own. One that is not sampled stays so.
     pub seed: Option<u64>,
     /// What was sent already; `None` where the generation begins.
-    pub sent: Option<Arc<Sent>>,
+    pub sent: Option<Arc<SentAnswers>>,
 }
 
 impl Continuation {
@@ -38,7 +38,7 @@ impl Continuation {
 
     /// Of the same generation behind what was `sent`.
     #[must_use]
-    pub fn behind(&self, sent: Sent) -> Self {
+    pub fn behind(&self, sent: SentAnswers) -> Self {
         Self {
             seed: self.seed,
             sent: Some(Arc::new(sent)),
@@ -49,11 +49,11 @@ impl Continuation {
 /// What was sent of a stream: its answers, each at most once, in any order. One that is not here
 /// has not begun.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct SentAnswers {
     answers: Vec<SentAnswer>,
 }
 
-impl Sent {
+impl SentAnswers {
     /// What was sent of these answers.
     ///
     /// # Errors
@@ -141,16 +141,16 @@ mod tests {
             rows: 3,
             ..SentAnswer::default()
         };
-        let sent = Sent::new(vec![answer(1, 5), answer(0, 0)]).unwrap();
+        let sent = SentAnswers::new(vec![answer(1, 5), answer(0, 0)]).unwrap();
         assert_eq!(sent.rows(), 6);
-        assert!(Sent::new(vec![answer(1, 5), answer(0, 0), answer(1, 0)]).is_err());
-        assert!(Sent::new(vec![answer(0, MAX_TOKENS), answer(1, 1)]).is_err());
+        assert!(SentAnswers::new(vec![answer(1, 5), answer(0, 0), answer(1, 0)]).is_err());
+        assert!(SentAnswers::new(vec![answer(0, MAX_TOKENS), answer(1, 1)]).is_err());
         let many = (0..=MAX_ANSWERS as u32).map(|choice| answer(choice, 0));
-        assert!(Sent::new(many.collect()).is_err());
+        assert!(SentAnswers::new(many.collect()).is_err());
         let endless = |choice| SentAnswer {
             rows: u32::MAX,
             ..answer(choice, 0)
         };
-        assert!(Sent::new(vec![endless(0), endless(1)]).is_err());
+        assert!(SentAnswers::new(vec![endless(0), endless(1)]).is_err());
     }
 }

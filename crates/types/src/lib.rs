@@ -40,9 +40,9 @@ pub use checked::Checked;
 pub use chunk::{
     ChunkStream, FinishReason, GenerationChunk, GenerationChunks, GenerationRow, PromptUsage, Usage,
 };
-pub use citation::{Citation, Place, PlaceUnit};
+pub use citation::{Citation, CitedSpan, SpanUnit};
 pub use connector_check::{CheckConnector, ConnectorCheck};
-pub use continuation::{AnswerEnd, Continuation, Sent, SentAnswer};
+pub use continuation::{AnswerEnd, Continuation, SentAnswer, SentAnswers};
 pub use control::{ClusterHandle, ClusterView, Membership, Registry};
 pub use deadline::Deadline;
 pub use details::Details;
@@ -58,8 +58,8 @@ pub use predict::Predict;
 pub use request::{Dialect, Input, PredictRequest, Priority};
 pub use resolved::Resolved;
 pub use signature::{Signature, Task};
-pub use streams::{EventId, EventPieces, HeldStreams, StreamId, StreamOwner, TakenUp};
-pub use tasks::{HeldTask, HeldTasks};
+pub use streams::{EventId, EventPieces, ResumedStream, StreamId, StreamOwner, StreamSource};
+pub use tasks::{StoredTask, TaskSource};
 pub use trace::TraceContext;
 pub use volley_base::nearest::{nearest, unknown_parameter};
-pub use worker::{FetchProgress, GpuReport, Orders, ReplicaReport, WorkerReport};
+pub use worker::{Assignments, FetchProgress, GpuReport, ReplicaReport, WorkerReport};

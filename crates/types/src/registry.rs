@@ -26,7 +26,9 @@ pub use self::alias::{
 pub use self::connector::{
     ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef, ProviderName,
 };
-pub use self::deployment::{DeployOptions, Deployment, Placing, Rollout, RolloutAction, Scaling};
+pub use self::deployment::{
+    DeployOptions, Deployment, PlacementDecision, Rollout, RolloutAction, Scaling,
+};
 use crate::access::{ApiKey, KeyHash, NodeIdentity, Quota};
 use crate::ids::{
     ConnectorId, KeyId, ModelGroupId, ModelName, ModelVersion, Revision, SecretName, WorkerId,
@@ -192,7 +194,7 @@ pub struct RegistryState {
     /// The highest level of any command that was applied; see [`LEVEL`].
     pub level: u32,
     /// What [`RegistryState::size`] has counted.
-    pub counted: size::Counted,
+    pub counted: size::DefinitionBytes,
 }
 
 /// A replica that a worker shall hold: all that a worker needs to load it.
@@ -338,7 +340,7 @@ pub enum RegistryCommand {
     /// Deletes a model and its versions; `Conflict` while deployed.
     DeleteModel(ModelName),
     /// The leader's placement decisions; each is ignored when its deployment has been replaced.
-    Place(Vec<Placing>),
+    Place(Vec<PlacementDecision>),
     /// Adds an API key; `Conflict` when the id is taken.
     CreateKey(ApiKey),
     /// Gives a key a new secret; `NotFound` when there is no such key.

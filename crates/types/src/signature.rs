@@ -139,15 +139,15 @@ pub fn takes_octets(field: &Field) -> bool {
     field.metadata().contains_key(OCTETS)
 }
 
-/// The key in the metadata of a signature's input schema that holds a model's [`Served`] as JSON.
+/// The key in the metadata of a signature's input schema that holds a model's [`ModelMetadata`] as JSON.
 pub const SERVED: &str = "volley.served";
 
-/// The parameter of a request that names one of the [`Served`] versions of a model.
+/// The parameter of a request that names one of the [`ModelMetadata`] versions of a model.
 pub const SERVED_VERSION: &str = "volley.version";
 
 /// What a model's own files say of it to callers, beside its columns.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Served {
+pub struct ModelMetadata {
     /// The versions that one replica serves, by the names that its files give them, the one that
     /// answers where none is named last. Empty where the files name none.
     pub versions: Vec<String>,
@@ -155,7 +155,7 @@ pub struct Served {
     pub config: Option<serde_json::Value>,
 }
 
-impl Served {
+impl ModelMetadata {
     /// What `signature` says.
     #[must_use]
     pub fn of(signature: &Signature) -> Self {

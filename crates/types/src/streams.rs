@@ -116,18 +116,18 @@ impl FromStr for EventId {
 pub type EventPieces = Pin<Box<dyn Stream<Item = Result<Bytes, PredictError>> + Send>>;
 
 /// What is left of a held stream.
-pub enum TakenUp {
+pub enum ResumedStream {
     /// These events, and those to come.
     Events(EventPieces),
     /// Nothing: the last event was had already.
     Finished,
 }
 
-impl fmt::Debug for TakenUp {
+impl fmt::Debug for ResumedStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Events(_) => "TakenUp::Events",
-            Self::Finished => "TakenUp::Finished",
+            Self::Events(_) => "ResumedStream::Events",
+            Self::Finished => "ResumedStream::Finished",
         })
     }
 }
@@ -143,7 +143,7 @@ pub struct StreamOwner {
 
 /// Whoever holds streams: a coordinator's own edge, or the way to another coordinator's.
 #[async_trait]
-pub trait HeldStreams: Send + Sync + 'static {
+pub trait StreamSource: Send + Sync + 'static {
     /// The events behind `after` (0: all of them), for their owner. Whoever read the stream
     /// before is sent away.
     ///
@@ -154,12 +154,12 @@ pub trait HeldStreams: Send + Sync + 'static {
     /// # Errors
     /// `NotFound` when the caller has no such stream, or that part of it is not held (any more); `InvalidInput`
     /// when it has no such event; `Unavailable` when its coordinator does not answer.
-    async fn take_up(
+    async fn resume(
         &self,
         stream: &StreamId,
         after: u64,
         caller: &str,
-    ) -> Result<TakenUp, PredictError>;
+    ) -> Result<ResumedStream, PredictError>;
 
     /// Ends a stream, and the work behind it.
     ///

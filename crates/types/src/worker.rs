@@ -52,7 +52,7 @@ pub struct GpuReport {
 
 /// What a coordinator answers: what the worker shall hold, and who else wants to hear of it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Orders {
+pub struct Assignments {
     /// The registry's revision that they follow from. A worker follows the highest that it has
     /// seen from any coordinator.
     pub revision: Revision,

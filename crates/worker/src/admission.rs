@@ -14,15 +14,15 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use volley_types::{Deadline, ErrorCode, PredictError, Priority, TenantId};
 
-use self::queue::{Place, Queue};
+use self::queue::{Queue, QueuePosition};
 use self::service::ServiceTime;
 
 /// The door of one replica. Cloning gives another handle.
 #[derive(Clone, Debug)]
-pub(crate) struct Admission(Arc<Door>);
+pub(crate) struct AdmissionQueue(Arc<QueueInner>);
 
 #[derive(Debug)]
-struct Door {
+struct QueueInner {
     capacity: usize,
     queue_limit: usize,
     opened: Instant,
@@ -55,22 +55,22 @@ pub(crate) struct AdmissionRequest<'a> {
 /// The right to run one stream; given on when dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
-    door: Option<Arc<Door>>,
+    queue: Option<Arc<QueueInner>>,
     since: Instant,
 }
 
 /// A place in the queue, or the permit at once. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct QueuedPermit {
-    door: Arc<Door>,
-    place: Place,
+    queue: Arc<QueueInner>,
+    place: QueuePosition,
     answer: oneshot::Receiver<Result<Permit, PredictError>>,
 }
 
-impl Admission {
+impl AdmissionQueue {
     /// A door for `capacity` streams with `queue_limit` places before it.
     pub(crate) fn new(capacity: usize, queue_limit: usize) -> Self {
-        Self(Arc::new(Door {
+        Self(Arc::new(QueueInner {
             capacity: capacity.max(1),
             queue_limit,
             opened: Instant::now(),
@@ -83,7 +83,7 @@ impl Admission {
     ///
     /// # Errors
     /// `Overloaded` when the queue is full, or when the wait would outlast the deadline.
-    pub(crate) fn enter(
+    pub(crate) fn acquire(
         &self,
         visitor: AdmissionRequest<'_>,
     ) -> Result<QueuedPermit, PredictError> {
@@ -113,7 +113,7 @@ impl Admission {
             }
         }
         Ok(QueuedPermit {
-            door: self.0.clone(),
+            queue: self.0.clone(),
             place,
             answer,
         })
@@ -160,9 +160,9 @@ impl State {
 }
 
 impl Permit {
-    fn new(door: Arc<Door>) -> Self {
+    fn new(queue: Arc<QueueInner>) -> Self {
         Self {
-            door: Some(door),
+            queue: Some(queue),
             since: Instant::now(),
         }
     }
@@ -182,16 +182,18 @@ impl Future for QueuedPermit {
 
 impl Drop for QueuedPermit {
     fn drop(&mut self) {
-        let left = self.door.state.lock().waiting.remove(&self.place);
+        let left = self.queue.state.lock().waiting.remove(&self.place);
         drop(left);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let Some(door) = self.door.take() else { return };
+        let Some(queue) = self.queue.take() else {
+            return;
+        };
         let next = {
-            let mut state = door.state.lock();
+            let mut state = queue.state.lock();
             state.service.observe(self.since.elapsed());
             let next = state.waiting.pop();
             if next.is_none() {
@@ -202,7 +204,7 @@ impl Drop for Permit {
         };
         if let Some(next) = next {
             // A receiver that has gone gives the permit back by dropping it here.
-            drop(next.send(Ok(Self::new(door))));
+            drop(next.send(Ok(Self::new(queue))));
         }
     }
 }

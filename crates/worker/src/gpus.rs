@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 
 /// What the driver says of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Told {
+struct GpuSample {
     name: Option<String>,
     used_bytes: u64,
     total_bytes: u64,
@@ -26,7 +26,7 @@ struct Told {
     utilization_percent: Option<u32>,
 }
 
-impl Told {
+impl GpuSample {
     fn report(self, index: u32) -> GpuReport {
         GpuReport {
             index,
@@ -84,10 +84,10 @@ fn read(driver: &Nvml) -> Vec<GpuReport> {
     told.collect()
 }
 
-fn ask(driver: &Nvml, index: u32) -> Result<Told, NvmlError> {
+fn ask(driver: &Nvml, index: u32) -> Result<GpuSample, NvmlError> {
     let device = driver.device_by_index(index)?;
     let memory = device.memory_info()?;
-    Ok(Told {
+    Ok(GpuSample {
         name: device.name().ok(),
         used_bytes: memory.used,
         total_bytes: memory.total,
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn what_a_driver_says_becomes_a_report_that_makes_sense() {
-        let told = Told {
+        let told = GpuSample {
             name: Some("NVIDIA H200".to_owned()),
             used_bytes: 3 << 30,
             total_bytes: 139 << 30,
@@ -115,7 +115,7 @@ mod tests {
         );
         assert_eq!(report.utilization_percent, 87);
         // A part of a GPU, and numbers that contradict each other.
-        let odd = Told {
+        let odd = GpuSample {
             used_bytes: 5,
             total_bytes: 4,
             utilization_percent: None,
@@ -124,7 +124,7 @@ mod tests {
         let report = odd.report(0);
         assert_eq!((report.used_bytes, report.utilization_percent), (4, 0));
         assert_eq!(report.name, "GPU");
-        let more = Told {
+        let more = GpuSample {
             utilization_percent: Some(1_000),
             ..told
         };

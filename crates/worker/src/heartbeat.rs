@@ -14,7 +14,7 @@ use volley_proto::worker::v1 as wire;
 use volley_proto::worker::v1::worker_service_client::WorkerServiceClient;
 use volley_proto::worker_report::orders_from_wire;
 use volley_security::nodes::NodeKind;
-use volley_types::{NodeIdentity, Orders, Revision, WorkerReport};
+use volley_types::{Assignments, NodeIdentity, Revision, WorkerReport};
 
 use crate::Worker;
 
@@ -33,7 +33,7 @@ pub(crate) type Members = Option<(u64, BTreeSet<u64>)>;
 
 /// The streams that run, and the newest revision that said so.
 #[derive(Debug, Default)]
-pub(crate) struct Streams {
+pub(crate) struct RunningStreams {
     revision: Revision,
     tasks: BTreeMap<String, CancellationToken>,
 }
@@ -67,7 +67,7 @@ impl Worker {
 
     /// Keeps a stream to each coordinator that is configured or known to the cluster, and ends
     /// those to coordinators that are neither any more.
-    pub(crate) fn report_to(&self, orders: &Orders) {
+    pub(crate) fn report_to(&self, orders: &Assignments) {
         let mut streams = self.0.streams.lock();
         // A coordinator that lags must not take back what a later one said.
         if orders.revision < streams.revision {
@@ -218,7 +218,7 @@ impl Worker {
             queued: replicas.iter().map(|replica| replica.queued).sum(),
             draining: !self.ready(),
             memory_bytes: resident_bytes(),
-            memory_budget_bytes: self.0.ledger.budget(),
+            memory_budget_bytes: self.0.budget.budget(),
             gpus: self.0.gpus.lock().clone(),
             uptime_ms: self.0.uptime_ms(Instant::now()),
             replicas,

@@ -2,22 +2,22 @@
 //! and tells every coordinator twice a second how it is.
 //!
 //! Reading order: [`Worker`], `predict` (one request), `admission` (the door of a replica),
-//! `table` (what is held), `load`, `ledger` and `room` (loading, within the
+//! `table` (what is held), `load`, `budget` and `room` (loading, within the
 //! budget), `heartbeat`.
 
+mod abandoned_loads;
 mod admission;
+mod backend_slot;
 mod config;
 mod converge;
+mod eviction;
 mod gpus;
 mod heartbeat;
-mod ledger;
-mod lingering;
 mod load;
 mod memory;
+mod memory_budget;
 mod predict;
 mod replica;
-mod room;
-mod seat;
 mod table;
 mod waits;
 
@@ -33,13 +33,13 @@ use tokio_util::task::TaskTracker;
 use volley_backend::BackendLoader;
 use volley_telemetry::Metrics;
 use volley_types::registry::{Assignment, BackendKind};
-use volley_types::{Incarnation, ModelName, Orders, Revision};
+use volley_types::{Assignments, Incarnation, ModelName, Revision};
 
+use crate::abandoned_loads::AbandonedLoads;
 pub use crate::config::WorkerConfig;
-use crate::heartbeat::Streams;
-use crate::ledger::Ledger;
-use crate::lingering::AbandonedLoads;
+use crate::heartbeat::RunningStreams;
 pub use crate::memory::system_bytes;
+use crate::memory_budget::MemoryBudget;
 use crate::replica::Replica;
 
 /// One worker. Cloning gives another handle.
@@ -64,11 +64,11 @@ struct Shared {
     /// Rings when something changed that coordinators should hear at once.
     news: watch::Sender<()>,
     loads: Semaphore,
-    ledger: Ledger,
-    lingering: AbandonedLoads,
+    budget: MemoryBudget,
+    abandoned_loads: AbandonedLoads,
     /// What the driver last said of them.
     gpus: Mutex<Vec<volley_types::GpuReport>>,
-    streams: Mutex<Streams>,
+    streams: Mutex<RunningStreams>,
     members: watch::Sender<heartbeat::Members>,
     draining: AtomicBool,
     /// A drain's grace is over.
@@ -109,8 +109,8 @@ impl Worker {
             assigned: tokio::sync::Notify::new(),
             news: watch::Sender::new(()),
             loads: Semaphore::new(config.concurrent_loads.max(1)),
-            ledger: Ledger::new(config.memory_budget.unwrap_or_else(memory::default_budget)),
-            lingering: AbandonedLoads::default(),
+            budget: MemoryBudget::new(config.memory_budget.unwrap_or_else(memory::default_budget)),
+            abandoned_loads: AbandonedLoads::default(),
             gpus: Mutex::default(),
             streams: Mutex::default(),
             members: watch::Sender::default(),
@@ -123,9 +123,9 @@ impl Worker {
         worker.spawn(worker.clone().run_table());
         worker.spawn(worker.clone().publish_memory());
         worker.spawn(worker.clone().watch_gpus());
-        let budget = memory::size(worker.0.ledger.budget());
+        let budget = memory::size(worker.0.budget.budget());
         tracing::info!(budget, "memory for models");
-        worker.report_to(&Orders {
+        worker.report_to(&Assignments {
             revision: Revision::default(),
             assignments: Vec::new(),
             coordinators: Vec::new(),
@@ -137,7 +137,7 @@ impl Worker {
     /// Tells the coordinators that this worker takes nothing new.
     pub fn begin_drain(&self) {
         self.0.draining.store(true, Ordering::Release);
-        self.tell();
+        self.notify_change();
     }
 
     /// Drains: tells the coordinators, and waits until every stream has ended, at most
@@ -161,7 +161,7 @@ impl Worker {
         self.0.tasks.close();
         self.0.tasks.wait().await;
         let replicas = std::mem::take(&mut *self.0.replicas.write());
-        replicas.iter().for_each(|replica| replica.cut());
+        replicas.iter().for_each(|replica| replica.abort());
     }
 
     /// Streams that run or wait, over all replicas.
@@ -187,7 +187,7 @@ impl Worker {
     }
 
     /// Something changed that coordinators should hear at once.
-    fn tell(&self) {
+    fn notify_change(&self) {
         self.0.news.send_replace(());
         let mut ready = BTreeMap::new();
         for replica in self.0.replicas.read().iter() {
@@ -200,8 +200,8 @@ impl Worker {
 
     /// Keeps the metrics of memory up to date.
     async fn publish_memory(self) {
-        let mut freed = self.0.ledger.freed();
-        let mut ended = self.0.lingering.ended();
+        let mut freed = self.0.budget.freed();
+        let mut ended = self.0.abandoned_loads.ended();
         loop {
             self.publish();
             tokio::select! {
@@ -216,13 +216,15 @@ impl Worker {
         for replica in self.0.replicas.read().iter() {
             let model = &replica.assignment.model;
             *bytes.entry(model.clone()).or_insert(0) += replica.memory_bytes();
-            let away = replica.seat().is_some_and(|seat| seat.is_evicted());
+            let away = replica.slot().is_some_and(|slot| slot.is_evicted());
             *evicted.entry(model.clone()).or_insert(0) += usize::from(away);
         }
         self.0.metrics.set_evicted_replicas(&evicted);
-        let (budget, held) = (self.0.ledger.budget(), self.0.ledger.held());
+        let (budget, held) = (self.0.budget.budget(), self.0.budget.held());
         self.0.metrics.set_memory(budget, held, &bytes);
-        self.0.metrics.set_abandoned_loads(self.0.lingering.count());
+        self.0
+            .metrics
+            .set_abandoned_loads(self.0.abandoned_loads.count());
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {

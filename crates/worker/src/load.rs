@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use volley_backend::{BackendLoader, Hold, Lost};
+use volley_backend::{BackendLoader, Hold, LossFuture};
 use volley_types::registry::Assignment;
 use volley_types::{ErrorCode, ModelRef, PredictError};
 
 use crate::Worker;
-use crate::admission::Admission;
-use crate::ledger::Reservation;
-use crate::lingering::Work;
-use crate::replica::{Loaded, Replica};
-use crate::seat::{BackendSlot, Held};
+use crate::abandoned_loads::Work;
+use crate::admission::AdmissionQueue;
+use crate::backend_slot::{BackendSlot, LoadedBackend};
+use crate::memory_budget::Reservation;
+use crate::replica::{LoadedReplica, Replica};
 
 /// The first and the longest wait before a failed load is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
@@ -31,7 +31,7 @@ impl Worker {
 
     async fn load_until_ready(&self, replica: &Arc<Replica>, mut failed: Option<PredictError>) {
         let (model, version) = (&replica.assignment.model, replica.assignment.spec.version);
-        let (mut freed, mut wait) = (self.0.ledger.freed(), RETRY.0);
+        let (mut freed, mut wait) = (self.0.budget.freed(), RETRY.0);
         loop {
             if let Some(error) = failed.take() {
                 let short = error.code == ErrorCode::Overloaded;
@@ -55,7 +55,7 @@ impl Worker {
                     failed = Some(error);
                 }
             }
-            self.tell();
+            self.notify_change();
             // One that was there before it may go now.
             self.0.assigned.notify_one();
             if failed.is_none() {
@@ -66,7 +66,7 @@ impl Worker {
 
     /// Waits for the loss of a model, where it can be lost. The replica has failed then, and is
     /// tried again after a good while: what was lost once is likely to be lost again.
-    pub(crate) fn watch(&self, replica: &Arc<Replica>, lost: Option<Lost>) {
+    pub(crate) fn watch(&self, replica: &Arc<Replica>, lost: Option<LossFuture>) {
         let (worker, replica) = (self.clone(), replica.clone());
         let Some(lost) = lost else { return };
         self.spawn(async move {
@@ -78,7 +78,7 @@ impl Worker {
             let (model, version) = (&replica.assignment.model, replica.assignment.spec.version);
             tracing::error!(%model, %version, error = error.chain(), "replica lost");
             replica.failed(error.message);
-            worker.tell();
+            worker.notify_change();
             tokio::select! {
                 () = replica.unwanted() => {}
                 () = tokio::time::sleep(RETRY.1) => worker.load(replica.clone(), None).await,
@@ -86,7 +86,10 @@ impl Worker {
         });
     }
 
-    async fn load_once(&self, replica: &Replica) -> Result<(Loaded, Option<Lost>), PredictError> {
+    async fn load_once(
+        &self,
+        replica: &Replica,
+    ) -> Result<(LoadedReplica, Option<LossFuture>), PredictError> {
         let assignment = &replica.assignment;
         let loader = self.loader(assignment)?;
         let _hold = prepare(&loader, replica).await?;
@@ -94,7 +97,7 @@ impl Worker {
         let estimate = async move { by.estimate(&of).await };
         let bytes = self.within_limit(&loader, assignment, estimate).await?;
         let overcommit = self.0.overcommit.lock().contains(&assignment.model);
-        let room = self.room(bytes, overcommit);
+        let room = self.reserve_or_evict(bytes, overcommit);
         let memory = tokio::time::timeout(self.0.config.load_timeout, room).await;
         let memory = memory.unwrap_or_else(|_| Err(self.shortage(bytes, overcommit)))?;
         let _turn = self.0.loads.acquire().await;
@@ -104,13 +107,13 @@ impl Worker {
             version: Some(assignment.spec.version),
         };
         let (capacity, lost) = (held.backend.capacity(), held.backend.lost());
-        let loaded = Loaded {
+        let loaded = LoadedReplica {
             signature: held.backend.signature(&model).await?,
-            admission: Admission::new(capacity, self.0.config.queue_per_replica),
+            admission: AdmissionQueue::new(capacity, self.0.config.queue_per_replica),
             waits: Arc::default(),
             capacity,
-            seat: Arc::new(BackendSlot::new(&self.0.ledger, held, overcommit)),
-            cut: CancellationToken::new(),
+            slot: Arc::new(BackendSlot::new(&self.0.budget, held, overcommit)),
+            abort: CancellationToken::new(),
         };
         Ok((loaded, lost))
     }
@@ -132,13 +135,13 @@ impl Worker {
         &self,
         assignment: &Assignment,
         memory: Reservation,
-    ) -> Result<Held, PredictError> {
+    ) -> Result<LoadedBackend, PredictError> {
         let loader = self.loader(assignment)?;
         let (of, by) = (assignment.clone(), loader.clone());
         self.within_limit(&loader, assignment, async move {
             let since = Instant::now();
             let backend = by.load(&of).await?;
-            Ok(Held::new(backend, memory, since.elapsed()))
+            Ok(LoadedBackend::new(backend, memory, since.elapsed()))
         })
         .await
     }
@@ -150,15 +153,15 @@ impl Worker {
         assignment: &Assignment,
         work: impl Future<Output = Result<T, PredictError>> + Send + 'static,
     ) -> Result<T, PredictError> {
-        let (limit, lingering) = (self.0.config.load_timeout, &self.0.lingering);
+        let (limit, abandoned_loads) = (self.0.config.load_timeout, &self.0.abandoned_loads);
         let key = (assignment.model.clone(), assignment.spec.version);
         let stops = loader.stops_when_dropped(assignment);
         let work = async move {
             if !stops {
-                lingering.until_gone(&key).await;
-                lingering.check()?;
+                abandoned_loads.until_gone(&key).await;
+                abandoned_loads.check()?;
             }
-            Work::begin(lingering, key, stops, work).done().await
+            Work::begin(abandoned_loads, key, stops, work).done().await
         };
         let done = tokio::time::timeout(limit, work).await;
         done.unwrap_or_else(|_| {

@@ -20,7 +20,7 @@ use volley_types::{
 
 use crate::Worker;
 use crate::admission::AdmissionRequest;
-use crate::replica::{Loaded, Replica};
+use crate::replica::{LoadedReplica, Replica};
 
 /// When to come back after too long a wait.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -42,7 +42,7 @@ impl Predict for Worker {
             priority: request.priority,
             deadline: request.deadline,
         };
-        let entered = entered.and_then(|()| loaded.admission.enter(visitor));
+        let entered = entered.and_then(|()| loaded.admission.acquire(visitor));
         let ticket = entered.inspect_err(|error| {
             self.0.metrics.refused(Some(&model), error.code);
         })?;
@@ -52,9 +52,9 @@ impl Predict for Worker {
         let schema = loaded.signature.answer(&request.parameters);
         let waiting_since = Instant::now();
         let request_id = request.request_id.clone();
-        let limits = Limits {
+        let limits = StreamLimits {
             deadline: request.unkept_deadline(),
-            cut: loaded.cut.clone(),
+            abort: loaded.abort.clone(),
         };
         let queue_timeout = self.0.config.queue_timeout;
         let worker = self.clone();
@@ -62,7 +62,7 @@ impl Predict for Worker {
             let place = async {
                 let permit = ticket.await?;
                 // The place goes last: whoever is next finds the backend.
-                Ok::<_, PredictError>((worker.enter(&loaded.seat).await?, permit))
+                Ok::<_, PredictError>((worker.acquire(&loaded.slot).await?, permit))
             };
             let place = limits.within(tokio::time::timeout(queue_timeout, place)).await?;
             let (guest, permit) = place.map_err(|_| waited_too_long())??;
@@ -150,12 +150,12 @@ impl<S: Stream<Item = BatchResult>> Stream for ReplicaStream<S> {
 }
 
 /// What ends a stream from outside.
-struct Limits {
+struct StreamLimits {
     deadline: Option<Deadline>,
-    cut: CancellationToken,
+    abort: CancellationToken,
 }
 
-impl Limits {
+impl StreamLimits {
     /// Waits for `work`, unless it is ended before.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl Limits {
     /// # Errors
     /// What ends the stream, where something does by now.
     fn check(&self) -> Result<(), PredictError> {
-        if self.cut.is_cancelled() {
+        if self.abort.is_cancelled() {
             return Err(unloaded());
         }
         match self.deadline {
@@ -193,7 +193,7 @@ impl Limits {
         };
         tokio::select! {
             biased;
-            () = self.cut.cancelled() => unloaded(),
+            () = self.abort.cancelled() => unloaded(),
             () = late => too_late(),
         }
     }
@@ -219,7 +219,7 @@ fn waited_too_long() -> PredictError {
 
 impl Worker {
     /// The replica that the request was resolved to, while it takes requests; else another one.
-    fn callable(&self, request: &mut PredictRequest) -> Result<Loaded, PredictError> {
+    fn callable(&self, request: &mut PredictRequest) -> Result<LoadedReplica, PredictError> {
         let resolved = request.resolved.take();
         let replica = resolved.as_ref().and_then(Resolved::target::<Arc<Replica>>);
         let loaded = replica.and_then(|replica| replica.ready().or_else(|| replica.draining()));
@@ -242,7 +242,7 @@ impl Worker {
 
     /// The replica for a model: of the version that is asked for, or of the newest. One that is
     /// ready goes before one that drains.
-    fn find(&self, model: &ModelRef) -> Result<(Arc<Replica>, Loaded), PredictError> {
+    fn find(&self, model: &ModelRef) -> Result<(Arc<Replica>, LoadedReplica), PredictError> {
         let replicas = self.0.replicas.read();
         let fits = replicas.iter().filter(|replica| {
             let version = replica.assignment.spec.version;

@@ -10,23 +10,23 @@ use volley_backend::LoadProgress;
 use volley_types::registry::{Assignment, ReplicaState};
 use volley_types::{ReplicaReport, Signature};
 
-use crate::admission::Admission;
-use crate::seat::BackendSlot;
-use crate::waits::Waits;
+use crate::admission::AdmissionQueue;
+use crate::backend_slot::BackendSlot;
+use crate::waits::WaitAverage;
 
 /// What can be called once a replica is loaded.
 #[derive(Clone)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedReplica {
     /// Where the backend is.
-    pub(crate) seat: Arc<BackendSlot>,
+    pub(crate) slot: Arc<BackendSlot>,
     /// How many streams may run at once.
     pub(crate) capacity: usize,
     pub(crate) signature: Signature,
-    pub(crate) admission: Admission,
+    pub(crate) admission: AdmissionQueue,
     /// How long requests waited for a place of late.
-    pub(crate) waits: Arc<Waits>,
+    pub(crate) waits: Arc<WaitAverage>,
     /// Ends every stream of the replica.
-    pub(crate) cut: CancellationToken,
+    pub(crate) abort: CancellationToken,
 }
 
 /// One replica.
@@ -34,7 +34,7 @@ pub(crate) struct Replica {
     pub(crate) assignment: Assignment,
     /// How far its model has come here.
     pub(crate) progress: LoadProgress,
-    state: RwLock<(ReplicaState, Option<Loaded>)>,
+    state: RwLock<(ReplicaState, Option<LoadedReplica>)>,
     /// It drains, and everybody has heard of it.
     closed: AtomicBool,
     unwanted: CancellationToken,
@@ -52,7 +52,7 @@ impl Replica {
     }
 
     /// Ready, unless it drains by now.
-    pub(crate) fn loaded(&self, loaded: Loaded) {
+    pub(crate) fn loaded(&self, loaded: LoadedReplica) {
         self.become_unless_draining(ReplicaState::Ready, Some(loaded));
     }
 
@@ -61,7 +61,7 @@ impl Replica {
         self.become_unless_draining(ReplicaState::Failed(reason), None);
     }
 
-    fn become_unless_draining(&self, next: ReplicaState, loaded: Option<Loaded>) {
+    fn become_unless_draining(&self, next: ReplicaState, loaded: Option<LoadedReplica>) {
         let mut state = self.state.write();
         if state.0 != ReplicaState::Draining {
             *state = (next, loaded);
@@ -90,21 +90,21 @@ impl Replica {
     }
 
     /// Ends every stream.
-    pub(crate) fn cut(&self) {
+    pub(crate) fn abort(&self) {
         if let Some(loaded) = &self.state.read().1 {
-            loaded.cut.cancel();
+            loaded.abort.cancel();
         }
     }
 
     /// What to call for requests that were on their way when it began to drain.
-    pub(crate) fn draining(&self) -> Option<Loaded> {
+    pub(crate) fn draining(&self) -> Option<LoadedReplica> {
         let state = self.state.read();
         let open = state.0 == ReplicaState::Draining && !self.closed.load(Ordering::Acquire);
         state.1.clone().filter(|_| open)
     }
 
     /// What to call, while it takes requests.
-    pub(crate) fn ready(&self) -> Option<Loaded> {
+    pub(crate) fn ready(&self) -> Option<LoadedReplica> {
         let state = self.state.read();
         state.1.clone().filter(|_| state.0 == ReplicaState::Ready)
     }
@@ -123,13 +123,13 @@ impl Replica {
         state
             .1
             .as_ref()
-            .map_or(0, |loaded| loaded.seat.held_bytes())
+            .map_or(0, |loaded| loaded.slot.held_bytes())
     }
 
     /// Where its backend is, once it has been loaded.
-    pub(crate) fn seat(&self) -> Option<Arc<BackendSlot>> {
+    pub(crate) fn slot(&self) -> Option<Arc<BackendSlot>> {
         let state = self.state.read();
-        state.1.as_ref().map(|loaded| loaded.seat.clone())
+        state.1.as_ref().map(|loaded| loaded.slot.clone())
     }
 
     /// Its part of a heartbeat; `uptime_ms` tells times in the worker's uptime.
@@ -149,8 +149,8 @@ impl Replica {
             queue_wait_ms: loaded.map_or(0, |loaded| loaded.waits.ms(Instant::now())),
             fetch: self.progress.get(),
             signature: loaded.map(|loaded| loaded.signature.clone()),
-            evicted: loaded.is_some_and(|loaded| loaded.seat.is_evicted()),
-            memory_bytes: loaded.map_or(0, |loaded| loaded.seat.held_bytes()),
+            evicted: loaded.is_some_and(|loaded| loaded.slot.is_evicted()),
+            memory_bytes: loaded.map_or(0, |loaded| loaded.slot.held_bytes()),
         }
     }
 }

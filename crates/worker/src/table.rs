@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use volley_types::Orders;
+use volley_types::Assignments;
 use volley_types::registry::{Assignment, ReplicaState};
 
 use crate::Worker;
@@ -19,7 +19,7 @@ const UNLOAD_GRACE: Duration = Duration::from_millis(500);
 impl Worker {
     /// Takes assignments from a coordinator. Older ones than the newest known are ignored: that
     /// coordinator lags.
-    pub(crate) fn assign(&self, orders: Orders) {
+    pub(crate) fn assign(&self, orders: Assignments) {
         let mut wanted = self.0.wanted.lock();
         if orders.revision < wanted.0 {
             return;
@@ -54,7 +54,7 @@ impl Worker {
                     self.unload(assignment);
                 }
             }
-            self.tell();
+            self.notify_change();
         }
     }
 
@@ -78,14 +78,14 @@ impl Worker {
             let limit = worker.0.config.unload_timeout;
             if tokio::time::timeout(limit, idle).await.is_err() {
                 tracing::warn!(model = %replica.assignment.model, "unloaded with streams running");
-                replica.cut();
+                replica.abort();
             }
             worker
                 .0
                 .replicas
                 .write()
                 .retain(|held| !Arc::ptr_eq(held, &replica));
-            worker.tell();
+            worker.notify_change();
         });
     }
 

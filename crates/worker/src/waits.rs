@@ -11,9 +11,9 @@ const FADE: Duration = Duration::from_secs(5);
 
 /// The moving average of one replica's queue waits.
 #[derive(Debug, Default)]
-pub(crate) struct Waits(Mutex<Option<(f64, Instant)>>);
+pub(crate) struct WaitAverage(Mutex<Option<(f64, Instant)>>);
 
-impl Waits {
+impl WaitAverage {
     /// A request got its place at `now` after `wait`.
     pub(crate) fn add(&self, wait: Duration, now: Instant) {
         let sample = wait.as_secs_f64() * 1_000.0;
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn waits_are_averaged_and_fade_when_nobody_comes() {
-        let (waits, start) = (Waits::default(), Instant::now());
+        let (waits, start) = (WaitAverage::default(), Instant::now());
         assert_eq!(waits.ms(start), 0);
         for _ in 0..50 {
             waits.add(Duration::from_millis(400), start);

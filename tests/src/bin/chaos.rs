@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use serde_json::json;
-use volley_tests::chaos::bed::{Bed, COORDINATORS, WORKERS};
 use volley_tests::chaos::history::check;
 use volley_tests::chaos::load::{DRILL, Load, PROBE, registry};
 use volley_tests::chaos::nemesis::{Dice, Fault, strike};
 use volley_tests::chaos::report::{Fired, Run, Verdict, unexplained};
 use volley_tests::chaos::streams::Ending;
+use volley_tests::chaos::test_bed::{COORDINATORS, TestBed, WORKERS};
 
 /// The exit status of a run that is invalid.
 const SAYS_NOTHING: u8 = 3;
@@ -72,7 +72,7 @@ async fn run(arguments: &Arguments) -> Result<Run, String> {
     std::fs::create_dir_all(folder).map_err(|error| error.to_string())?;
     let volley = std::fs::canonicalize(&arguments.volley)
         .map_err(|error| format!("{}: {error}", arguments.volley.display()))?;
-    let mut bed = Bed::start(volley, folder).await?;
+    let mut bed = TestBed::start(volley, folder).await?;
     deploy(&bed).await?;
 
     let clients: Vec<_> = (0..COORDINATORS).map(|index| bed.client(index)).collect();
@@ -149,7 +149,7 @@ impl Arguments {
 }
 
 /// Deploys the model that streams, on every worker.
-async fn deploy(bed: &Bed) -> Result<(), String> {
+async fn deploy(bed: &TestBed) -> Result<(), String> {
     let client = bed.client(0)?;
     let body = json!({ "name": DRILL, "function_name": "fake" });
     let began = Instant::now();
@@ -166,7 +166,7 @@ async fn deploy(bed: &Bed) -> Result<(), String> {
 }
 
 /// Waits until every coordinator sees a leader, all workers and all replicas, and takes a write.
-async fn well(bed: &Bed) -> Result<(), String> {
+async fn well(bed: &TestBed) -> Result<(), String> {
     let began = Instant::now();
     for index in 0..COORDINATORS {
         let client = bed.client(index)?;

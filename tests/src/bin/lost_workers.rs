@@ -31,7 +31,7 @@ struct Arguments {
 }
 
 /// What one client saw.
-struct Seen {
+struct ClientRun {
     text: String,
     error: bool,
     /// Ended without an error and without its last row.
@@ -44,7 +44,7 @@ struct Seen {
 /// One stream, and the text that it has when nothing happens.
 struct Running {
     expected: String,
-    task: JoinHandle<Seen>,
+    task: JoinHandle<ClientRun>,
     pieces: watch::Receiver<usize>,
 }
 
@@ -211,7 +211,7 @@ fn begin(client: Client, model: &str, body: &Value, expected: &str) -> Running {
             }
         }
         count.send_replace(usize::MAX);
-        Seen {
+        ClientRun {
             text,
             error,
             silent,

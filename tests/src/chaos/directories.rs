@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::bed::Bed;
+use super::test_bed::TestBed;
 
 /// How long a coordinator may take to find out that it is not the member that it was.
 const REFUSED: Duration = Duration::from_secs(30);
@@ -29,7 +29,7 @@ pub(super) enum Wrong {
 /// # Errors
 /// When it takes part with it, or the directory could not be exchanged.
 pub(super) async fn exchange(
-    bed: &mut Bed,
+    bed: &mut TestBed,
     node: usize,
     wrong: Wrong,
     lasts: Duration,
@@ -77,7 +77,7 @@ pub(super) async fn exchange(
 ///
 /// # Errors
 /// When it takes part, or could not be started.
-pub(super) async fn clone(bed: &mut Bed, node: usize) -> Result<Vec<usize>, String> {
+pub(super) async fn clone(bed: &mut TestBed, node: usize) -> Result<Vec<usize>, String> {
     let data = data(bed, node)?;
     let copied = beside(&data, "copied");
     bed.nodes[node].kill();
@@ -98,7 +98,7 @@ pub(super) async fn clone(bed: &mut Bed, node: usize) -> Result<Vec<usize>, Stri
     }
 }
 
-async fn refuses(bed: &mut Bed, node: usize) -> Result<(), String> {
+async fn refuses(bed: &mut TestBed, node: usize) -> Result<(), String> {
     let by = Instant::now() + REFUSED;
     while bed.nodes[node].runs() {
         if by < Instant::now() {
@@ -140,7 +140,7 @@ async fn ends((mut child, log): (std::process::Child, PathBuf), why: &str) -> Re
     }
 }
 
-fn data(bed: &Bed, node: usize) -> Result<PathBuf, String> {
+fn data(bed: &TestBed, node: usize) -> Result<PathBuf, String> {
     let disk = bed.nodes[node].disk.as_ref().ok_or("a node with no disk")?;
     Ok(disk.folder.join("data"))
 }

@@ -43,7 +43,7 @@ pub const PROBE: &str = "probe";
 
 /// One stream, as its reader saw it.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct StreamOutcome {
     /// When it was asked for, since the run began.
     pub asked: Duration,
     /// When it ended.
@@ -56,11 +56,11 @@ pub struct Told {
 
 /// All that the clients saw.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct Observations {
     /// Every write.
     pub writes: Mutex<Vec<Write>>,
     /// Every stream.
-    pub streams: Mutex<Vec<Told>>,
+    pub streams: Mutex<Vec<StreamOutcome>>,
     /// Own writes that their writer could not read back at the coordinator that acknowledged
     /// them.
     pub stale: Mutex<Vec<String>>,
@@ -81,7 +81,7 @@ pub struct Late {
 #[derive(Debug)]
 pub struct Load {
     /// What they saw so far.
-    pub seen: Arc<Seen>,
+    pub seen: Arc<Observations>,
     began: Instant,
     stop: Arc<AtomicBool>,
     tasks: JoinSet<()>,
@@ -90,7 +90,7 @@ pub struct Load {
 #[derive(Clone)]
 struct Hand {
     clients: Arc<Vec<Client>>,
-    seen: Arc<Seen>,
+    seen: Arc<Observations>,
     began: Instant,
     stop: Arc<AtomicBool>,
     next: Arc<AtomicU64>,
@@ -100,7 +100,7 @@ impl Load {
     /// Starts the clients of these coordinators.
     #[must_use]
     pub fn start(clients: Vec<Client>, began: Instant) -> Self {
-        let (seen, stop) = (Arc::<Seen>::default(), Arc::<AtomicBool>::default());
+        let (seen, stop) = (Arc::<Observations>::default(), Arc::<AtomicBool>::default());
         let hand = Hand {
             clients: Arc::new(clients),
             seen: seen.clone(),
@@ -214,7 +214,7 @@ impl Hand {
             let asked = self.began.elapsed();
             let ending = self.follow(&self.clients[coordinator], round).await;
             let not_begun = matches!(ending, Ending::NotBegun(_));
-            self.seen.streams.lock().await.push(Told {
+            self.seen.streams.lock().await.push(StreamOutcome {
                 asked,
                 ended: self.began.elapsed(),
                 coordinator,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::bed::{Bed, COORDINATORS, WORKERS};
 use super::directories::{Wrong, clone, exchange};
+use super::test_bed::{COORDINATORS, TestBed, WORKERS};
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -176,7 +176,7 @@ pub struct Struck {
 /// # Errors
 /// When it could not be done: the run is no test of it then.
 pub async fn strike(
-    bed: &mut Bed,
+    bed: &mut TestBed,
     fault: Fault,
     dice: &mut Dice,
     lasts: Duration,
@@ -244,7 +244,7 @@ fn others(coordinator: usize) -> Vec<usize> {
     (0..COORDINATORS).filter(|n| *n != coordinator).collect()
 }
 
-async fn kill(bed: &mut Bed, nodes: &[usize], lasts: Duration) -> Result<Vec<usize>, String> {
+async fn kill(bed: &mut TestBed, nodes: &[usize], lasts: Duration) -> Result<Vec<usize>, String> {
     for index in nodes {
         bed.nodes[*index].kill();
     }
@@ -255,7 +255,7 @@ async fn kill(bed: &mut Bed, nodes: &[usize], lasts: Duration) -> Result<Vec<usi
     Ok(nodes.to_vec())
 }
 
-async fn freeze(bed: &mut Bed, node: usize, lasts: Duration) -> Vec<usize> {
+async fn freeze(bed: &mut TestBed, node: usize, lasts: Duration) -> Vec<usize> {
     bed.nodes[node].signal("-STOP");
     sleep(lasts).await;
     bed.nodes[node].signal("-CONT");
@@ -264,7 +264,7 @@ async fn freeze(bed: &mut Bed, node: usize, lasts: Duration) -> Vec<usize> {
 
 /// What `from` sends to `to` is lost, and the other way round too where `both`.
 async fn cut(
-    bed: &mut Bed,
+    bed: &mut TestBed,
     from: &[usize],
     to: &[usize],
     both: bool,
@@ -286,7 +286,7 @@ async fn cut(
     Ok(from.to_vec())
 }
 
-async fn flap(bed: &mut Bed, node: usize) -> Result<Vec<usize>, String> {
+async fn flap(bed: &mut TestBed, node: usize) -> Result<Vec<usize>, String> {
     for _ in 0..3 {
         bed.nodes[node].host.link(false)?;
         sleep(Duration::from_millis(300)).await;
@@ -296,14 +296,14 @@ async fn flap(bed: &mut Bed, node: usize) -> Result<Vec<usize>, String> {
     Ok(vec![node])
 }
 
-async fn delay(bed: &mut Bed, lasts: Duration) -> Vec<usize> {
+async fn delay(bed: &mut TestBed, lasts: Duration) -> Vec<usize> {
     bed.proxy.delay(Duration::from_millis(200));
     sleep(lasts).await;
     bed.proxy.delay(Duration::ZERO);
     vec![COORDINATORS + WORKERS - 1]
 }
 
-async fn reset(bed: &mut Bed, lasts: Duration) -> Vec<usize> {
+async fn reset(bed: &mut TestBed, lasts: Duration) -> Vec<usize> {
     let until = tokio::time::Instant::now() + lasts;
     while tokio::time::Instant::now() < until {
         bed.proxy.reset();
@@ -314,7 +314,7 @@ async fn reset(bed: &mut Bed, lasts: Duration) -> Vec<usize> {
 
 /// Fills a coordinator's disk, and makes room and starts it again as its operator would: one that
 /// could not write acknowledges nothing until then.
-async fn fill(bed: &mut Bed, node: usize, lasts: Duration) -> Result<Vec<usize>, String> {
+async fn fill(bed: &mut TestBed, node: usize, lasts: Duration) -> Result<Vec<usize>, String> {
     let disk = bed.nodes[node].disk.as_ref();
     let disk = disk.ok_or("a node with no disk")?;
     disk.fill()?;
@@ -326,7 +326,7 @@ async fn fill(bed: &mut Bed, node: usize, lasts: Duration) -> Result<Vec<usize>,
 }
 
 /// Lets a coordinator's disk stall for most of the time.
-async fn stall(bed: &mut Bed, node: usize, lasts: Duration) -> Result<Vec<usize>, String> {
+async fn stall(bed: &mut TestBed, node: usize, lasts: Duration) -> Result<Vec<usize>, String> {
     let disk = bed.nodes[node].disk.as_ref();
     let disk = disk.ok_or("a node with no disk")?;
     let until = tokio::time::Instant::now() + lasts;
@@ -340,7 +340,7 @@ async fn stall(bed: &mut Bed, node: usize, lasts: Duration) -> Result<Vec<usize>
 }
 
 /// Loses packets that arrive at a node.
-async fn lose(bed: &mut Bed, node: usize, lasts: Duration) -> Result<Vec<usize>, String> {
+async fn lose(bed: &mut TestBed, node: usize, lasts: Duration) -> Result<Vec<usize>, String> {
     bed.nodes[node].host.lose()?;
     sleep(lasts).await;
     bed.nodes[node].host.lose_nothing();
@@ -348,7 +348,12 @@ async fn lose(bed: &mut Bed, node: usize, lasts: Duration) -> Result<Vec<usize>,
 }
 
 /// Starts a coordinator again under another clock, and later under its own.
-async fn skew(bed: &mut Bed, node: usize, by: &str, lasts: Duration) -> Result<Vec<usize>, String> {
+async fn skew(
+    bed: &mut TestBed,
+    node: usize,
+    by: &str,
+    lasts: Duration,
+) -> Result<Vec<usize>, String> {
     bed.nodes[node].kill();
     bed.begin(node, Some(by))?;
     sleep(lasts).await;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::history::{Outcome, Write};
-use super::load::{Late, Told};
+use super::load::{Late, StreamOutcome};
 use super::nemesis::{Fault, Struck};
 use super::streams::Ending;
 
@@ -37,7 +37,7 @@ pub struct Run {
     /// Every write.
     pub writes: Vec<Write>,
     /// Every stream.
-    pub streams: Vec<Told>,
+    pub streams: Vec<StreamOutcome>,
     /// What was violated.
     pub violations: Vec<String>,
 }
@@ -198,7 +198,7 @@ impl Run {
         gaps.max().unwrap_or_default()
     }
 
-    fn streams_of<'a>(&'a self, fired: &'a Fired) -> impl Iterator<Item = &'a Told> {
+    fn streams_of<'a>(&'a self, fired: &'a Fired) -> impl Iterator<Item = &'a StreamOutcome> {
         self.streams
             .iter()
             .filter(move |told| fired.began <= told.ended && told.asked <= fired.well)
@@ -209,12 +209,13 @@ impl Run {
 /// coordinator, an error of a stream without one of a worker, an own write that was not there at
 /// once.
 #[must_use]
-pub fn unexplained(streams: &[Told], late: &[Late], fired: &[Fired]) -> Vec<String> {
+pub fn unexplained(streams: &[StreamOutcome], late: &[Late], fired: &[Fired]) -> Vec<String> {
     let struck_in = |from: Duration, to: Duration, by: &dyn Fn(&Struck) -> bool| {
         let during = |fired: &&Fired| fired.began <= to && from <= fired.well;
         fired.iter().filter(during).any(|fired| by(&fired.struck))
     };
-    let struck = |told: &Told, by: &dyn Fn(&Struck) -> bool| struck_in(told.asked, told.ended, by);
+    let struck =
+        |told: &StreamOutcome, by: &dyn Fn(&Struck) -> bool| struck_in(told.asked, told.ended, by);
     let broken = streams.iter().filter(|told| match &told.ending {
         Ending::Cut => {
             let name = coordinator(told.coordinator);
@@ -310,7 +311,7 @@ mod tests {
     #[test]
     fn a_stream_breaks_off_with_what_it_ran_through_or_is_a_violation() {
         let fired = &run(0, &[Fault::KillWorker], &[]).fired;
-        let told = |coordinator, asked, ending| Told {
+        let told = |coordinator, asked, ending| StreamOutcome {
             asked: Duration::from_millis(asked),
             ended: Duration::from_millis(asked + 10),
             coordinator,

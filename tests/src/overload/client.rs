@@ -15,7 +15,7 @@ const LAST: &[u8] = b"\"is_last\":true";
 
 /// A request that was sent, and what has come back so far.
 #[derive(Debug)]
-pub struct Asked {
+pub struct PendingRequest {
     /// The connection.
     pub socket: TcpStream,
     /// What was read.
@@ -51,7 +51,7 @@ pub fn request(model: &str, parameters: &Value) -> String {
 ///
 /// # Errors
 /// When that fails.
-pub async fn ask(address: &str, model: &str, parameters: &Value) -> io::Result<Asked> {
+pub async fn ask(address: &str, model: &str, parameters: &Value) -> io::Result<PendingRequest> {
     let began = Instant::now();
     let socket = TcpStream::connect(address).await?;
     send(socket, began, &request(model, parameters)).await
@@ -61,7 +61,11 @@ pub async fn ask(address: &str, model: &str, parameters: &Value) -> io::Result<A
 ///
 /// # Errors
 /// When that fails.
-pub async fn ask_small(address: &str, model: &str, parameters: &Value) -> io::Result<Asked> {
+pub async fn ask_small(
+    address: &str,
+    model: &str,
+    parameters: &Value,
+) -> io::Result<PendingRequest> {
     let began = Instant::now();
     let socket = TcpSocket::new_v4()?;
     socket.set_recv_buffer_size(4 << 10)?;
@@ -70,17 +74,17 @@ pub async fn ask_small(address: &str, model: &str, parameters: &Value) -> io::Re
     send(socket, began, &request(model, parameters)).await
 }
 
-async fn send(mut socket: TcpStream, began: Instant, request: &str) -> io::Result<Asked> {
+async fn send(mut socket: TcpStream, began: Instant, request: &str) -> io::Result<PendingRequest> {
     socket.set_nodelay(true)?;
     socket.write_all(request.as_bytes()).await?;
-    Ok(Asked {
+    Ok(PendingRequest {
         socket,
         read: Vec::new(),
         began,
     })
 }
 
-impl Asked {
+impl PendingRequest {
     /// Reads until `is_there` what is waited for; false at the end of the connection.
     async fn until(&mut self, is_there: impl Fn(&[u8]) -> bool) -> io::Result<bool> {
         let mut piece = [0; 4 << 10];
@@ -152,11 +156,11 @@ impl Asked {
 ///
 /// # Errors
 /// When that fails.
-pub async fn say(address: &str, bytes: &[u8]) -> io::Result<Asked> {
+pub async fn say(address: &str, bytes: &[u8]) -> io::Result<PendingRequest> {
     let began = Instant::now();
     let mut socket = TcpStream::connect(address).await?;
     socket.write_all(bytes).await?;
-    Ok(Asked {
+    Ok(PendingRequest {
         socket,
         read: Vec::new(),
         began,

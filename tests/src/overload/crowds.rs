@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use serde_json::json;
 
-use super::client::{Asked, ask, ask_small};
+use super::client::{PendingRequest, ask, ask_small};
 use super::stage::Stage;
 use super::{Figure, Scale, quantile};
 
@@ -45,7 +45,7 @@ pub async fn idle(scale: &Scale) -> Figure {
     stage.quiet("quiet").await;
     let before = stage.settled().await;
     let opening = futures::stream::iter((0..scale.idle).map(|_| open()));
-    let opened: Vec<Asked> = opening
+    let opened: Vec<PendingRequest> = opening
         .buffer_unordered(OPENING)
         .map(|opened| opened.expect("a stream"))
         .collect()

@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::client::{Asked, ask, get, say};
+use super::client::{PendingRequest, ask, get, say};
 use super::stage::Stage;
 use super::{Figure, Scale, quantile};
 
@@ -131,7 +131,7 @@ pub async fn handshakes(scale: &Scale) -> Figure {
 }
 
 /// Sends a byte now and then; when the server has closed.
-async fn drip(mut asked: Asked) -> Option<Duration> {
+async fn drip(mut asked: PendingRequest) -> Option<Duration> {
     let limit = PATIENCE * 10;
     let mut piece = [0; 256];
     while asked.began.elapsed() < limit {

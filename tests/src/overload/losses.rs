@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use serde_json::json;
 
-use super::client::{Answer, Asked, ask};
+use super::client::{Answer, PendingRequest, ask};
 use super::stage::Stage;
 use super::{Figure, Scale, quantile};
 use crate::callers::Callers;
@@ -225,8 +225,8 @@ async fn strike(stage: &mut Stage, victim: usize, times: u32, struck: &mut Struc
         let address = address.clone();
         async move { ask(&address, "drill", &script).await.expect("open") }
     };
-    let mut streams: Vec<Asked> = join_all((0..CROWD).map(|_| open(runs.clone()))).await;
-    join_all(streams.iter_mut().map(Asked::first)).await;
+    let mut streams: Vec<PendingRequest> = join_all((0..CROWD).map(|_| open(runs.clone()))).await;
+    join_all(streams.iter_mut().map(PendingRequest::first)).await;
     let after = stage.active("drill", Some(victim)).await as usize;
     let waits = json!({ "prompt": "x", "chunks": 3, "first_delay_ms": BEGINS_MS * times });
     let waiting = join_all((0..CROWD).map(|_| open(waits.clone()))).await;
@@ -248,7 +248,7 @@ async fn strike(stage: &mut Stage, victim: usize, times: u32, struck: &mut Struc
         let answer = asked.answer().await;
         (answer, killed.elapsed().as_secs_f64())
     }));
-    let waiting = join_all(waiting.into_iter().map(Asked::answer));
+    let waiting = join_all(waiting.into_iter().map(PendingRequest::answer));
     let (streams, waiting) = tokio::join!(streams, waiting);
     for answer in waiting {
         match is_whole(&answer) {

@@ -12,13 +12,13 @@ use volley_tests::until;
 const WORDS: usize = 20;
 
 /// What comes of a stream, decompressed as it comes.
-enum Told {
+enum Decompressor {
     Gzip(Box<GzDecoder<Vec<u8>>>),
     Deflate(Box<ZlibDecoder<Vec<u8>>>),
     Zstd(Box<zstd::stream::write::Decoder<'static, Vec<u8>>>),
 }
 
-impl Told {
+impl Decompressor {
     fn new(encoding: &str) -> Self {
         match encoding {
             "gzip" => Self::Gzip(Box::new(GzDecoder::new(Vec::new()))),
@@ -124,7 +124,7 @@ async fn told(mut response: Response, encoding: &str, what: &str) -> String {
     assert_eq!(headers["content-encoding"], encoding, "{what}");
     assert_eq!(headers["cache-control"], "no-cache", "{what}");
     assert_eq!(headers["x-accel-buffering"], "no", "{what}");
-    let (mut told, mut text, mut early) = (Told::new(encoding), String::new(), false);
+    let (mut told, mut text, mut early) = (Decompressor::new(encoding), String::new(), false);
     while let Some(piece) = response.chunk().await.unwrap() {
         text = told.push(&piece);
         early |= text.contains("n0.") && !text.contains(&format!("n{}.", WORDS - 1));

@@ -20,7 +20,7 @@ const OPENSEARCH: &str = "/_plugins/_ml/models/teller/_predict/stream";
 const FAKE: &str = "/_plugins/_ml/models/drill/_predict/stream";
 
 /// What a client was sent.
-struct Heard {
+struct ReceivedStream {
     events: Vec<String>,
     /// The longest time without a byte.
     longest: Duration,
@@ -30,7 +30,7 @@ struct Heard {
 struct Listener {
     events: Arc<AtomicUsize>,
     stop: watch::Sender<bool>,
-    task: JoinHandle<Heard>,
+    task: JoinHandle<ReceivedStream>,
 }
 
 impl Listener {
@@ -39,7 +39,7 @@ impl Listener {
     }
 
     /// What it has heard so far.
-    async fn stopped(self) -> Heard {
+    async fn stopped(self) -> ReceivedStream {
         self.stop.send_replace(true);
         self.task.await.unwrap()
     }
@@ -94,7 +94,7 @@ fn listen(cluster: &Cluster, path: &str, body: &Value) -> Listener {
         let events = text
             .split_terminator("\n\n")
             .filter(|event| !event.starts_with(':'));
-        Heard {
+        ReceivedStream {
             events: events.map(plain).collect(),
             longest: longest.max(last.elapsed()),
         }
@@ -210,7 +210,7 @@ async fn tellers_with(lines: &str) -> Cluster {
 }
 
 /// Each request alone, on a cluster in which nothing happens.
-async fn undisturbed(cluster: &Cluster) -> Vec<Heard> {
+async fn undisturbed(cluster: &Cluster) -> Vec<ReceivedStream> {
     let mut all = Vec::new();
     for (path, body) in requests() {
         all.push(listen(cluster, path, &body).task.await.unwrap());
@@ -269,7 +269,7 @@ fn sorted(events: &[String], body: &Value) -> Vec<String> {
 }
 
 /// Every stream is the undisturbed one, event for event.
-async fn all_seamless(all: Vec<Listener>, expected: &[Heard], within: Duration) {
+async fn all_seamless(all: Vec<Listener>, expected: &[ReceivedStream], within: Duration) {
     for ((listener, expected), (path, body)) in all.into_iter().zip(expected).zip(requests()) {
         let heard = listener.task.await.unwrap();
         let (events, expected) = (

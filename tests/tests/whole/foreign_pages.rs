@@ -93,12 +93,12 @@ const look = setInterval(() => {
 "#;
 
 /// What was asked, and with which status it was answered.
-type Asked = Arc<Mutex<Vec<(String, u16)>>>;
+type RequestLog = Arc<Mutex<Vec<(String, u16)>>>;
 
 /// Passes connections on to a coordinator, and notes what goes through.
 struct Recorder {
     address: String,
-    asked: Asked,
+    asked: RequestLog,
     _server: JoinSet<()>,
 }
 
@@ -106,7 +106,7 @@ impl Recorder {
     async fn before(upstream: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let asked = Asked::default();
+        let asked = RequestLog::default();
         let (mut server, noted) = (JoinSet::new(), asked.clone());
         server.spawn(async move {
             let mut passed = JoinSet::new();
@@ -125,7 +125,7 @@ impl Recorder {
 }
 
 /// Both ways until one side closes. Over HTTP/1 answers come in the order of what was asked.
-async fn pass(mut here: TcpStream, mut there: TcpStream, noted: Asked) {
+async fn pass(mut here: TcpStream, mut there: TcpStream, noted: RequestLog) {
     let (mut from_here, mut to_here) = here.split();
     let (mut from_there, mut to_there) = there.split();
     let (mut asked, mut answered) = (Vec::new(), Vec::new());
@@ -247,7 +247,7 @@ async fn a_named_page_streams_a_chat() {
 }
 
 /// Serves the coordinator's page with a script of the test in it, under the page's own policy.
-async fn page_with_a_witness(socket: TcpStream, upstream: String, told: Asked) {
+async fn page_with_a_witness(socket: TcpStream, upstream: String, told: RequestLog) {
     let mut socket = BufReader::new(socket);
     let (mut head, mut line, mut length) = (String::new(), String::new(), 0);
     while socket.read_line(&mut line).await.unwrap_or(0) != 0 && line != "\r\n" {
@@ -305,7 +305,7 @@ async fn the_page_of_the_interface_shows_all_routes_under_its_policy() {
     let cluster = cluster_of(&[]).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (told, upstream) = (Asked::default(), cluster.coordinators[0].http.clone());
+    let (told, upstream) = (RequestLog::default(), cluster.coordinators[0].http.clone());
     let (mut server, heard) = (JoinSet::new(), told.clone());
     server.spawn(async move {
         let mut visits = JoinSet::new();

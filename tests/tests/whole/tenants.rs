@@ -14,7 +14,7 @@ use volley_tests::cluster::Cluster;
 use volley_tests::process::run;
 use volley_tests::until;
 
-use self::routes::{NAMING, Named};
+use self::routes::{CreatedIds, NAMING};
 
 /// A caller of one coordinator.
 pub(crate) struct Caller {
@@ -25,7 +25,7 @@ pub(crate) struct Caller {
 
 /// What is compared of two answers.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Told {
+pub(crate) struct Reply {
     pub(crate) status: StatusCode,
     headers: BTreeMap<String, String>,
     pub(crate) body: String,
@@ -50,7 +50,7 @@ impl Caller {
         response
     }
 
-    pub(crate) async fn send(&self, method: &Method, path: &str, body: &Value) -> Told {
+    pub(crate) async fn send(&self, method: &Method, path: &str, body: &Value) -> Reply {
         let request = self
             .http
             .request(method.clone(), format!("{}{path}", self.base));
@@ -73,7 +73,7 @@ impl Caller {
             let value = value.to_str().unwrap_or_default();
             (name.to_string(), value.to_owned())
         });
-        Told {
+        Reply {
             status: response.status(),
             headers: headers.collect(),
             body: response.text().await.expect("a body"),
@@ -116,7 +116,7 @@ fn handshake() -> HeaderMap {
     HeaderMap::from_iter(headers)
 }
 
-impl Told {
+impl Reply {
     /// The same, with `name` where `id` was.
     fn renamed(mut self, id: &str, name: &str) -> Self {
         self.body = self.body.replace(id, name);
@@ -179,7 +179,7 @@ async fn tenant(admin: &Caller, name: &str) -> Caller {
 }
 
 /// One of everything, and the ids of what has no name of its own.
-async fn furnish(tenant: &Caller) -> Named {
+async fn furnish(tenant: &Caller) -> CreatedIds {
     tenant.deploy("team-a.chat").await;
     let secret = json!({ "value": "sk-a" });
     tenant.post("/_volley/secrets/team-a.key", secret).await;
@@ -206,7 +206,7 @@ async fn furnish(tenant: &Caller) -> Named {
     let batch = tenant.post(&batch, prompt.clone()).await;
     let stream = format!("{ml}/models/team-a.chat/_predict/stream?volley-stream=resumable");
     let stream = tenant.send(&Method::POST, &stream, &prompt).await;
-    Named {
+    CreatedIds {
         group: group["model_group_id"].as_str().unwrap().to_owned(),
         batch: batch["task_id"].as_str().unwrap().to_owned(),
         stream: stream.headers["x-volley-stream-id"].clone(),
@@ -252,7 +252,7 @@ async fn nothing_of_one_tenant_is_there_for_another_on_any_route() {
 
 /// A route with a name in its path: against each thing that it may name, and against one that never
 /// was. Gives how many.
-async fn walk(a: &Caller, b: &Caller, method: &Method, path: &str, named: &Named) -> usize {
+async fn walk(a: &Caller, b: &Caller, method: &Method, path: &str, named: &CreatedIds) -> usize {
     let kind = routes::kind(path);
     let body = routes::body(method, path);
     let things = named.things(kind);

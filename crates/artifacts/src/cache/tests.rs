@@ -7,7 +7,7 @@ fn key(digit: char) -> Key {
 }
 
 fn cache(root: &Path, cache_bytes: u64) -> Cache {
-    let limits = Limits {
+    let limits = CacheLimits {
         cache_bytes,
         min_free_bytes: 0,
     };
@@ -69,7 +69,7 @@ fn a_lock_on_a_file_that_was_removed_is_none() {
 #[test]
 fn a_full_disk_is_told_before_anything_is_fetched() {
     let root = tempfile::tempdir().unwrap();
-    let limits = Limits {
+    let limits = CacheLimits {
         cache_bytes: u64::MAX,
         min_free_bytes: u64::MAX / 2,
     };

@@ -9,8 +9,8 @@ use tar::{Archive, EntryType};
 use volley_types::PredictError;
 
 use super::{Survey, Writer, entry_path, malformed, not_plain};
+use crate::cancel::Cancel;
 use crate::failure;
-use crate::stop::Stop;
 
 /// The largest header that carries a long name or other attributes; it is read into memory.
 const MAX_HEADER_BYTES: u64 = 64 << 10;
@@ -18,7 +18,7 @@ const MAX_HEADER_BYTES: u64 = 64 << 10;
 type Tarball = Archive<BufReader<MultiGzDecoder<BufReader<File>>>>;
 
 /// Looks at every header before any long one is read into memory.
-pub(super) fn measure(file: &Path, survey: &mut Survey, stop: &Stop) -> Result<(), PredictError> {
+pub(super) fn measure(file: &Path, survey: &mut Survey, stop: &Cancel) -> Result<(), PredictError> {
     let mut tar = open(file)?;
     for entry in tar.entries().map_err(malformed)?.raw(true) {
         stop.check()?;
@@ -71,7 +71,7 @@ fn open(file: &Path) -> Result<Tarball, PredictError> {
     Ok(Archive::new(BufReader::new(MultiGzDecoder::new(file))))
 }
 
-fn drain(entry: &mut impl Read, stop: &Stop) -> Result<(), PredictError> {
+fn drain(entry: &mut impl Read, stop: &Cancel) -> Result<(), PredictError> {
     let mut block = [0; 16 << 10];
     loop {
         stop.check()?;

@@ -7,19 +7,19 @@ use volley_telemetry::Metrics;
 use zip::write::SimpleFileOptions;
 
 use super::*;
-use crate::cache::Limits;
+use crate::cache::CacheLimits;
 
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Unpacks `bytes`, as a fetch would; what came out of it lies in the folder.
 fn unpacked(kind: Archive, bytes: &[u8]) -> (Result<(), PredictError>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let limits = Limits {
+    let limits = CacheLimits {
         cache_bytes: u64::MAX,
         min_free_bytes: 0,
     };
     let cache = Cache::open(folder.path().join("cache"), limits, Metrics::new()).unwrap();
-    let (file, stop) = (folder.path().join("archive"), Stop::default());
+    let (file, stop) = (folder.path().join("archive"), Cancel::default());
     fs::write(&file, bytes).unwrap();
     let result = measure(kind, &file, MAX_BYTES, &stop).and_then(|_| {
         let into = folder.path().join("into");

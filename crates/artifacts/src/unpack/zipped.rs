@@ -9,9 +9,9 @@ use zip::ZipArchive;
 use zip::read::ZipFile;
 
 use super::{Survey, Writer, entry_path, malformed, not_plain};
+use crate::cancel::Cancel;
 use crate::failure;
 use crate::manifest::MAX_FILES;
-use crate::stop::Stop;
 
 /// The end of a zip: a record of 22 bytes, and a comment of up to 65,535.
 const END_BYTES: u64 = 22 + 65_535;
@@ -20,7 +20,7 @@ const END64_MARK: &[u8] = b"PK\x06\x06";
 
 type Zip = ZipArchive<BufReader<File>>;
 
-pub(super) fn measure(file: &Path, survey: &mut Survey, stop: &Stop) -> Result<(), PredictError> {
+pub(super) fn measure(file: &Path, survey: &mut Survey, stop: &Cancel) -> Result<(), PredictError> {
     let mut zip = open(file)?;
     for index in 0..zip.len() {
         stop.check()?;

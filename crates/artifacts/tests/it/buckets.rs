@@ -40,7 +40,7 @@ async fn a_prefix_of_an_s3_bucket_is_listed_fetched_and_resumed() {
         ["config.json", "onnx/model.onnx"]
     );
     assert_eq!(found["onnx/model.onnx"], graph);
-    let signed = |seen: &crate::server::Seen| {
+    let signed = |seen: &crate::server::RecordedRequest| {
         let key = seen.headers.get("authorization");
         key.is_some_and(|key| key.starts_with("AWS4-HMAC-SHA256 Credential=volley/"))
     };
@@ -87,6 +87,6 @@ async fn a_blob_of_azure_is_fetched() {
     });
     let lease = bench.fetch("az://models/model.onnx").await.unwrap();
     assert_eq!(files(lease.path())["model.onnx"], b"graph");
-    let signed = |seen: &crate::server::Seen| seen.headers.contains_key("authorization");
+    let signed = |seen: &crate::server::RecordedRequest| seen.headers.contains_key("authorization");
     assert!(server.seen().iter().all(signed));
 }

@@ -67,7 +67,7 @@ async fn redirects_are_followed_to_where_the_worker_may_call_and_tokens_stay() {
     server.redirect("/model.onnx", other.url("/there.onnx"));
     let lease = bench.fetch(&server.url("/model.onnx")).await.unwrap();
     assert_eq!(files(lease.path())["model.onnx"], b"graph");
-    let with_token = |seen: &crate::server::Seen| {
+    let with_token = |seen: &crate::server::RecordedRequest| {
         seen.headers
             .get("authorization")
             .is_some_and(|value| value == "Bearer sesame")

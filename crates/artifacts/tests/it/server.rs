@@ -25,7 +25,7 @@ pub(crate) enum Act {
 
 /// A request as it arrived, header names in lower case.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct RecordedRequest {
     pub(crate) method: String,
     pub(crate) target: String,
     pub(crate) headers: BTreeMap<String, String>,
@@ -38,7 +38,7 @@ struct State {
     acts: VecDeque<Act>,
     /// What each HEAD is answered with instead.
     heads: Option<u16>,
-    seen: Vec<Seen>,
+    seen: Vec<RecordedRequest>,
 }
 
 /// A running server.
@@ -99,7 +99,7 @@ impl Server {
     }
 
     /// The requests so far.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<RecordedRequest> {
         self.state.lock().seen.clone()
     }
 
@@ -136,7 +136,7 @@ async fn serve(mut socket: TcpStream, state: Arc<Mutex<State>>) {
     }
 }
 
-fn parse(head: &str) -> Seen {
+fn parse(head: &str) -> RecordedRequest {
     let mut lines = head.lines();
     let mut words = lines.next().unwrap_or_default().split(' ');
     let mut word = || words.next().unwrap_or_default().to_owned();
@@ -145,7 +145,7 @@ fn parse(head: &str) -> Seen {
         let (name, value) = line.split_once(':')?;
         Some((name.to_ascii_lowercase(), value.trim().to_owned()))
     });
-    Seen {
+    RecordedRequest {
         method,
         target,
         headers: headers.collect(),
@@ -158,7 +158,7 @@ enum Then {
     Hang,
 }
 
-fn answer(state: &mut State, seen: &Seen) -> (Vec<u8>, Then) {
+fn answer(state: &mut State, seen: &RecordedRequest) -> (Vec<u8>, Then) {
     let (path, query) = seen.target.split_once('?').unwrap_or((&seen.target, ""));
     // Some clients write every full stop so.
     let path = &*path.replace("%2E", ".");

@@ -319,7 +319,7 @@ async fn what_was_never_told_so_is_refused() {
     ];
     for answer in bad {
         let mut again = asked(&[STORY], &[tokens(8)]);
-        let sent = Sent::new(vec![answer.clone()]).unwrap();
+        let sent = SentAnswers::new(vec![answer.clone()]).unwrap();
         again.continuation = again.continuation.behind(sent);
         let mut chunks = model.predict(again).await.unwrap();
         let error = chunks.next().await.unwrap().unwrap_err();

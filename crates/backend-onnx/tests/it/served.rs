@@ -12,7 +12,7 @@ use futures::TryStreamExt;
 use serde_json::json;
 use volley_backend::Backend;
 use volley_types::octets::{to_bytes, to_text};
-use volley_types::signature::{SERVED_VERSION, Served, takes_octets};
+use volley_types::signature::{ModelMetadata, SERVED_VERSION, takes_octets};
 use volley_types::{
     ErrorCode, Input, ModelName, ModelRef, ParamValue, Parameters, PredictError, PredictRequest,
 };
@@ -88,7 +88,7 @@ async fn all_versions_of_a_policy_are_served_by_their_names() {
     let graphs = ["1", "3", "beta"].map(|place| (place, "identity-float32"));
     let repository = repository(config, &graphs);
     let backend = load(repository.path()).await;
-    let served = Served::of(&backend.signature(&model()).await.unwrap());
+    let served = ModelMetadata::of(&backend.signature(&model()).await.unwrap());
     assert_eq!(served.versions, ["beta", "1", "3"]);
     let config = served.config.unwrap();
     assert_eq!(config["max_batch_size"], 4);

@@ -42,7 +42,8 @@ const STREAMS: [(&str, &str); 5] = [
 
 /// The text, whether there was an end, and the failure, of an answer in these pieces.
 fn play(name: &str, pieces: &[&[u8]]) -> (String, bool, Option<ErrorCode>) {
-    let (mut answer, mut text, mut ended) = (Answer::new(provider(name), 0), String::new(), false);
+    let (mut answer, mut text, mut ended) =
+        (UpstreamAnswer::new(provider(name), 0), String::new(), false);
     let pieces = pieces
         .iter()
         .map(|piece| Some(Bytes::copy_from_slice(piece)));
@@ -89,7 +90,7 @@ fn cut_in_front_of_its_reason_a_stream_is_incomplete_and_never_a_success() {
 
 #[test]
 fn what_comes_in_one_piece_is_one_part() {
-    let mut answer = Answer::new(provider("openai"), 0);
+    let mut answer = UpstreamAnswer::new(provider("openai"), 0);
     let part = answer.read(Some(Bytes::from_static(OPENAI.as_bytes())), str::to_owned);
     assert_eq!(part.deltas.len(), 2);
     let end = part.end.unwrap();
@@ -102,7 +103,7 @@ fn what_comes_in_one_piece_is_one_part() {
 #[test]
 fn a_bare_error_among_events_is_the_servers() {
     let error = "{\n  \"error\": {\n    \"message\": \"busy\"\n  }\n}\n";
-    let mut answer = Answer::new(provider("gemini"), 0);
+    let mut answer = UpstreamAnswer::new(provider("gemini"), 0);
     let begun = format!("{}{error}", &GEMINI[..GEMINI.find("\r\n\r\n").unwrap() + 4]);
     let part = answer.read(Some(Bytes::from(begun)), str::to_owned);
     assert_eq!(part.deltas.len(), 1);
@@ -113,7 +114,7 @@ fn a_bare_error_among_events_is_the_servers() {
 fn a_reason_without_a_terminator_is_an_end_that_is_told() {
     let cut = &OPENAI[..OPENAI.find("data: {\"choices\":[],").unwrap()];
     for broken in [false, true] {
-        let mut answer = Answer::new(provider("openai"), 0);
+        let mut answer = UpstreamAnswer::new(provider("openai"), 0);
         let read = answer.read(Some(Bytes::from_static(cut.as_bytes())), str::to_owned);
         assert!(read.end.is_none() && answer.has_reason());
         let part = match broken {
@@ -132,7 +133,7 @@ fn a_stop_behind_calls_is_theirs_and_calls_without_arguments_have_an_object() {
         "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"a\",\"function\":{\"name\":\"f\",\"arguments\":\"\"}}]}}]}\n\n",
         "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n",
     );
-    let mut answer = Answer::new(provider("openai"), 0);
+    let mut answer = UpstreamAnswer::new(provider("openai"), 0);
     let part = answer.read(Some(Bytes::from_static(stream.as_bytes())), str::to_owned);
     assert_eq!(part.end.unwrap().finish_reason, FinishReason::ToolCalls);
     let rest = part.deltas.last().unwrap().tool_calls.as_deref().unwrap();
@@ -141,7 +142,7 @@ fn a_stop_behind_calls_is_theirs_and_calls_without_arguments_have_an_object() {
 
 #[test]
 fn a_connection_that_breaks_after_the_end_has_not_failed() {
-    let mut answer = Answer::new(provider("openai"), 0);
+    let mut answer = UpstreamAnswer::new(provider("openai"), 0);
     let unended = OPENAI.trim_end().as_bytes();
     answer.read(Some(Bytes::from_static(unended)), str::to_owned);
     assert!(!answer.has_ended());

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
-use crate::bed::Bed;
 use crate::load::{self, Target};
 use crate::report::Table;
 use crate::standin::Script;
 use crate::stats::median;
+use crate::test_bed::TestBed;
 
 const STREAMS: usize = 64;
 const CHUNKS: u32 = 200;
@@ -31,7 +31,7 @@ impl Cost {
 }
 
 /// Measures and tells.
-pub(crate) async fn run(bed: &Bed) -> anyhow::Result<Table> {
+pub(crate) async fn run(bed: &TestBed) -> anyhow::Result<Table> {
     let script = Script {
         chunks: CHUNKS,
         delay: Duration::ZERO,
@@ -92,7 +92,7 @@ pub(crate) async fn run(bed: &Bed) -> anyhow::Result<Table> {
     Ok(table)
 }
 
-async fn once(bed: &Bed, target: &Target, script: &Script) -> anyhow::Result<Cost> {
+async fn once(bed: &TestBed, target: &Target, script: &Script) -> anyhow::Result<Cost> {
     let before = bed.cpu()?;
     let outcomes = load::run(target, STREAMS, LIMIT).await?;
     let after = bed.cpu()?;

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
-use crate::bed::Bed;
-use crate::load::{self, Dialect, Target};
+use crate::load::{self, EventDialect, Target};
 use crate::report::Table;
 use crate::stats::median;
+use crate::test_bed::TestBed;
 
 const TOKENS: u32 = 128;
 const ROUNDS: usize = 5;
@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 const PROMPT: &str = "Once upon a time";
 
 /// Measures and tells.
-pub(crate) async fn run(bed: &Bed) -> anyhow::Result<Table> {
+pub(crate) async fn run(bed: &TestBed) -> anyhow::Result<Table> {
     let model = bed.deploy_storyteller().await?;
     let mut table = Table::new(
         &format!(
@@ -39,7 +39,7 @@ pub(crate) async fn run(bed: &Bed) -> anyhow::Result<Table> {
             body: format!(
                 "{{\"parameters\":{{\"prompt\":\"{PROMPT}\",\"max_tokens\":{TOKENS},\"ignore_eos\":true}}}}"
             ),
-            dialect: Dialect::OpenSearch,
+            dialect: EventDialect::OpenSearch,
         };
         let (mut bare, mut engine, mut cluster) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..=ROUNDS {

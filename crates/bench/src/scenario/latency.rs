@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
-use crate::bed::Bed;
 use crate::load::{self, Target};
 use crate::report::Table;
 use crate::standin::Script;
 use crate::stats::percentile;
+use crate::test_bed::TestBed;
 
 const CHUNKS: u32 = 250;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -20,7 +20,7 @@ struct Figures {
 }
 
 /// Measures and tells, with `streams` at once.
-pub(crate) async fn run(bed: &Bed, streams: usize) -> anyhow::Result<Table> {
+pub(crate) async fn run(bed: &TestBed, streams: usize) -> anyhow::Result<Table> {
     let script = Script {
         chunks: CHUNKS,
         delay: Duration::from_millis(20),

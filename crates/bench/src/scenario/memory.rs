@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::Context;
 use futures::StreamExt;
 
-use crate::bed::Bed;
 use crate::report::Table;
 use crate::standin::Script;
+use crate::test_bed::TestBed;
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Streams that are opened at the same moment, so that connecting does not become a flood.
@@ -27,7 +27,7 @@ pub(crate) async fn run(counts: &[usize]) -> anyhow::Result<Table> {
     );
     for count in counts {
         // New processes: what an earlier run made them keep would hide what these streams take.
-        let bed = Bed::start().await?;
+        let bed = TestBed::start().await?;
         let target = bed.remote_model("memory", &script).await?;
         // One stream warms up what is allocated once.
         drop(target.open().await?);

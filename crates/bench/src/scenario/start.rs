@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::bed::{Bed, Cluster, Embedded};
 use crate::process::until;
 use crate::report::Table;
 use crate::stats::percentile;
+use crate::test_bed::{CoordinatorCluster, Embedded, TestBed};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Measures `rounds` cold starts and `rounds` failovers, and tells.
-pub(crate) async fn run(bed: &Bed, rounds: usize) -> anyhow::Result<Table> {
+pub(crate) async fn run(bed: &TestBed, rounds: usize) -> anyhow::Result<Table> {
     let (mut ready, mut deployed) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         let (to_ready, to_deployed) = cold_start(bed).await?;
@@ -52,7 +52,7 @@ fn nanos(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-async fn cold_start(bed: &Bed) -> anyhow::Result<(u64, u64)> {
+async fn cold_start(bed: &TestBed) -> anyhow::Result<(u64, u64)> {
     let started = Instant::now();
     let embedded = Embedded::start(bed).await?;
     let client = embedded.client()?;
@@ -71,8 +71,8 @@ async fn cold_start(bed: &Bed) -> anyhow::Result<(u64, u64)> {
     Ok((ready, nanos(started)))
 }
 
-async fn failover(bed: &Bed) -> anyhow::Result<u64> {
-    let mut cluster = Cluster::start(bed, 3).await?;
+async fn failover(bed: &TestBed) -> anyhow::Result<u64> {
+    let mut cluster = CoordinatorCluster::start(bed, 3).await?;
     let leader = cluster.leader().await?;
     let survivor = (leader + 1) % 3;
     let client = cluster.client(survivor)?;

@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use volley_artifacts::keep;
+use volley_artifacts::blob_store;
 use volley_client::Client;
-use volley_cluster::backup::{self, BackupHead, Beginning, MAX_BACKUP_BYTES, RecoverySource};
+use volley_cluster::backup::{self, BackupHead, ClusterSeed, MAX_BACKUP_BYTES, RecoverySource};
 
 use super::explain;
 use crate::args::ops::{Backup, Recover, Restore};
@@ -21,7 +21,7 @@ pub(crate) async fn take(client: &Client, arguments: Backup) -> anyhow::Result<(
     let size = bytes.len();
     match arguments.target.as_str() {
         "-" => return Terminal::stdout().raw(&bytes),
-        url if is_url(url) => keep::put(url, bytes, arguments.overwrite)
+        url if is_url(url) => blob_store::put(url, bytes, arguments.overwrite)
             .await
             .map_err(|error| anyhow::anyhow!("{}", error.chain()))?,
         file => write(Path::new(file), &bytes, arguments.overwrite)?,
@@ -74,7 +74,7 @@ fn warning(survivor: &RecoverySource) -> String {
 }
 
 /// Where the new cluster begins, by its first coordinator's configuration.
-fn beginning(plan: &CoordinatorPlan) -> anyhow::Result<Beginning<'_>> {
+fn beginning(plan: &CoordinatorPlan) -> anyhow::Result<ClusterSeed<'_>> {
     if let Membership::Bootstrap(members) = &plan.membership {
         ensure!(
             members.len() == 1,
@@ -83,7 +83,7 @@ fn beginning(plan: &CoordinatorPlan) -> anyhow::Result<Beginning<'_>> {
             members.len()
         );
     }
-    Ok(Beginning {
+    Ok(ClusterSeed {
         data_dir: &plan.cluster.data_dir,
         node: plan.cluster.node_id,
         advertise: plan.cluster.advertise.clone(),
@@ -121,7 +121,7 @@ fn is_url(text: &str) -> bool {
 
 async fn read(source: &str) -> anyhow::Result<Vec<u8>> {
     if is_url(source) {
-        return keep::get(source, MAX_BACKUP_BYTES)
+        return blob_store::get(source, MAX_BACKUP_BYTES)
             .await
             .map_err(|error| anyhow::anyhow!("{}", error.chain()));
     }

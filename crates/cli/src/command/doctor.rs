@@ -56,7 +56,7 @@ impl Finding {
 }
 
 /// What is checked.
-pub(crate) struct Scope<'a> {
+pub(crate) struct CheckScope<'a> {
     /// A node's file: that node is checked too.
     pub(crate) config: Option<&'a Path>,
     /// Nothing is called.
@@ -72,7 +72,7 @@ pub(crate) struct Scope<'a> {
 ///
 /// # Errors
 /// When anything is bad, so that the exit status tells.
-pub(crate) async fn run(scope: &Scope<'_>) -> anyhow::Result<()> {
+pub(crate) async fn run(scope: &CheckScope<'_>) -> anyhow::Result<()> {
     let mut findings = machine::limits();
     let mut library = None;
     if let Some(config) = scope.config {
@@ -162,7 +162,7 @@ fn expiry(file: &Path, now: SystemTime) -> Finding {
 }
 
 /// The node that a file configures, called where the file says that it listens.
-async fn itself(node: &NodeFile, scope: &Scope<'_>) -> Vec<Finding> {
+async fn itself(node: &NodeFile, scope: &CheckScope<'_>) -> Vec<Finding> {
     let Some(url) = node.url() else {
         return Vec::new();
     };

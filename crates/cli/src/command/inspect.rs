@@ -42,7 +42,7 @@ pub(crate) async fn run(
     let dimensions = vectors.filter_map(|field| field.metadata().get(DIMENSIONS));
     let dimensions = dimensions.map(|size| ("dimensions", size.clone()));
     description.details.extend(dimensions);
-    let understood = Understood {
+    let understood = InspectedModel {
         kind: description.kind,
         task: signature.task,
         inputs: columns(&signature.input),
@@ -61,7 +61,7 @@ pub(crate) async fn run(
 }
 
 /// A model as a worker sees it.
-struct Understood {
+struct InspectedModel {
     kind: &'static str,
     task: Task,
     inputs: Vec<(String, String)>,
@@ -72,7 +72,7 @@ struct Understood {
     details: Vec<(&'static str, String)>,
 }
 
-impl Understood {
+impl InspectedModel {
     fn to_json(&self) -> Value {
         let object = |columns: &[(String, String)]| -> Vec<_> {
             let columns = columns.iter();

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use volley_flight::client::{Access, FlightClient, FlightClientConfig};
-use volley_sql::output::{self, Format};
-use volley_sql::{Cluster, ClusterConfig, session};
+use volley_sql::output::{self, OutputFormat};
+use volley_sql::{ClusterConfig, SqlCluster, session};
 
 use crate::args::{Sql, SqlFormat};
 
@@ -20,7 +20,7 @@ pub(crate) async fn run(
         rows_per_call: sql.rows_per_call,
         call_timeout: sql.call_timeout.into(),
     };
-    let cluster = Cluster::connect(client, config)
+    let cluster = SqlCluster::connect(client, config)
         .await
         .map_err(|error| anyhow::anyhow!("{}", error.message))
         .context("asking the coordinator for its models (see --flight)")?;
@@ -30,9 +30,9 @@ pub(crate) async fn run(
     }
     let rows = context.sql(&sql.statement).await?.execute_stream().await?;
     let format = match sql.format {
-        SqlFormat::Table => Format::Table,
-        SqlFormat::Csv => Format::Csv,
-        SqlFormat::Json => Format::Json,
+        SqlFormat::Table => OutputFormat::Table,
+        SqlFormat::Csv => OutputFormat::Csv,
+        SqlFormat::Json => OutputFormat::Json,
     };
     output::write(rows, format, &mut std::io::stdout()).await?;
     Ok(())

@@ -10,7 +10,8 @@ use volley_artifacts::upload;
 use volley_cluster::{ClusterConfig, MAX_RAFT_MULTIPLIER};
 use volley_config::FileKind;
 use volley_config::coordinator::{
-    Cluster, CoordinatorFile, Grpc, Http, Listen, Raft, Requests, Resume, StoredResponses, Uploads,
+    ClusterSection, CoordinatorFile, GrpcSection, HttpSection, ListenSection, RaftSection,
+    RequestsSection, ResumeSection, StoredResponses, UploadsSection,
 };
 use volley_coordinator::CoordinatorConfig;
 use volley_gateway::{ApiConfig, GrpcFlavor, Origins, ResponsesConfig, ResumeConfig};
@@ -103,7 +104,7 @@ fn plan(file: CoordinatorFile) -> anyhow::Result<CoordinatorPlan> {
     })
 }
 
-fn uploads(section: Uploads) -> anyhow::Result<Option<ModelUrl>> {
+fn uploads(section: UploadsSection) -> anyhow::Result<Option<ModelUrl>> {
     let Some(text) = section.store else {
         return Ok(None);
     };
@@ -121,8 +122,8 @@ fn uploads(section: Uploads) -> anyhow::Result<Option<ModelUrl>> {
 /// Makes sure that every listener may be opened as it is secured. The listeners for gRPC alone.
 fn allow_listeners(
     security: &SecurityPlan,
-    listen: &Listen,
-    grpc: Grpc,
+    listen: &ListenSection,
+    grpc: GrpcSection,
 ) -> anyhow::Result<Vec<(GrpcFlavor, String)>> {
     let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY); or, where the \
                network itself keeps strangers out, set 'security.insecure = true'";
@@ -149,7 +150,7 @@ fn allow_listeners(
 }
 
 /// How many times as slow as usual the clocks of consensus are.
-fn multiplier(section: &Raft) -> anyhow::Result<u32> {
+fn multiplier(section: &RaftSection) -> anyhow::Result<u32> {
     let multiplier = section.timeout_multiplier.unwrap_or(1);
     ensure!(
         (1..=MAX_RAFT_MULTIPLIER).contains(&multiplier),
@@ -159,7 +160,11 @@ fn multiplier(section: &Raft) -> anyhow::Result<u32> {
     Ok(multiplier)
 }
 
-fn set_cluster(config: &mut ClusterConfig, cluster: &Cluster, raft: &Raft) -> anyhow::Result<()> {
+fn set_cluster(
+    config: &mut ClusterConfig,
+    cluster: &ClusterSection,
+    raft: &RaftSection,
+) -> anyhow::Result<()> {
     let every = raft.snapshot_threshold.map(|count| count.0 as u64);
     set(&mut config.snapshot_every, every);
     set_span(&mut config.write_timeout, raft.write_timeout);
@@ -177,7 +182,7 @@ fn set_cluster(config: &mut ClusterConfig, cluster: &Cluster, raft: &Raft) -> an
     Ok(())
 }
 
-fn membership(section: Cluster, own: NodeId, advertise: &str) -> anyhow::Result<Membership> {
+fn membership(section: ClusterSection, own: NodeId, advertise: &str) -> anyhow::Result<Membership> {
     let given = (
         !section.bootstrap.is_empty(),
         !section.join.is_empty(),
@@ -278,7 +283,7 @@ fn api_config(file: &CoordinatorFile) -> ApiConfig {
     api
 }
 
-fn set_requests(api: &mut ApiConfig, section: &Requests) {
+fn set_requests(api: &mut ApiConfig, section: &RequestsSection) {
     set_size(&mut api.edge.max_body_bytes, section.max_body_size);
     set_size(&mut api.edge.max_tensor_bytes, section.max_tensor_size);
     set_size(
@@ -289,7 +294,7 @@ fn set_requests(api: &mut ApiConfig, section: &Requests) {
     set_span(&mut api.edge.max_request_timeout, section.max_timeout);
 }
 
-fn set_http(api: &mut ApiConfig, section: &Http) {
+fn set_http(api: &mut ApiConfig, section: &HttpSection) {
     set_count(&mut api.edge.max_connections, section.max_connections);
     // One address never takes all places, but where that is written.
     api.edge.max_connections_per_address = (api.edge.max_connections / 2).max(1);
@@ -303,7 +308,7 @@ fn set_http(api: &mut ApiConfig, section: &Http) {
     set_span(&mut api.edge.write_stall, section.write_timeout);
 }
 
-fn set_resume(config: &mut ResumeConfig, section: &Resume) {
+fn set_resume(config: &mut ResumeConfig, section: &ResumeSection) {
     set_span(&mut config.window, section.window);
     set_size(&mut config.stream_bytes, section.max_stream_size);
     set_size(&mut config.tenant_bytes, section.max_tenant_size);

@@ -3,7 +3,7 @@
 mod environment;
 
 use anyhow::ensure;
-use volley_config::Otlp;
+use volley_config::OtlpSection;
 use volley_telemetry::otlp::{Collector, OtlpConfig};
 
 /// Where this process sends telemetry: what the file sets, and for everything else OpenTelemetry's
@@ -11,14 +11,14 @@ use volley_telemetry::otlp::{Collector, OtlpConfig};
 ///
 /// # Errors
 /// When a value is malformed or not supported, with the name of its key or variable.
-pub(crate) fn plan(section: Option<Otlp>) -> anyhow::Result<Option<OtlpConfig>> {
+pub(crate) fn plan(section: Option<OtlpSection>) -> anyhow::Result<Option<OtlpConfig>> {
     // A value that is not UTF-8 is no value that any variable may have.
     let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into());
     merge(section, &variable)
 }
 
 fn merge(
-    section: Option<Otlp>,
+    section: Option<OtlpSection>,
     variable: &environment::Lookup<'_>,
 ) -> anyhow::Result<Option<OtlpConfig>> {
     if environment::is_disabled(variable)? {

@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use volley_backend_onnx::{Device, OnnxConfig};
 use volley_backend_remote::RemoteConfig;
 use volley_config::FileKind;
-use volley_config::worker::{Onnx, Remote, WorkerFile};
+use volley_config::worker::{OnnxSection, RemoteSection, WorkerFile};
 use volley_flight::server::FlightServerConfig;
 use volley_gateway::EdgeConfig;
 use volley_types::WorkerId;
@@ -107,7 +107,7 @@ fn plan(file: WorkerFile) -> anyhow::Result<WorkerPlan> {
     })
 }
 
-fn onnx_plan(mut section: Onnx) -> anyhow::Result<OnnxPlan> {
+fn onnx_plan(mut section: OnnxSection) -> anyhow::Result<OnnxPlan> {
     let mut plan = OnnxPlan {
         library: section.library.take(),
         process_memory: section.process_memory.take().map(|size| size.0),
@@ -122,7 +122,7 @@ fn onnx_plan(mut section: Onnx) -> anyhow::Result<OnnxPlan> {
     Ok(plan)
 }
 
-fn onnx_config(section: Onnx) -> anyhow::Result<OnnxConfig> {
+fn onnx_config(section: OnnxSection) -> anyhow::Result<OnnxConfig> {
     let mut config = OnnxConfig::default();
     if let Some(device) = section.device {
         config.device = Device::from_name(&device)
@@ -150,7 +150,7 @@ fn onnx_config(section: Onnx) -> anyhow::Result<OnnxConfig> {
     Ok(config)
 }
 
-fn remote_config(section: Remote) -> anyhow::Result<RemoteConfig> {
+fn remote_config(section: RemoteSection) -> anyhow::Result<RemoteConfig> {
     let mut config = RemoteConfig::default();
     set_count(&mut config.max_streams, section.max_streams);
     set(&mut config.allow_private, section.allow_private);

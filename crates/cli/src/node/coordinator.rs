@@ -21,13 +21,13 @@ use volley_flight::ingress::Decoder;
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
 use volley_gateway::{
-    ApiConfig, ApiServer, Batches, EncodeMetrics, GrpcFlavor, HeldAll, Origins, PeerStreams,
+    ApiConfig, ApiServer, Batches, EncodeMetrics, GrpcFlavor, LocalStreams, Origins, PeerStreams,
     PeerTasks, Responses, Streams,
 };
 use volley_security::Authenticator;
 use volley_security::nodes::{Dialer, NodeKind, only};
 use volley_telemetry::Metrics;
-use volley_telemetry::otlp::{Exporter, OtlpConfig, SpanKind, Traced, Tracer};
+use volley_telemetry::otlp::{Exporter, OtlpConfig, SpanKind, TracedPredict, Tracer};
 use volley_types::{
     ChunkStream, ClusterHandle, ErrorCode, Intake, ModelName, ModelRef, NodeId, NodeIdentity,
     Predict, PredictError, PredictRequest, Signature,
@@ -99,7 +99,7 @@ pub(crate) struct RunningCoordinator {
 pub(crate) async fn run_until_signal(plan: CoordinatorPlan) -> anyhow::Result<()> {
     let shutdown = signals::shutdown()?;
     let public = bind("listen.public, for REST", &plan.public).await?;
-    let further = Further::bind(&plan).await?;
+    let further = ExtraListeners::bind(&plan).await?;
     let internal = bind("listen.internal, for Flight and Raft", &plan.internal).await?;
     let mut running = start(plan, public, further, internal).await?;
     let failed = running.failed();
@@ -116,7 +116,7 @@ pub(crate) async fn run_until_signal(plan: CoordinatorPlan) -> anyhow::Result<()
 }
 
 /// Listeners beside the public one.
-pub(crate) struct Further {
+pub(crate) struct ExtraListeners {
     /// Of the same as the public one.
     also: Vec<TcpListener>,
     /// Of the same, and of administration, which no other has then.
@@ -125,7 +125,7 @@ pub(crate) struct Further {
     grpc: Vec<(GrpcFlavor, TcpListener)>,
 }
 
-impl Further {
+impl ExtraListeners {
     /// Opens those of a plan.
     ///
     /// # Errors
@@ -155,7 +155,7 @@ impl Further {
 pub(crate) async fn start(
     plan: CoordinatorPlan,
     public: TcpListener,
-    further: Further,
+    further: ExtraListeners,
     internal: TcpListener,
 ) -> anyhow::Result<RunningCoordinator> {
     let (rest, flight_and_raft) = (public.local_addr()?, internal.local_addr()?);
@@ -186,7 +186,7 @@ pub(crate) async fn start(
         .guarded(gate.clone());
     let streams = Streams::new(node, plan.api.resume);
     let responses = Responses::new(node, plan.api.responses);
-    let held = HeldAll {
+    let held = LocalStreams {
         streams: streams.clone(),
         responses: responses.clone(),
     };
@@ -250,7 +250,7 @@ pub(crate) async fn start(
 fn serve_public(
     api: ApiServer,
     public: TcpListener,
-    further: Further,
+    further: ExtraListeners,
     stop: &CancellationToken,
 ) -> anyhow::Result<JoinSet<()>> {
     let mut served = JoinSet::new();
@@ -291,7 +291,7 @@ fn internal_router(
     cluster: &Cluster,
     coordinator: &Coordinator,
     gate: &Authenticator,
-    held: HeldAll,
+    held: LocalStreams,
 ) -> Router {
     let (raft, membership) = cluster.services();
     let held = coordinator.stream_service(Arc::new(held));
@@ -325,10 +325,10 @@ fn encode(
     Arc::new(move || {
         metrics.set_raft_failure(!cluster.healthy(), failures.last_s());
         let held = streams.counts();
-        metrics.set_resumable_streams(volley_telemetry::ResumableStreamStats {
+        metrics.set_resumable_streams(volley_telemetry::ResumeCounts {
             streams: held.streams,
             bytes: held.bytes,
-            taken_up: held.taken_up,
+            taken_up: held.resumed,
             abandoned: held.abandoned,
         });
         metrics.set_certificate_ends(&security.certificate_ends());
@@ -452,7 +452,7 @@ fn connect(dialer: Dialer, tracer: Tracer) -> Connect {
             Ok(client) => {
                 let told = vec![("server.address", address.to_owned())];
                 let name = "call worker";
-                Traced::around(Arc::new(client), &tracer, name, SpanKind::Client, told)
+                TracedPredict::around(Arc::new(client), &tracer, name, SpanKind::Client, told)
             }
             Err(error) => {
                 tracing::error!(error = error.chain(), "a worker's address cannot be used");

@@ -1,7 +1,7 @@
 //! `volley up`: a whole cluster in one process, with demo models.
 
+mod banner;
 mod demo;
-mod greeting;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,7 +20,7 @@ use volley_types::{NodeId, WorkerId};
 use volley_worker::WorkerConfig;
 
 use super::bind;
-use super::coordinator::{self, CoordinatorPlan, Further, Membership};
+use super::coordinator::{self, CoordinatorPlan, ExtraListeners, Membership};
 use super::uploads;
 use super::worker::{self, WorkerPlan};
 use crate::args::Up;
@@ -34,7 +34,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// The listeners of `volley up`, and where they are.
-struct Doors {
+struct Listeners {
     rest: TcpListener,
     internal: TcpListener,
     flight: TcpListener,
@@ -65,7 +65,7 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     std::fs::create_dir_all(&data_dir)
         .with_context(|| format!("making the data directory {}", data_dir.display()))?;
     let data_dir = data_dir.canonicalize()?;
-    let doors = Doors::open(up.host, up.port).await?;
+    let doors = Listeners::open(up.host, up.port).await?;
     let addresses = doors.addresses()?;
     let (has_keys, own_worker) = (security.keys, security.for_own_worker());
 
@@ -79,7 +79,7 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     let at = |port: &u16| SocketAddr::new(up.host, *port).to_string();
     plan.also = up.extra_http_ports.iter().map(at).collect();
     plan.admin = up.admin_port.as_ref().map(at);
-    let further = Further::bind(&plan).await?;
+    let further = ExtraListeners::bind(&plan).await?;
     let mut coordinator = coordinator::start(plan, doors.rest, further, doors.internal).await?;
     let worker = worker::start(
         WorkerPlan {
@@ -91,7 +91,7 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     )?;
     let serve = async {
         demo::deploy(&coordinator.coordinator, &data_dir.join("models")).await?;
-        let text = greeting::greeting(&addresses, &data_dir, has_keys);
+        let text = banner::greeting(&addresses, &data_dir, has_keys);
         Terminal::stdout().raw(text.as_bytes())?;
         shutdown.cancelled().await;
         anyhow::Ok(())
@@ -110,7 +110,7 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     served
 }
 
-impl Doors {
+impl Listeners {
     /// Opens all listeners before anything starts: REST at `host`, all else on this machine
     /// only. Port 0 takes any free ones.
     async fn open(host: IpAddr, port: u16) -> anyhow::Result<Self> {

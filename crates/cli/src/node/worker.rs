@@ -15,7 +15,7 @@ use volley_flight::transport;
 use volley_gateway::EdgeConfig;
 use volley_security::nodes::{Callers, NodeKind, only};
 use volley_telemetry::Metrics;
-use volley_telemetry::otlp::{Exporter, OtlpConfig, SpanKind, Traced};
+use volley_telemetry::otlp::{Exporter, OtlpConfig, SpanKind, TracedPredict};
 use volley_types::{Intake, NodeIdentity};
 use volley_worker::{Worker, WorkerConfig};
 
@@ -93,7 +93,7 @@ pub(crate) fn start(
 
     let told = Vec::new();
     let served = Arc::new(worker.clone());
-    let served = Traced::around(served, &tracer, "predict", SpanKind::Server, told);
+    let served = TracedPredict::around(served, &tracer, "predict", SpanKind::Server, told);
     let members = worker.clone();
     let server = FlightServer::new(served, plan.exchanges)
         .taking_in(Intake::new(plan.max_body_memory))

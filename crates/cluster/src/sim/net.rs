@@ -27,7 +27,7 @@ use volley_sim_kit::process::Life;
 use volley_sim_kit::trace::Trace;
 
 use crate::lines::{Line, Lines};
-use crate::service::{MembershipDoor, RaftDoor};
+use crate::service::{MembershipEndpoint, RaftEndpoint};
 
 /// After so long without a sign of life a connection is given up, and all calls on it fail.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -58,8 +58,8 @@ struct State {
 #[derive(Clone)]
 struct Server {
     life: Life,
-    raft: RaftServiceServer<RaftDoor>,
-    membership: MembershipServiceServer<MembershipDoor>,
+    raft: RaftServiceServer<RaftEndpoint>,
+    membership: MembershipServiceServer<MembershipEndpoint>,
 }
 
 /// What chance decides about one message.
@@ -229,7 +229,7 @@ impl Net {
         }
         self.transit(from.node(), target, &mut dice).await?;
         let Some(server) = self.server(&to) else {
-            self.tell(&from, target, &path, "refused");
+            self.log(&from, target, &path, "refused");
             let error = ConnectError("nobody listens there".into());
             return Err(Status::from_error(error.into()));
         };
@@ -240,18 +240,18 @@ impl Net {
             let (from, path) = (from.clone(), path.clone());
             tokio::spawn(async move {
                 sleep(later).await;
-                net.tell(&from, target, &path, "again");
+                net.log(&from, target, &path, "again");
                 drop(again.answer(request).await);
             });
         }
-        self.tell(&from, target, &path, "arrived");
+        self.log(&from, target, &path, "arrived");
         let answer = server.answer(again(&head, &body)).await?;
         self.transit(target, from.node(), &mut dice).await?;
-        self.tell(&from, target, &path, "answered");
+        self.log(&from, target, &path, "answered");
         Ok(answer)
     }
 
-    fn tell(&self, from: &Life, to: u64, path: &str, what: &str) {
+    fn log(&self, from: &Life, to: u64, path: &str, what: &str) {
         let method = path.rsplit('/').next().unwrap_or_default();
         self.0
             .trace
@@ -316,7 +316,7 @@ impl fmt::Debug for Way {
 
 impl Lines for Way {
     fn lazy(&self, address: &str) -> Result<Line, tonic::transport::Error> {
-        Ok(BoxCloneSyncService::new(Calls {
+        Ok(BoxCloneSyncService::new(SimChannel {
             net: self.net.clone(),
             from: self.from.clone(),
             to: address.to_owned(),
@@ -339,13 +339,13 @@ impl Lines for Way {
 }
 
 #[derive(Clone)]
-struct Calls {
+struct SimChannel {
     net: Net,
     from: Life,
     to: String,
 }
 
-impl Service<Request<Body>> for Calls {
+impl Service<Request<Body>> for SimChannel {
     type Response = Response<Body>;
     type Error = Status;
     type Future = BoxFuture<'static, Answer>;

@@ -33,7 +33,7 @@ pub(super) enum Change {
     /// One loses its disk and comes back without it, and another comes.
     Wipe(usize),
     /// Another one leads.
-    HandOver(usize),
+    TransferLeadership(usize),
 }
 
 /// Works orders off.
@@ -51,7 +51,7 @@ impl Operator {
     pub(super) async fn work(mut self, mut orders: mpsc::Receiver<Change>) -> u64 {
         let mut changes = 0;
         while let Some(order) = orders.recv().await {
-            self.world.tell(format_args!("{order:?}"));
+            self.world.log(format_args!("{order:?}"));
             *self.doing.lock() = format!("{order:?}");
             changes += u64::from(self.carry_out(order).await);
         }
@@ -99,7 +99,7 @@ impl Operator {
                 }
                 self.replace(lost).await;
             }
-            Change::HandOver(which) => {
+            Change::TransferLeadership(which) => {
                 let to = NodeId(self.world.pick(which));
                 let handed = self.once(move |cluster| async move {
                     let to = to.0.is_multiple_of(2).then_some(to);

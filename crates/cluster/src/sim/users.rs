@@ -109,7 +109,7 @@ impl Users {
             self.breaks(format!("'{mark}' was answered after {took:?}"));
         }
         self.world
-            .tell(format_args!("'{mark}' at {}: {outcome:?}", life.node()));
+            .log(format_args!("'{mark}' at {}: {outcome:?}", life.node()));
         self.history.lock().writes.push(Write {
             model,
             mark,
@@ -153,7 +153,7 @@ impl Users {
                 continue;
             }
             let revision = state.revision.0;
-            self.world.tell(format_args!("{node} reads {revision}"));
+            self.world.log(format_args!("{node} reads {revision}"));
             self.history.lock().reads.push(Read {
                 node,
                 began,

@@ -15,12 +15,12 @@ use volley_sim_kit::process::Life;
 use volley_sim_kit::trace::Trace;
 use volley_types::NodeId;
 
-use super::laws::Invariants;
+use super::invariants::Invariants;
 use super::net::{Net, address};
 use crate::identity::Draw;
 use crate::store::Store;
 use crate::store::disk::Disk;
-use crate::store::disk::platter::{Fault, FaultyDisk};
+use crate::store::disk::faulty_disk::{Fault, FaultyDisk};
 use crate::store::log::LogStore;
 use crate::store::machine::Machine;
 use crate::{Cluster, ClusterConfig};
@@ -122,8 +122,8 @@ impl Coordinators {
         self.0.multiplier.store(multiplier, Ordering::Relaxed);
     }
 
-    pub(super) fn laws<T>(&self, look: impl FnOnce(&mut Invariants) -> T) -> T {
-        look(&mut self.0.laws.lock())
+    pub(super) fn laws<T>(&self, check_all: impl FnOnce(&mut Invariants) -> T) -> T {
+        check_all(&mut self.0.laws.lock())
     }
 
     pub(super) fn crashes(&self) -> u64 {
@@ -131,8 +131,8 @@ impl Coordinators {
     }
 
     /// Who shall be in the cluster; for a look or a change.
-    pub(super) fn asked<T>(&self, look: impl FnOnce(&mut BTreeSet<u64>) -> T) -> T {
-        look(&mut self.0.asked.lock())
+    pub(super) fn asked<T>(&self, check_all: impl FnOnce(&mut BTreeSet<u64>) -> T) -> T {
+        check_all(&mut self.0.asked.lock())
     }
 
     /// One of those that shall be in the cluster.
@@ -143,7 +143,7 @@ impl Coordinators {
         })
     }
 
-    pub(super) fn tell(&self, what: std::fmt::Arguments<'_>) {
+    pub(super) fn log(&self, what: std::fmt::Arguments<'_>) {
         self.0.trace.line(what);
     }
 
@@ -206,7 +206,7 @@ impl Coordinators {
             .map_err(|error| failed(&error))?;
         self.0.net.serve(&life, &cluster);
         life.spawn(watch(self.clone(), node, cluster.clone()));
-        self.tell(format_args!("{node} starts"));
+        self.log(format_args!("{node} starts"));
         let mut members = self.0.members.lock();
         let member = members.entry(node).or_default();
         let faulty = member.is_not_itself;
@@ -244,7 +244,7 @@ impl Coordinators {
         running.cluster.0.stop.cancel();
         self.0.crashes.fetch_add(1, Ordering::Relaxed);
         drop(members);
-        self.tell(format_args!("{node} ends"));
+        self.log(format_args!("{node} ends"));
     }
 
     /// A coordinator that never comes back.
@@ -308,14 +308,14 @@ impl Coordinators {
         let until = Instant::now() + time;
         while Instant::now() < until {
             sleep(LOOK.min(until - Instant::now())).await;
-            self.look().await?;
+            self.check_all().await?;
         }
         Ok(())
     }
 
     /// Everything works again.
     pub(super) async fn heal(&self) -> Result<(), String> {
-        self.tell(format_args!("all works again"));
+        self.log(format_args!("all works again"));
         self.0.net.set_weather(NetworkConditions::CALM);
         self.0.net.mend();
         for member in self.0.members.lock().values_mut() {
@@ -327,11 +327,11 @@ impl Coordinators {
                 running.platter.disarm();
             }
         }
-        self.look().await
+        self.check_all().await
     }
 
     /// Does what is due, and compares what everybody has.
-    async fn look(&self) -> Result<(), String> {
+    async fn check_all(&self) -> Result<(), String> {
         let now = Instant::now();
         let due = |at: &mut Option<Instant>| at.take_if(|at| *at <= now).is_some();
         let (mut start, mut failed) = (Vec::new(), Vec::new());

@@ -26,17 +26,17 @@ const BATCH: usize = 256;
 /// An earlier life in this process may take a moment to let go of the file.
 const OPEN_PATIENCE: Duration = Duration::from_secs(5);
 
-type Done = oneshot::Sender<Result<(), String>>;
+type WriteAck = oneshot::Sender<Result<(), String>>;
 
 enum Write {
     Append(Vec<(u64, Vec<u8>)>, LogFlushed<TypeConfig>),
-    Vote(Vec<u8>, Done),
+    Vote(Vec<u8>, WriteAck),
     /// Not worth an fsync: after a crash it only makes the replay start earlier.
     Committed(Vec<u8>),
-    Truncate(u64, Done),
-    Purge(u64, Vec<u8>, Done),
-    Snapshot(Vec<u8>, Vec<u8>, Done),
-    ClusterEpoch(u64, Done),
+    Truncate(u64, WriteAck),
+    Purge(u64, Vec<u8>, WriteAck),
+    Snapshot(Vec<u8>, Vec<u8>, WriteAck),
+    ClusterEpoch(u64, WriteAck),
     /// What is known of other members. Not worth an fsync either: it goes with the next write.
     Witness(Vec<u8>),
 }
@@ -163,7 +163,7 @@ impl Disk {
         })
     }
 
-    async fn wait(&self, write: impl FnOnce(Done) -> Write) -> Result<(), DiskError> {
+    async fn wait(&self, write: impl FnOnce(WriteAck) -> Write) -> Result<(), DiskError> {
         let (done, result) = oneshot::channel();
         self.send(write(done))?;
         result
@@ -362,7 +362,7 @@ pub(crate) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, DiskError> {
 #[cfg(test)]
 mod crashes;
 #[cfg(test)]
-pub(crate) mod platter;
+pub(crate) mod faulty_disk;
 #[cfg(test)]
 mod simulated;
 #[cfg(test)]

@@ -12,15 +12,15 @@ use volley_proto::registry_records::{state_from_wire, state_to_wire};
 use volley_registry::apply;
 use volley_types::registry::{LEVEL, RegistryCommand, RegistryState};
 
-use crate::levels;
+use crate::feature_level;
 use crate::raft_types::{
-    Entry, LogId, LogReply, Node, Snapshot, SnapshotMeta, StorageError, StorageIoError,
+    Entry, LogId, LogReply, MemberNode, Snapshot, SnapshotMeta, StorageError, StorageIoError,
     StoredMembership, TypeConfig,
 };
 use crate::store::disk::{Disk, RecoveredState};
 
 #[derive(Debug, Default)]
-struct Applied {
+struct AppliedState {
     last: Option<LogId>,
     membership: StoredMembership,
     snapshot: Option<Snapshot>,
@@ -29,7 +29,7 @@ struct Applied {
 /// What an entry holds, read.
 enum Payload {
     Blank,
-    Membership(openraft::Membership<u64, Node>),
+    Membership(openraft::Membership<u64, MemberNode>),
     Command(Box<RegistryCommand>),
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Machine {
     disk: Disk,
     /// The highest level of commands that this node takes.
     level: u32,
-    applied: Arc<Mutex<Applied>>,
+    applied: Arc<Mutex<AppliedState>>,
     registry: Arc<watch::Sender<Arc<RegistryState>>>,
 }
 
@@ -53,7 +53,7 @@ impl Machine {
         found: &mut RecoveredState,
         level: u32,
     ) -> Result<Self, volley_types::PredictError> {
-        let mut applied = Applied::default();
+        let mut applied = AppliedState::default();
         let mut state = RegistryState::default();
         if let Some((meta, data)) = found.snapshot.take() {
             state = decode(&data, level)?;
@@ -120,10 +120,10 @@ pub(crate) fn decode(data: &[u8], level: u32) -> Result<RegistryState, volley_ty
         volley_types::PredictError::internal("a registry snapshot is malformed", error)
     })?;
     if wire.encoded_len() != data.len() {
-        return Err(levels::too_new("the registry"));
+        return Err(feature_level::too_new("the registry"));
     }
     if level < wire.level {
-        return Err(levels::needs("the registry", wire.level, level));
+        return Err(feature_level::needs("the registry", wire.level, level));
     }
     state_from_wire(wire)
 }

@@ -12,7 +12,7 @@ use volley_types::{ErrorCode, NodeId, PredictError};
 use super::disk::{self, FILE, RecoveredState};
 use super::machine::replay;
 use super::tables::{DiskError, FORMAT, LOG, META, unavailable};
-use crate::raft_types::{LogId, Node, SnapshotMeta, StoredMembership, Vote};
+use crate::raft_types::{LogId, MemberNode, SnapshotMeta, StoredMembership, Vote};
 
 /// What is in the store of a node that is not running.
 pub(crate) struct LocalData {
@@ -127,7 +127,7 @@ pub(crate) fn sow(directory: &Path, seed: &Seed<'_>) -> Result<(), PredictError>
 fn fill(file: &Path, seed: &Seed<'_>) -> Result<(), DiskError> {
     let (node, term) = (seed.node.0, seed.term + 1);
     let last = LogId::new(CommittedLeaderId::new(term, node), seed.last_index + 1);
-    let first = Node {
+    let first = MemberNode {
         addr: seed.address.clone(),
         incarnation: seed.incarnation,
     };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use volley_cluster::Cluster;
-use volley_cluster::backup::{self, Beginning};
+use volley_cluster::backup::{self, ClusterSeed};
 use volley_types::{ErrorCode, NodeId, PredictError};
 
 use crate::nodes::{PATIENCE, TestNode, Three, has, register};
@@ -172,7 +172,7 @@ async fn one_survivor_becomes_a_cluster_and_the_lost_ones_cannot_come_back_into_
 
     // It gets a new id, and a directory of its own.
     let directory = tempfile::tempdir().unwrap();
-    let mut beginning = Beginning {
+    let mut beginning = ClusterSeed {
         data_dir: directory.path(),
         node: NodeId(1),
         advertise: addresses[0].clone(),
@@ -258,7 +258,7 @@ async fn a_backup_becomes_a_cluster_that_others_join() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
-    let beginning = Beginning {
+    let beginning = ClusterSeed {
         data_dir: second.path(),
         node: NodeId(5),
         advertise: address.clone(),

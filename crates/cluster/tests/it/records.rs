@@ -17,8 +17,8 @@ use volley_proto::secret_records::{credential_from_text, credential_to_text};
 use volley_types::registry::{
     AliasEntry, Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec,
     CredentialRef, DeployOptions, Deployment, ModelEntry, ModelGroup, ModelSource, ModelUrl,
-    ModelVersionSpec, PipelineEntry, Placing, ProviderName, RegistryCommand, RegistryReply,
-    RegistryState, Rollout, RolloutAction, Scaling, Sha256,
+    ModelVersionSpec, PipelineEntry, PlacementDecision, ProviderName, RegistryCommand,
+    RegistryReply, RegistryState, Rollout, RolloutAction, Scaling, Sha256,
 };
 use volley_types::{
     ApiKey, ConnectorId, ErrorCode, KeyHash, KeyId, ModelGroupId, ModelName, ModelScope,
@@ -214,8 +214,8 @@ prop_compose! {
         workers in workers(),
         previous in workers(),
         moving in any::<bool>(),
-    ) -> Placing {
-        Placing { model, deployment: Revision(deployment), workers, previous, moving }
+    ) -> PlacementDecision {
+        PlacementDecision { model, deployment: Revision(deployment), workers, previous, moving }
     }
 }
 

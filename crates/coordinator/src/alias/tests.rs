@@ -21,8 +21,12 @@ fn alias(name: &str, target: &str, mirror: Option<&str>) -> (ModelName, AliasEnt
     (spec.name.clone(), AliasEntry { spec, revision })
 }
 
-fn follow(registry: &RegistryState, name: &str) -> Result<Aimed, PredictError> {
-    aim(registry, &name.parse().unwrap(), Keys { id: 1, target: 1 })
+fn follow(registry: &RegistryState, name: &str) -> Result<ResolvedAlias, PredictError> {
+    resolve(
+        registry,
+        &name.parse().unwrap(),
+        StickinessKeys { id: 1, target: 1 },
+    )
 }
 
 #[test]

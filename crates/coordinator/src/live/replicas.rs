@@ -15,13 +15,13 @@ use crate::route::score::{Score, is_outlier};
 
 /// What this coordinator knows of a replica besides what its worker reports.
 #[derive(Debug)]
-pub struct Known {
+pub struct ReplicaLoad {
     /// Streams from here that run on it.
     in_flight: AtomicU32,
     score: Mutex<Score>,
 }
 
-impl Known {
+impl ReplicaLoad {
     fn new(now: Instant) -> Self {
         Self {
             in_flight: AtomicU32::new(0),
@@ -35,7 +35,7 @@ struct Slot {
     version: ModelVersion,
     /// Its place in the report.
     index: usize,
-    known: Arc<Known>,
+    known: Arc<ReplicaLoad>,
     /// When its worker said, before the next report, that it takes no requests for it.
     refused: Option<Instant>,
 }
@@ -75,7 +75,7 @@ impl Slots {
             });
             let (known, refused) = match kept {
                 Some(slot) => (slot.known, slot.refused),
-                None => (Arc::new(Known::new(now)), None),
+                None => (Arc::new(ReplicaLoad::new(now)), None),
             };
             if !was_ready {
                 *known.score.lock() = Score::new(now);
@@ -101,7 +101,7 @@ impl Slots {
         report: &'a WorkerReport,
         model: &ModelName,
         version: ModelVersion,
-    ) -> Option<(&'a ReplicaReport, &Arc<Known>)> {
+    ) -> Option<(&'a ReplicaReport, &Arc<ReplicaLoad>)> {
         // One that is on its way out may stand beside the one that was loaded after it.
         let slots = self.0.get(model)?.iter();
         let mut ready = slots
@@ -124,7 +124,12 @@ impl Slots {
     }
 
     /// The worker takes no requests for the replica that `known` is of. Whether that is new.
-    pub(super) fn refuse(&mut self, model: &ModelName, known: &Arc<Known>, now: Instant) -> bool {
+    pub(super) fn refuse(
+        &mut self,
+        model: &ModelName,
+        known: &Arc<ReplicaLoad>,
+        now: Instant,
+    ) -> bool {
         let mut slots = self.0.get_mut(model).into_iter().flatten();
         let slot = slots.find(|slot| Arc::ptr_eq(&slot.known, known));
         slot.is_some_and(|slot| slot.refused.replace(now).is_none())
@@ -197,7 +202,7 @@ pub struct Candidate {
     /// How many streams it runs at once; at least 1.
     pub capacity: u32,
     /// What was learnt of it.
-    pub known: Arc<Known>,
+    pub known: Arc<ReplicaLoad>,
     /// The way to it.
     pub client: Arc<dyn Predict>,
 }
@@ -225,9 +230,9 @@ impl Candidate {
 
     /// Begins a call at `now`: it counts as load of this replica until the guard is dropped.
     #[must_use]
-    pub fn begin(&self, now: Instant) -> Call {
+    pub fn begin(&self, now: Instant) -> ReplicaCall {
         self.known.in_flight.fetch_add(1, Ordering::Relaxed);
-        Call {
+        ReplicaCall {
             known: self.known.clone(),
             begun: now,
             answered: false,
@@ -238,13 +243,13 @@ impl Candidate {
 /// A call that runs on a replica. Dropped before it has an answer, it tells only that an answer
 /// would have taken longer.
 #[derive(Debug)]
-pub struct Call {
-    known: Arc<Known>,
+pub struct ReplicaCall {
+    known: Arc<ReplicaLoad>,
     begun: Instant,
     answered: bool,
 }
 
-impl Call {
+impl ReplicaCall {
     /// The first chunk is there.
     pub fn succeeded(&mut self, now: Instant) {
         if !std::mem::replace(&mut self.answered, true) {
@@ -284,7 +289,7 @@ impl Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for ReplicaCall {
     fn drop(&mut self) {
         self.known.in_flight.fetch_sub(1, Ordering::Relaxed);
         if !self.answered {

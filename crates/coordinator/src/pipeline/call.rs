@@ -14,27 +14,27 @@ use volley_types::{
     TraceContext, Usage,
 };
 
-use super::typed::Typed;
+use super::typecheck::TypedPipeline;
 use crate::Coordinator;
-use crate::alias::{Copies, Keys};
+use crate::alias::{Mirroring, StickinessKeys};
 
 /// The most that a step's answer to one wave may hold, in bytes.
 const MAX_BYTES: usize = 64 << 20;
 
 /// One request to a pipeline.
-pub(super) struct Run {
+pub(super) struct PipelineRequest {
     pub(super) coordinator: Coordinator,
     pub(super) spec: Arc<PipelineSpec>,
     pub(super) shape: Shape,
-    pub(super) typed: Typed,
+    pub(super) typed: TypedPipeline,
     /// The request's own.
     pub(super) parameters: Parameters,
     /// Whose it is, and until when.
-    pub(super) head: Head,
+    pub(super) head: CallHead,
 }
 
 /// What every call of a request has from it.
-pub(super) struct Head {
+pub(super) struct CallHead {
     request_id: RequestId,
     deadline: Option<Deadline>,
     trace: TraceContext,
@@ -45,7 +45,7 @@ pub(super) struct Head {
     dialect: Dialect,
 }
 
-impl Head {
+impl CallHead {
     pub(super) fn of(request: &PredictRequest) -> Self {
         Self {
             request_id: request.request_id.clone(),
@@ -60,7 +60,7 @@ impl Head {
     }
 }
 
-impl Run {
+impl PipelineRequest {
     /// The steps whose chunks are the answer's own: a generation that answers, or all branches of
     /// a merge that answers where they generate and nothing else needs them.
     pub(super) fn streamed(&self) -> Vec<usize> {
@@ -132,10 +132,12 @@ impl Run {
             true => self.passed_on().or_defaults(parameters),
             false => parameters.clone(),
         };
-        let (keys, deadline) = (Keys::of(&request), request.deadline);
-        let woken = self.coordinator.wake_for(&request.model, keys, deadline);
-        woken.await?;
-        self.coordinator.answer(request, None, Copies::Sent)
+        let (keys, deadline) = (StickinessKeys::of(&request), request.deadline);
+        let activated = self
+            .coordinator
+            .activate_for(&request.model, keys, deadline);
+        activated.await?;
+        self.coordinator.answer(request, None, Mirroring::Enabled)
     }
 
     fn answers(&self, place: usize) -> bool {

@@ -22,12 +22,12 @@ pub(super) const MAX_RENDERED: usize = 1 << 20;
 
 /// What a template or an expression knows: columns, and what is the same for every row.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct Scope {
     pub(super) columns: BTreeMap<String, ArrayRef>,
     pub(super) constants: BTreeMap<String, Value>,
 }
 
-impl Known {
+impl Scope {
     /// All that is known of a row.
     pub(super) fn row(&self, row: usize) -> BTreeMap<String, Value> {
         let columns = self.columns.iter();
@@ -82,7 +82,7 @@ pub(super) fn render(
     let template = environment.template_from_str(source);
     let template = template.map_err(|error| malformed("template", &error))?;
     let texts = rows.map(|row| {
-        let mut text = Bounded::default();
+        let mut text = BoundedText::default();
         let rendered = template.render_captured_to(row, &mut text).map(drop);
         match (rendered, text.is_full) {
             (_, true) => Err(PredictError::new(
@@ -103,7 +103,7 @@ pub(super) fn render(
 /// `InvalidInput` when it fails, or takes too long; those of `read`.
 pub(super) fn evaluate<T>(
     source: &str,
-    known: &Known,
+    known: &Scope,
     rows: usize,
     read: impl Fn(Value) -> Result<T, PredictError>,
 ) -> Result<Vec<T>, PredictError> {
@@ -127,12 +127,12 @@ fn failed(what: &str, error: Error) -> PredictError {
 
 /// Text that does not grow without end.
 #[derive(Default)]
-struct Bounded {
+struct BoundedText {
     bytes: Vec<u8>,
     is_full: bool,
 }
 
-impl io::Write for &mut Bounded {
+impl io::Write for &mut BoundedText {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if MAX_RENDERED < self.bytes.len() + bytes.len() {
             self.is_full = true;
@@ -227,10 +227,10 @@ mod tests {
 
     use super::*;
 
-    fn known() -> Known {
+    fn known() -> Scope {
         let texts: ArrayRef = Arc::new(StringArray::from(vec!["short", "quite a bit longer"]));
         let numbers: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None]));
-        Known {
+        Scope {
             columns: [("text".to_owned(), texts), ("n".to_owned(), numbers)].into(),
             constants: [("k".to_owned(), Value::from(7))].into(),
         }

@@ -10,13 +10,13 @@ use volley_types::registry::ROOT;
 
 /// The rows of one domain in one wave, each of which belongs to a row above.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(super) struct DomainRows {
     pub(super) domain: usize,
     pub(super) len: usize,
     above: Option<(Arc<Self>, Vec<u32>)>,
 }
 
-impl Rows {
+impl DomainRows {
     /// The request's.
     pub(super) fn root(len: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -63,12 +63,15 @@ impl Rows {
 /// What a step gives.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    pub(super) rows: Arc<Rows>,
+    pub(super) rows: Arc<DomainRows>,
     pub(super) columns: BTreeMap<String, ArrayRef>,
 }
 
 impl Table {
-    pub(super) fn of(rows: Arc<Rows>, columns: impl Into<BTreeMap<String, ArrayRef>>) -> Self {
+    pub(super) fn of(
+        rows: Arc<DomainRows>,
+        columns: impl Into<BTreeMap<String, ArrayRef>>,
+    ) -> Self {
         Self {
             rows,
             columns: columns.into(),
@@ -76,7 +79,7 @@ impl Table {
     }
 
     /// A column, repeated over `rows` below.
-    pub(super) fn spread(&self, name: &str, rows: &Rows) -> Result<ArrayRef, PredictError> {
+    pub(super) fn spread(&self, name: &str, rows: &DomainRows) -> Result<ArrayRef, PredictError> {
         let column = self.columns.get(name);
         let column = column.ok_or_else(|| {
             PredictError::internal(

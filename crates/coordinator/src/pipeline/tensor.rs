@@ -10,7 +10,7 @@ use arrow_schema::{DataType, Field, FieldRef, Fields};
 use volley_types::PredictError;
 
 /// How the rows of a column are tensors.
-enum Form<'f> {
+enum RowForm<'f> {
     /// All of this shape.
     Fixed(&'f FieldRef, Vec<i32>),
     /// Each of its own shape.
@@ -18,7 +18,7 @@ enum Form<'f> {
 }
 
 /// How the rows of a column are tensors; `None` where they are something else.
-fn form(field: &Field) -> Option<Form<'_>> {
+fn form(field: &Field) -> Option<RowForm<'_>> {
     match field.data_type() {
         DataType::FixedSizeList(item, size) => {
             let told = field.metadata().get("ARROW:extension:metadata");
@@ -28,11 +28,11 @@ fn form(field: &Field) -> Option<Form<'_>> {
             let shape = shape.and_then(|dims| dims.iter().map(dim).collect::<Option<Vec<_>>>());
             let fits = |shape: &Vec<i32>| shape.iter().product::<i32>() == *size;
             let shape = shape.filter(fits).unwrap_or_else(|| vec![*size]);
-            Some(Form::Fixed(item, shape))
+            Some(RowForm::Fixed(item, shape))
         }
         DataType::Struct(fields) => {
             let (item, dim, rank) = parts(fields)?;
-            Some(Form::Variable(item, dim, rank))
+            Some(RowForm::Variable(item, dim, rank))
         }
         _ => None,
     }
@@ -52,8 +52,8 @@ fn parts(fields: &Fields) -> Option<(&FieldRef, &FieldRef, usize)> {
 /// Whether [`adapt`] makes columns like `given` such as `declared`.
 pub(super) fn adapts(given: &Field, declared: &Field) -> bool {
     match (form(given), form(declared)) {
-        (Some(Form::Fixed(item, shape)), Some(Form::Variable(other, _, rank)))
-        | (Some(Form::Variable(other, _, rank)), Some(Form::Fixed(item, shape))) => {
+        (Some(RowForm::Fixed(item, shape)), Some(RowForm::Variable(other, _, rank)))
+        | (Some(RowForm::Variable(other, _, rank)), Some(RowForm::Fixed(item, shape))) => {
             shape.len() == rank && item.data_type() == other.data_type()
         }
         _ => false,
@@ -75,7 +75,7 @@ pub(super) fn adapt(
         form(given).ok_or_else(lost)?,
         form(declared).ok_or_else(lost)?,
     ) {
-        (Form::Fixed(_, shape), Form::Variable(item, dim, _)) => {
+        (RowForm::Fixed(_, shape), RowForm::Variable(item, dim, _)) => {
             let DataType::Struct(fields) = declared.data_type() else {
                 return Err(lost());
             };
@@ -99,7 +99,7 @@ pub(super) fn adapt(
             let made = StructArray::try_new(fields.clone(), columns, None);
             Ok(Arc::new(made.map_err(broken)?))
         }
-        (Form::Variable(..), Form::Fixed(item, shape)) => {
+        (RowForm::Variable(..), RowForm::Fixed(item, shape)) => {
             let tensors = column.as_struct();
             let (data, shapes) = (
                 tensors.column_by_name("data"),

@@ -231,7 +231,7 @@ proptest! {
 
 /// Replicas with latencies of their own under closed load: each of `clients` asks again as soon
 /// as it is answered. Gives how many requests each replica served.
-struct Bed {
+struct ClosedLoop {
     start: Instant,
     now_ms: u64,
     scores: Vec<Score>,
@@ -239,7 +239,7 @@ struct Bed {
     served: Vec<u32>,
 }
 
-impl Bed {
+impl ClosedLoop {
     fn new(replicas: usize) -> Self {
         let start = Instant::now();
         Self {
@@ -328,7 +328,7 @@ proptest! {
 
     #[test]
     fn a_slow_replica_gets_a_small_share_and_is_not_forgotten(seed in any::<u64>()) {
-        let mut bed = Bed::new(4);
+        let mut bed = ClosedLoop::new(4);
         let slow = |replica: usize, _: u64| Some(if replica == 0 { 100 } else { 10 });
         // With room elsewhere it is only probed now and then.
         bed.run(8, 20_000, seed, slow);
@@ -350,7 +350,7 @@ proptest! {
 
     #[test]
     fn a_failing_replica_is_ejected_and_comes_back_when_it_is_well(seed in any::<u64>()) {
-        let mut bed = Bed::new(3);
+        let mut bed = ClosedLoop::new(3);
         let sick = |replica: usize, at: u64| (replica != 1 || 20_000 < at).then_some(10);
         bed.run(6, 20_000, seed, sick);
         prop_assert_eq!(bed.served[1], 0);
@@ -366,7 +366,7 @@ proptest! {
         replicas in 1_usize..7,
         sick in 0_usize..7,
     ) {
-        let mut bed = Bed::new(replicas);
+        let mut bed = ClosedLoop::new(replicas);
         bed.run(6, 8_000, seed, |replica, _| (sick <= replica).then_some(10));
         let ejected = bed.scores.iter().filter(|score| score.is_ejected(bed.now())).count();
         prop_assert!(ejected * 2 <= replicas, "{ejected} of {replicas}");
@@ -376,7 +376,7 @@ proptest! {
 
     #[test]
     fn a_new_replica_warms_up_and_then_has_its_share(seed in any::<u64>()) {
-        let mut bed = Bed::new(4);
+        let mut bed = ClosedLoop::new(4);
         let well = |_: usize, _: u64| Some(10);
         bed.run(16, 30_000, seed, well);
         let now = bed.now();

@@ -67,7 +67,7 @@ impl Controller {
     /// it or requests wait too long, at most twice as many in one step; fewer after a minute in
     /// which fewer were enough with room to spare; none after the model was idle for as long as
     /// its deployment says. From none it is a request that brings the first one back.
-    pub fn look(
+    pub fn decide(
         &mut self,
         scaling: &Scaling,
         replicas: u32,
@@ -151,7 +151,7 @@ mod tests {
     };
 
     /// A model whose replicas have ten places each and load within two seconds.
-    struct Bed {
+    struct ScaledModel {
         controller: Controller,
         start: Instant,
         second: u64,
@@ -161,7 +161,7 @@ mod tests {
         changes: u32,
     }
 
-    impl Bed {
+    impl ScaledModel {
         fn new(replicas: u32) -> Self {
             Self {
                 controller: Controller::new(),
@@ -188,7 +188,7 @@ mod tests {
                     idle_ms: self.idle_s * 1_000,
                 };
                 let now = self.start + Duration::from_secs(self.second);
-                let next = self.controller.look(&SCALING, self.replicas, &load, now);
+                let next = self.controller.decide(&SCALING, self.replicas, &load, now);
                 if self.second.is_multiple_of(2) {
                     self.ready = self.replicas;
                 }
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn it_follows_the_load_up_at_once_down_slowly_and_to_nothing_when_idle() {
-        let mut bed = Bed::new(1);
+        let mut bed = ScaledModel::new(1);
         bed.run(30, |_| 38);
         assert_eq!(bed.replicas, 8);
         bed.run(30, |_| 9);
@@ -224,7 +224,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_steady_load_comes_to_rest_and_stays_within_the_bounds(demand in 1_u64..200, first in 1_u32..9) {
-            let mut bed = Bed::new(first);
+            let mut bed = ScaledModel::new(first);
             bed.run(400, |_| demand);
             let (changes, replicas) = (bed.changes, bed.replicas);
             prop_assert!((1..=8).contains(&replicas));
@@ -239,7 +239,7 @@ mod tests {
             high in 20_u64..39,
             period in 2_u64..40,
         ) {
-            let mut bed = Bed::new(1);
+            let mut bed = ScaledModel::new(1);
             bed.run(600, |second| if second % period < period / 2 { low } else { high });
             prop_assert!(bed.changes <= 6, "{} changes", bed.changes);
         }

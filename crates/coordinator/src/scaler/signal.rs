@@ -52,15 +52,15 @@ pub fn signal(state: &RegistryState, live: &LiveWorkers) -> ScaleSignal {
 }
 
 #[derive(Default)]
-struct Wants {
+struct Demand {
     bytes: u64,
     most_replicas: u32,
     unschedulable: u32,
     most_unschedulable: u32,
 }
 
-fn wants(state: &RegistryState, live: &LiveWorkers) -> Wants {
-    let mut wants = Wants::default();
+fn wants(state: &RegistryState, live: &LiveWorkers) -> Demand {
+    let mut wants = Demand::default();
     for entry in state.models.values() {
         let Some(deployment) = &entry.deployment else {
             continue;

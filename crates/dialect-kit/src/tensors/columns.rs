@@ -13,7 +13,7 @@ use super::fixed_shape;
 
 /// How one row lies in a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum TensorLayout {
     /// One value.
     Scalar,
     /// A tensor of this shape.
@@ -24,7 +24,7 @@ pub enum Form {
     Variable(usize),
 }
 
-impl Form {
+impl TensorLayout {
     /// The dimensions of one row.
     pub fn rank(&self) -> usize {
         match self {
@@ -37,15 +37,17 @@ impl Form {
 }
 
 /// How `field` holds its rows, and the field of the single values; `None` when it holds no tensor.
-pub fn form(field: &Field) -> Option<(&Field, Form)> {
+pub fn form(field: &Field) -> Option<(&Field, TensorLayout)> {
     match field.data_type() {
-        DataType::FixedSizeList(item, size) => Some((item, Form::Fixed(fixed_shape(field, *size)))),
-        DataType::List(item) => Some((item, Form::List)),
+        DataType::FixedSizeList(item, size) => {
+            Some((item, TensorLayout::Fixed(fixed_shape(field, *size))))
+        }
+        DataType::List(item) => Some((item, TensorLayout::List)),
         DataType::Struct(fields) => {
             let (item, _, rank) = parts(fields)?;
-            Some((item, Form::Variable(usize::try_from(rank).ok()?)))
+            Some((item, TensorLayout::Variable(usize::try_from(rank).ok()?)))
         }
-        _ => Some((field, Form::Scalar)),
+        _ => Some((field, TensorLayout::Scalar)),
     }
 }
 
@@ -143,7 +145,7 @@ fn broken(error: arrow_schema::ArrowError) -> PredictError {
 }
 
 /// A column's values, and the shape of its rows.
-pub struct Flat {
+pub struct FlatColumn {
     /// The values of all rows.
     pub values: ArrayRef,
     /// The one shape that all rows have; `None` when there are no rows to tell it.
@@ -155,7 +157,7 @@ pub struct Flat {
 /// # Errors
 /// `InvalidInput` when its rows have different shapes, which make no tensor; `Unimplemented` when
 /// it holds nulls or no tensors.
-pub fn flat(field: &Field, column: &ArrayRef) -> Result<Flat, PredictError> {
+pub fn flat(field: &Field, column: &ArrayRef) -> Result<FlatColumn, PredictError> {
     let none = || {
         let message = format!(
             "output '{}' of type {} has no form in this protocol; use Arrow Flight",
@@ -169,11 +171,11 @@ pub fn flat(field: &Field, column: &ArrayRef) -> Result<Flat, PredictError> {
         return Err(none());
     }
     Ok(match form {
-        Form::Scalar => Flat {
+        TensorLayout::Scalar => FlatColumn {
             values: column.clone(),
             row_shape: Some(Vec::new()),
         },
-        Form::Fixed(shape) => {
+        TensorLayout::Fixed(shape) => {
             let list = column.as_fixed_size_list_opt().ok_or_else(none)?;
             let size = usize::try_from(list.value_length()).unwrap_or(0);
             // A slice of a list keeps the values before it.
@@ -182,20 +184,20 @@ pub fn flat(field: &Field, column: &ArrayRef) -> Result<Flat, PredictError> {
             } else {
                 list.value_offset(0) as usize
             };
-            Flat {
+            FlatColumn {
                 values: list.values().slice(from, list.len() * size),
                 row_shape: Some(shape),
             }
         }
-        Form::List => {
+        TensorLayout::List => {
             let lists = column.as_list_opt::<i32>().ok_or_else(none)?;
             let shapes = (0..lists.len()).map(|row| vec![lists.value_length(row) as usize]);
-            Flat {
+            FlatColumn {
                 values: items(lists),
                 row_shape: one_shape(field, shapes)?,
             }
         }
-        Form::Variable(rank) => {
+        TensorLayout::Variable(rank) => {
             let tensors = column.as_struct_opt().ok_or_else(none)?;
             let data = tensors
                 .column_by_name("data")
@@ -214,7 +216,7 @@ pub fn flat(field: &Field, column: &ArrayRef) -> Result<Flat, PredictError> {
             let shapes = (0..data.len()).map(shape_of);
             let row_shape = one_shape(field, shapes)?;
             debug_assert!(row_shape.as_ref().is_none_or(|shape| shape.len() == rank));
-            Flat {
+            FlatColumn {
                 values: items(data),
                 row_shape,
             }

@@ -10,7 +10,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use serde_json::Value;
 use volley_types::PredictError;
 
-use super::columns::{self, Form};
+use super::columns::{self, TensorLayout};
 use super::fixed_shape;
 use super::leaf::{Leaf, Scalar, leaf};
 
@@ -70,7 +70,7 @@ impl<'f> Column<'f> {
                 (item.as_ref(), Kind::Fixed { item, size, shape })
             }
             DataType::Struct(fields) => {
-                let Some((item, Form::Variable(rank))) = columns::form(field) else {
+                let Some((item, TensorLayout::Variable(rank))) = columns::form(field) else {
                     return Err(unsupported());
                 };
                 let (lengths, dims) = (Vec::new(), Vec::new());
@@ -268,9 +268,9 @@ impl<'f> Column<'f> {
     }
 
     /// A reader of the rows in a list of them.
-    pub(super) fn rows(&mut self) -> Rows<'_, 'f> {
+    pub(super) fn rows(&mut self) -> TextRows<'_, 'f> {
         let failed = None;
-        Rows {
+        TextRows {
             column: self,
             failed,
         }
@@ -368,12 +368,12 @@ impl<'de> Visitor<'de> for Walk<'_, '_> {
 }
 
 /// Reads the rows of a column out of the text of a list.
-pub(super) struct Rows<'c, 'f> {
+pub(super) struct TextRows<'c, 'f> {
     column: &'c mut Column<'f>,
     failed: Option<PredictError>,
 }
 
-impl Rows<'_, '_> {
+impl TextRows<'_, '_> {
     /// Reads them all.
     ///
     /// # Errors
@@ -389,7 +389,7 @@ impl Rows<'_, '_> {
     }
 }
 
-impl<'de> Visitor<'de> for &mut Rows<'_, '_> {
+impl<'de> Visitor<'de> for &mut TextRows<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use volley_types::PredictError;
 use volley_types::signature::is_bfloat16;
 
-use super::columns::{self, Form};
+use super::columns::{self, TensorLayout};
 use super::fixed_shape;
 
 /// All rows of `batches` as one list of `{name, data_type, shape, data}`. `data` is flat, and
@@ -70,7 +70,7 @@ fn tensor(field: &Field, item: &Field, shape: &[usize], data: Vec<Value>) -> Val
 
 fn variable(field: &Field, columns: &[&ArrayRef]) -> Result<Value, PredictError> {
     let item = match columns::form(field) {
-        Some((item, Form::Variable(_))) => item,
+        Some((item, TensorLayout::Variable(_))) => item,
         _ => return Err(no_json(field.data_type())),
     };
     let dim = Field::new("dim", DataType::Int32, false);

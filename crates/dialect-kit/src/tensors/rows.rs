@@ -15,16 +15,16 @@ use volley_types::PredictError;
 use super::decode::Column;
 
 /// The rows of a request on their way.
-pub struct Rows<'s> {
+pub struct RequestRows<'s> {
     schema: &'s SchemaRef,
-    inputs: Vec<Given<'s>>,
+    inputs: Vec<InputColumn<'s>>,
     /// Rows that came one by one; `None` where columns came.
     rows: Option<usize>,
 }
 
 /// What there is of one input.
 #[derive(Default)]
-struct Given<'s> {
+struct InputColumn<'s> {
     column: Option<Column<'s>>,
     /// Rows, all before those of the column, that did not have it.
     lacking: usize,
@@ -32,10 +32,14 @@ struct Given<'s> {
     row: Option<usize>,
 }
 
-impl<'s> Rows<'s> {
+impl<'s> RequestRows<'s> {
     /// Rows of `schema`, of which there are none yet.
     pub fn new(schema: &'s SchemaRef) -> Self {
-        let inputs = schema.fields().iter().map(|_| Given::default()).collect();
+        let inputs = schema
+            .fields()
+            .iter()
+            .map(|_| InputColumn::default())
+            .collect();
         Self {
             schema,
             inputs,
@@ -61,7 +65,7 @@ impl<'s> Rows<'s> {
     /// Adds a row, which is the text of an object.
     ///
     /// # Errors
-    /// As for [`Rows::tree`].
+    /// As for [`RequestRows::tree`].
     pub fn text(&mut self, row: &str) -> Result<(), PredictError> {
         self.read(row, |deserializer, reader| reader.deserialize(deserializer))
     }
@@ -227,7 +231,7 @@ impl<'s> Rows<'s> {
 }
 
 /// A row without this input, which is well where none has it.
-fn lack(given: &mut Given<'_>) -> Result<(), PredictError> {
+fn lack(given: &mut InputColumn<'_>) -> Result<(), PredictError> {
     match &given.column {
         Some(column) if 0 < column.len() => Err(column.wrong(&column.wanted())),
         _ => {
@@ -243,7 +247,7 @@ fn lack(given: &mut Given<'_>) -> Result<(), PredictError> {
 /// # Errors
 /// `InvalidInput` naming the input, the row and what it should be.
 pub fn from_json(inputs: &Value, schema: &SchemaRef) -> Result<RecordBatch, PredictError> {
-    let mut all = Rows::new(schema);
+    let mut all = RequestRows::new(schema);
     match inputs {
         Value::Object(columns) => all.columns(columns)?,
         Value::Array(rows) => {
@@ -260,14 +264,14 @@ pub fn from_json(inputs: &Value, schema: &SchemaRef) -> Result<RecordBatch, Pred
 /// # Errors
 /// As for [`from_json`].
 pub fn from_text(inputs: &str, schema: &SchemaRef) -> Result<RecordBatch, PredictError> {
-    let mut all = Rows::new(schema);
+    let mut all = RequestRows::new(schema);
     let inputs = inputs.trim_start();
     if inputs.starts_with('{') {
         all.column_texts(inputs)?;
     } else if inputs.starts_with('[') {
         all.rows = Some(0);
         all.read(inputs, |deserializer, reader| {
-            deserializer.deserialize_seq(&mut Each(reader))
+            deserializer.deserialize_seq(&mut RowsVisitor(reader))
         })?;
     } else {
         return Err(neither());
@@ -313,7 +317,7 @@ fn unknown(name: &str, schema: &Schema) -> PredictError {
 
 /// Reads one row out of a text.
 struct Reader<'r, 's> {
-    rows: &'r mut Rows<'s>,
+    rows: &'r mut RequestRows<'s>,
     failed: Option<PredictError>,
 }
 
@@ -388,9 +392,9 @@ impl<'de> Visitor<'de> for &mut Reader<'_, '_> {
 }
 
 /// Reads a list of rows.
-struct Each<'e, 'r, 's>(&'e mut Reader<'r, 's>);
+struct RowsVisitor<'e, 'r, 's>(&'e mut Reader<'r, 's>);
 
-impl<'de> Visitor<'de> for &mut Each<'_, '_, '_> {
+impl<'de> Visitor<'de> for &mut RowsVisitor<'_, '_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

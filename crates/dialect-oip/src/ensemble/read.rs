@@ -23,7 +23,7 @@ pub(super) struct Port {
 
 /// A call of a model.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct EnsembleStep {
     /// In the pipeline.
     pub(super) name: String,
     pub(super) model: ModelName,
@@ -118,7 +118,7 @@ pub(super) fn ports(config: &Object, field: &str) -> Result<Vec<Port>, PredictEr
     tensors.iter().map(port).collect()
 }
 
-pub(super) fn steps(config: &Object) -> Result<Vec<Step>, PredictError> {
+pub(super) fn steps(config: &Object) -> Result<Vec<EnsembleStep>, PredictError> {
     let scheduling = config.get(SCHEDULING).and_then(Value::as_object);
     let steps = scheduling.and_then(|scheduling| scheduling.get("step")?.as_array());
     let steps = steps.filter(|steps| !steps.is_empty());
@@ -134,7 +134,7 @@ pub(super) fn steps(config: &Object) -> Result<Vec<Step>, PredictError> {
     Ok(read)
 }
 
-fn step(step: &Value, number: usize) -> Result<Step, PredictError> {
+fn step(step: &Value, number: usize) -> Result<EnsembleStep, PredictError> {
     let empty = Object::new();
     let step = step.as_object().unwrap_or(&empty);
     let known = [
@@ -191,7 +191,7 @@ fn step(step: &Value, number: usize) -> Result<Step, PredictError> {
         true => c,
         false => '-',
     };
-    Ok(Step {
+    Ok(EnsembleStep {
         name: model.chars().map(plain).take(64).collect(),
         model: ModelName::new(model.to_owned())?,
         version: version.filter(|version| 0 < *version),

@@ -22,7 +22,7 @@ use volley_security::Principal;
 use volley_types::deadline::grpc_timeout;
 use volley_types::{Deadline, PredictError, Role, Share};
 
-use crate::state::{Caller, Oip};
+use crate::state::{Oip, OipCaller};
 use volley_http_edge::auth::served_here;
 use volley_http_edge::context::{self, REQUEST_ID, RequestContext};
 use volley_http_edge::edge::DialectCaller;
@@ -44,7 +44,7 @@ const STREAM: &str = "/ModelStreamInfer";
 #[derive(Clone)]
 pub(super) struct CallContext {
     /// The cluster.
-    pub(super) caller: Caller,
+    pub(super) caller: OipCaller,
     /// As over REST, with the deadline of a call that has one request.
     pub(super) request: RequestContext,
     /// The deadline that the client gave, which holds for a whole stream.
@@ -72,7 +72,7 @@ impl CallContext {
 
 /// An error as the end of a call.
 pub(super) fn status(error: &PredictError) -> Status {
-    volley_http_edge::error::tell(error);
+    volley_http_edge::error::log_defect(error);
     let mut status = Status::new(grpc_code(error.code), public_message(error));
     if let Some(after) = error.retry_after {
         let after = MetadataValue::from(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
@@ -164,7 +164,7 @@ pub(super) async fn middleware(
 
 /// The cluster for who calls, where that is allowed to them. A call that is not listed here needs
 /// the strongest role.
-fn admit(oip: &Oip, request: &Request) -> Result<Caller, PredictError> {
+fn admit(oip: &Oip, request: &Request) -> Result<OipCaller, PredictError> {
     let call = request.uri().path().rsplit('/').next();
     let needed = match call.unwrap_or_default() {
         "ServerLive" | "ServerReady" => return Ok(open(oip, request, Principal::nobody())),
@@ -185,7 +185,7 @@ fn admit(oip: &Oip, request: &Request) -> Result<Caller, PredictError> {
     Ok(open(oip, request, principal))
 }
 
-fn open(oip: &Oip, request: &Request, principal: Principal) -> Caller {
+fn open(oip: &Oip, request: &Request, principal: Principal) -> OipCaller {
     let answered_by = ServedModel::default();
     let caller = oip
         .edge()

@@ -12,43 +12,52 @@ use volley_proto::inference::triton::{
 };
 
 use super::context::{CallContext, status};
-use super::service::{Answer, InferenceService};
+use super::service::{GrpcAnswer, InferenceService};
 use super::stream::{self, Message, Responses};
 
 pub(super) struct MlServer(pub(super) InferenceService);
 
 #[tonic::async_trait]
 impl GrpcInferenceService for MlServer {
-    async fn server_live(&self, request: Request<ServerLiveRequest>) -> Answer<ServerLiveResponse> {
+    async fn server_live(
+        &self,
+        request: Request<ServerLiveRequest>,
+    ) -> GrpcAnswer<ServerLiveResponse> {
         self.0.server_live(&request)
     }
 
     async fn server_ready(
         &self,
         request: Request<ServerReadyRequest>,
-    ) -> Answer<ServerReadyResponse> {
+    ) -> GrpcAnswer<ServerReadyResponse> {
         self.0.server_ready(&request)
     }
 
     async fn server_metadata(
         &self,
         request: Request<ServerMetadataRequest>,
-    ) -> Answer<ServerMetadataResponse> {
+    ) -> GrpcAnswer<ServerMetadataResponse> {
         self.0.server_metadata(&request)
     }
 
-    async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
+    async fn model_ready(
+        &self,
+        request: Request<ModelReadyRequest>,
+    ) -> GrpcAnswer<ModelReadyResponse> {
         self.0.model_ready(request).await
     }
 
     async fn model_metadata(
         &self,
         request: Request<ModelMetadataRequest>,
-    ) -> Answer<ModelMetadataResponse> {
+    ) -> GrpcAnswer<ModelMetadataResponse> {
         self.0.model_metadata(request).await
     }
 
-    async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
+    async fn model_infer(
+        &self,
+        request: Request<ModelInferRequest>,
+    ) -> GrpcAnswer<ModelInferResponse> {
         self.0.model_infer(request).await
     }
 
@@ -57,7 +66,7 @@ impl GrpcInferenceService for MlServer {
     async fn model_stream_infer(
         &self,
         request: Request<Streaming<ModelInferRequest>>,
-    ) -> Answer<Self::ModelStreamInferStream> {
+    ) -> GrpcAnswer<Self::ModelStreamInferStream> {
         let context = CallContext::of(&request)?;
         let said = stream::answers(self.0, context, request.into_inner());
         let plain = said.map(|said| match said? {
@@ -70,21 +79,21 @@ impl GrpcInferenceService for MlServer {
     async fn repository_index(
         &self,
         request: Request<RepositoryIndexRequest>,
-    ) -> Answer<RepositoryIndexResponse> {
+    ) -> GrpcAnswer<RepositoryIndexResponse> {
         self.0.repository_index(request).await
     }
 
     async fn repository_model_load(
         &self,
         request: Request<RepositoryModelLoadRequest>,
-    ) -> Answer<RepositoryModelLoadResponse> {
+    ) -> GrpcAnswer<RepositoryModelLoadResponse> {
         self.0.load(request).await
     }
 
     async fn repository_model_unload(
         &self,
         request: Request<RepositoryModelUnloadRequest>,
-    ) -> Answer<RepositoryModelUnloadResponse> {
+    ) -> GrpcAnswer<RepositoryModelUnloadResponse> {
         self.0.unload(request).await
     }
 }

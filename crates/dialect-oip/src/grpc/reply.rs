@@ -12,7 +12,7 @@ use volley_types::{FinishReason, ModelName, PredictError, Usage};
 
 use super::contents::{put_element, to_typed};
 use crate::describe::TEXT_OUTPUT;
-use crate::outputs::{self, Wanted};
+use crate::outputs::{self, RequestedOutputs};
 use crate::tensors::RawTensor;
 use volley_dialect_kit::answer;
 use volley_shared_memory::{OFFSET, REGION, SIZE, Slice};
@@ -25,18 +25,18 @@ pub(super) struct Reply {
     pub(super) id: String,
     /// Whether outputs are raw, not typed.
     pub(super) raw: bool,
-    pub(super) form: Form,
+    pub(super) form: OutputEncoding,
     /// Whether the pieces of a generation end in one without text.
     pub(super) empty_final: bool,
 }
 
 /// What the answer is made of.
 #[derive(Clone, Debug)]
-pub(super) enum Form {
+pub(super) enum OutputEncoding {
     /// The rows of a model of tensors.
     Tensors {
         schema: SchemaRef,
-        wanted: Wanted,
+        wanted: RequestedOutputs,
         batched: bool,
     },
     /// Texts in a tensor of this shape.
@@ -45,7 +45,7 @@ pub(super) enum Form {
 
 /// How a generation ended, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct End {
+pub(super) struct GenerationEnd {
     pub(super) finish_reason: Option<FinishReason>,
     pub(super) usage: Option<Usage>,
 }
@@ -61,7 +61,7 @@ impl Reply {
         batches: &[RecordBatch],
     ) -> Result<(ModelInferResponse, Vec<(Slice, Bytes)>), PredictError> {
         match &self.form {
-            Form::Tensors {
+            OutputEncoding::Tensors {
                 schema,
                 wanted,
                 batched,
@@ -69,11 +69,11 @@ impl Reply {
                 let outputs = outputs::binary(batches, schema, wanted, *batched)?;
                 Ok(self.shared_response(outputs))
             }
-            Form::Texts(shape) => {
+            OutputEncoding::Texts(shape) => {
                 let choices = answer::choices(batches)?;
-                let mut end = End {
+                let mut end = GenerationEnd {
                     usage: answer::usage(&choices),
-                    ..End::default()
+                    ..GenerationEnd::default()
                 };
                 let mut texts = Vec::new();
                 for choice in choices.iter().filter(|choice| choice.choice == 0) {
@@ -154,8 +154,8 @@ impl Reply {
     /// How many prompts a generation has.
     pub(super) fn prompts(&self) -> usize {
         match &self.form {
-            Form::Texts(shape) => shape.iter().product(),
-            Form::Tensors { .. } => 1,
+            OutputEncoding::Texts(shape) => shape.iter().product(),
+            OutputEncoding::Tensors { .. } => 1,
         }
     }
 
@@ -193,7 +193,7 @@ impl Reply {
     }
 }
 
-impl End {
+impl GenerationEnd {
     /// What is known, as parameters of a response.
     pub(super) fn parameters(self) -> BTreeMap<String, InferParameter> {
         let reason = self.finish_reason.map(|reason| {

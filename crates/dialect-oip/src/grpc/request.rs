@@ -12,20 +12,20 @@ use volley_types::{Input, ParamValue, Parameters, PredictError, PredictRequest, 
 
 use super::GrpcFlavor;
 use super::contents::{self, to_raw};
-use super::reply::{Form, Reply};
+use super::reply::{OutputEncoding, Reply};
 use crate::describe::{TEXT_INPUT, TEXT_OUTPUT};
-use crate::outputs::{self, Requested, Wanted};
-use crate::state::Caller;
-use crate::tensors::{RawTensor, Rows, binary_rows, printable};
-use crate::{Found, Named, reserved};
+use crate::outputs::{self, GrpcOutput, RequestedOutputs};
+use crate::state::OipCaller;
+use crate::tensors::{RawTensor, TensorRows, binary_rows, printable};
+use crate::{ModelPath, ResolvedModel, reserved};
 use volley_dialect_kit::answer;
 use volley_dialect_kit::chat;
 use volley_http_edge::context::RequestContext;
 use volley_shared_memory::{self as shared_memory, REGION, Slice};
 
 /// The model that a message names; an empty version means the deployed one.
-pub(super) fn named(model: String, version: String) -> Named {
-    Named {
+pub(super) fn named(model: String, version: String) -> ModelPath {
+    ModelPath {
         model,
         version: (!version.is_empty()).then_some(version),
     }
@@ -37,8 +37,8 @@ const MESSAGES: &str = "messages";
 const EMPTY_FINAL: &str = "triton_enable_empty_final_response";
 
 /// A request that was understood.
-pub(super) struct ParsedRequest {
-    pub(super) found: Found,
+pub(super) struct ModelInferCall {
+    pub(super) found: ResolvedModel,
     pub(super) request: PredictRequest,
     pub(super) reply: Reply,
     /// Whether the answer comes in pieces.
@@ -47,13 +47,13 @@ pub(super) struct ParsedRequest {
     pub(super) share: Share,
 }
 
-impl ParsedRequest {
+impl ModelInferCall {
     /// Reads one message.
     ///
     /// # Errors
     /// `InvalidInput` naming what is wrong; `NotFound` and the like for the model.
     pub(super) async fn read(
-        caller: &Caller,
+        caller: &OipCaller,
         skin: GrpcFlavor,
         mut given: ModelInferRequest,
         context: &RequestContext,
@@ -63,7 +63,7 @@ impl ParsedRequest {
             std::mem::take(&mut given.model_name),
             std::mem::take(&mut given.model_version),
         );
-        let found = Found::find(caller, &named).await?;
+        let found = ResolvedModel::find(caller, &named).await?;
         let streams = found.signature.task == Task::Generate;
         let raw = skin == GrpcFlavor::Triton || !given.raw_input_contents.is_empty();
         let inputs = inputs(given.inputs, given.raw_input_contents, caller)?;
@@ -73,12 +73,12 @@ impl ParsedRequest {
         let (rows, form) = if streams {
             only_text(&wanted)?;
             let (rows, shape) = prompts(&inputs, &mut parameters)?;
-            (rows, Form::Texts(shape))
+            (rows, OutputEncoding::Texts(shape))
         } else {
-            let Rows { batch, batched } = binary_rows(inputs, &found.signature.input)?;
+            let TensorRows { batch, batched } = binary_rows(inputs, &found.signature.input)?;
             let schema = found.signature.output.clone();
-            let wanted = Wanted::binary(wanted, &schema)?;
-            let form = Form::Tensors {
+            let wanted = RequestedOutputs::binary(wanted, &schema)?;
+            let form = OutputEncoding::Tensors {
                 schema,
                 wanted,
                 batched,
@@ -113,7 +113,10 @@ impl ParsedRequest {
     ///
     /// # Errors
     /// The model's own, and those of [`Reply::whole`].
-    pub(super) async fn answer(self, caller: &Caller) -> Result<ModelInferResponse, PredictError> {
+    pub(super) async fn answer(
+        self,
+        caller: &OipCaller,
+    ) -> Result<ModelInferResponse, PredictError> {
         let Self {
             found,
             request,
@@ -148,7 +151,7 @@ pub(super) fn rows(request: &PredictRequest) -> usize {
 }
 
 /// Refuses outputs that a generation does not have.
-fn only_text(wanted: &[Requested]) -> Result<(), PredictError> {
+fn only_text(wanted: &[GrpcOutput]) -> Result<(), PredictError> {
     if let Some(other) = wanted.iter().find(|output| output.name != TEXT_OUTPUT) {
         return Err(outputs::no_output(&other.name));
     }
@@ -165,7 +168,7 @@ fn only_text(wanted: &[Requested]) -> Result<(), PredictError> {
 }
 
 /// The outputs that are asked for.
-fn wanted(given: Vec<InferRequestedOutputTensor>) -> Result<Vec<Requested>, PredictError> {
+fn wanted(given: Vec<InferRequestedOutputTensor>) -> Result<Vec<GrpcOutput>, PredictError> {
     let names = given.into_iter().map(|output| {
         let shared = slice(&output.parameters).map_err(|what| {
             PredictError::invalid(format!("output '{}': {what}", printable(&output.name)))
@@ -174,7 +177,7 @@ fn wanted(given: Vec<InferRequestedOutputTensor>) -> Result<Vec<Requested>, Pred
             None => None,
             Some(given) => classes(given)?,
         };
-        Ok(Requested {
+        Ok(GrpcOutput {
             name: output.name,
             classes,
             shared,
@@ -200,7 +203,7 @@ fn classes(given: &InferParameter) -> Result<Option<usize>, PredictError> {
 fn inputs(
     given: Vec<InferInputTensor>,
     raw: Vec<Bytes>,
-    caller: &Caller,
+    caller: &OipCaller,
 ) -> Result<Vec<RawTensor>, PredictError> {
     if given.is_empty() {
         return Err(PredictError::invalid(

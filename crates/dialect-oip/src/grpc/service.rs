@@ -14,13 +14,13 @@ use volley_types::{ErrorCode, PredictError};
 
 use super::GrpcFlavor;
 use super::context::{CallContext, status};
-use super::request::{ParsedRequest, named};
+use super::request::{ModelInferCall, named};
 use crate::describe::{self, TensorForm};
-use crate::load::{Given, Load};
-use crate::{Found, index, repository};
+use crate::load::{Load, LoadParameter};
+use crate::{ResolvedModel, index, repository};
 
 /// What a call answers.
-pub(super) type Answer<T> = Result<Response<T>, Status>;
+pub(super) type GrpcAnswer<T> = Result<Response<T>, Status>;
 
 /// The calls of one skin. What they work with comes with each call.
 #[derive(Clone, Copy, Debug)]
@@ -32,20 +32,23 @@ pub(super) struct InferenceService {
 pub(super) async fn finish<T>(
     context: &CallContext,
     work: impl Future<Output = Result<T, PredictError>>,
-) -> Answer<T> {
+) -> GrpcAnswer<T> {
     let done = context.request.in_time(work).await;
     done.map(Response::new).map_err(|error| status(&error))
 }
 
 impl InferenceService {
-    pub(super) fn server_live(&self, _: &Request<ServerLiveRequest>) -> Answer<ServerLiveResponse> {
+    pub(super) fn server_live(
+        &self,
+        _: &Request<ServerLiveRequest>,
+    ) -> GrpcAnswer<ServerLiveResponse> {
         Ok(Response::new(ServerLiveResponse { live: true }))
     }
 
     pub(super) fn server_ready(
         &self,
         request: &Request<ServerReadyRequest>,
-    ) -> Answer<ServerReadyResponse> {
+    ) -> GrpcAnswer<ServerReadyResponse> {
         let context = CallContext::of(request)?;
         let ready = context.caller.cluster.view.ready();
         Ok(Response::new(ServerReadyResponse { ready }))
@@ -54,7 +57,7 @@ impl InferenceService {
     pub(super) fn server_metadata(
         &self,
         _: &Request<ServerMetadataRequest>,
-    ) -> Answer<ServerMetadataResponse> {
+    ) -> GrpcAnswer<ServerMetadataResponse> {
         let extensions = match self.skin {
             GrpcFlavor::Triton => describe::GRPC_EXTENSIONS.map(str::to_owned).to_vec(),
             GrpcFlavor::MlServer => Vec::new(),
@@ -69,12 +72,12 @@ impl InferenceService {
     pub(super) async fn model_ready(
         &self,
         request: Request<ModelReadyRequest>,
-    ) -> Answer<ModelReadyResponse> {
+    ) -> GrpcAnswer<ModelReadyResponse> {
         let context = CallContext::of(&request)?;
         let asked = request.into_inner();
         let named = named(asked.name, asked.version);
         let work = async {
-            let ready = match Found::find(&context.caller, &named).await {
+            let ready = match ResolvedModel::find(&context.caller, &named).await {
                 Ok(_) => true,
                 Err(error) => match error.code {
                     ErrorCode::Unavailable => false,
@@ -91,12 +94,12 @@ impl InferenceService {
     pub(super) async fn model_metadata(
         &self,
         request: Request<ModelMetadataRequest>,
-    ) -> Answer<ModelMetadataResponse> {
+    ) -> GrpcAnswer<ModelMetadataResponse> {
         let context = CallContext::of(&request)?;
         let asked = request.into_inner();
         let named = named(asked.name, asked.version);
         let work = async {
-            let found = Found::find(&context.caller, &named).await?;
+            let found = ResolvedModel::find(&context.caller, &named).await?;
             let inputs = describe::inputs(&found.signature);
             let outputs = describe::outputs(&found.signature);
             let tensors = |forms: Vec<TensorForm>| {
@@ -121,13 +124,13 @@ impl InferenceService {
     pub(super) async fn model_infer(
         &self,
         request: Request<ModelInferRequest>,
-    ) -> Answer<ModelInferResponse> {
+    ) -> GrpcAnswer<ModelInferResponse> {
         let context = CallContext::of(&request)?;
         let work = async {
             let given = request.into_inner();
             let share = context.share_of(&given)?;
             let asked =
-                ParsedRequest::read(&context.caller, self.skin, given, &context.request, share)
+                ModelInferCall::read(&context.caller, self.skin, given, &context.request, share)
                     .await?;
             asked.answer(&context.caller).await
         };
@@ -137,13 +140,13 @@ impl InferenceService {
     pub(super) async fn repository_index(
         &self,
         request: Request<RepositoryIndexRequest>,
-    ) -> Answer<RepositoryIndexResponse> {
+    ) -> GrpcAnswer<RepositoryIndexResponse> {
         let context = CallContext::of(&request)?;
         let asked = request.into_inner();
         let work = async { Ok(index::entries(&context.caller, asked.ready).await) };
         let entries = context.request.in_time(work).await;
         let entries = entries.map_err(|error| status(&error))?;
-        let entry = |entry: index::Entry| ModelIndex {
+        let entry = |entry: index::IndexEntry| ModelIndex {
             name: entry.name,
             version: entry.version.unwrap_or_default(),
             state: entry.state.to_owned(),
@@ -156,16 +159,16 @@ impl InferenceService {
     pub(super) async fn load(
         &self,
         request: Request<RepositoryModelLoadRequest>,
-    ) -> Answer<RepositoryModelLoadResponse> {
+    ) -> GrpcAnswer<RepositoryModelLoadResponse> {
         let context = CallContext::of(&request)?;
         let asked = request.into_inner();
         let work = async {
             let model_name = repository_model(asked.repository_name, asked.model_name);
             let given = asked.parameters.into_iter().map(|(name, value)| {
                 let value = match value.parameter_choice {
-                    Some(ParameterChoice::StringParam(text)) => Given::Text(text),
-                    Some(ParameterChoice::BytesParam(bytes)) => Given::Bytes(bytes),
-                    _ => Given::Other,
+                    Some(ParameterChoice::StringParam(text)) => LoadParameter::Text(text),
+                    Some(ParameterChoice::BytesParam(bytes)) => LoadParameter::Bytes(bytes),
+                    _ => LoadParameter::Other,
                 };
                 (name, value)
             });
@@ -182,7 +185,7 @@ impl InferenceService {
     pub(super) async fn unload(
         &self,
         request: Request<RepositoryModelUnloadRequest>,
-    ) -> Answer<RepositoryModelUnloadResponse> {
+    ) -> GrpcAnswer<RepositoryModelUnloadResponse> {
         let context = CallContext::of(&request)?;
         let asked = request.into_inner();
         let work = async {

@@ -18,10 +18,10 @@ use volley_types::{ChunkStream, Deadline, ErrorCode, GenerationRow, PredictError
 
 use super::GrpcFlavor;
 use super::context::{CallContext, status};
-use super::reply::{End, Reply};
-use super::request::{ParsedRequest, rows};
+use super::reply::{GenerationEnd, Reply};
+use super::request::{ModelInferCall, rows};
 use super::service::InferenceService;
-use crate::state::Caller;
+use crate::state::OipCaller;
 use volley_dialect_kit::answer;
 use volley_dialect_kit::sse;
 use volley_http_edge::context::{RequestContext, too_late};
@@ -44,7 +44,7 @@ pub(super) enum Message {
     Refused { id: String, error: PredictError },
 }
 
-type Read = Result<ParsedRequest, (String, PredictError)>;
+type RequestResult = Result<ModelInferCall, (String, PredictError)>;
 
 /// The answers to `requests`.
 pub(super) fn answers(
@@ -58,7 +58,7 @@ pub(super) fn answers(
         GrpcFlavor::MlServer => 1,
     };
     stream! {
-        let mut reading: FuturesOrdered<BoxFuture<'static, Read>> = FuturesOrdered::new();
+        let mut reading: FuturesOrdered<BoxFuture<'static, RequestResult>> = FuturesOrdered::new();
         let mut whole: FuturesOrdered<BoxFuture<'static, Message>> = FuturesOrdered::new();
         let mut pieces: SelectAll<BoxStream<'static, Message>> = SelectAll::new();
         let (mut open, mut draining, deadline) = (true, false, context.deadline);
@@ -123,7 +123,7 @@ fn read(
     service: InferenceService,
     call: &CallContext,
     given: ModelInferRequest,
-) -> BoxFuture<'static, Read> {
+) -> BoxFuture<'static, RequestResult> {
     let now = Instant::now();
     let own = Deadline::after(now, call.caller.config.request_timeout);
     let context = RequestContext {
@@ -138,7 +138,7 @@ fn read(
     let work = async move {
         let id = given.id.clone();
         let asked =
-            async { ParsedRequest::read(&caller, service.skin, given, &context, share?).await };
+            async { ModelInferCall::read(&caller, service.skin, given, &context, share?).await };
         let asked = context
             .in_time(asked)
             .await
@@ -154,7 +154,7 @@ fn read(
 }
 
 /// The one answer of a model of tensors.
-fn at_once(caller: &Caller, asked: ParsedRequest) -> BoxFuture<'static, Message> {
+fn at_once(caller: &OipCaller, asked: ModelInferCall) -> BoxFuture<'static, Message> {
     let caller = caller.clone();
     let (until, id) = (until(asked.request.deadline), asked.reply.id.clone());
     let work = async move {
@@ -172,11 +172,11 @@ fn at_once(caller: &Caller, asked: ParsedRequest) -> BoxFuture<'static, Message>
 
 /// The pieces of a generated text.
 fn generation(
-    caller: &Caller,
-    asked: ParsedRequest,
+    caller: &OipCaller,
+    asked: ModelInferCall,
 ) -> impl Stream<Item = Message> + Send + 'static {
     let caller = caller.clone();
-    let ParsedRequest {
+    let ModelInferCall {
         found,
         request,
         mut reply,
@@ -197,7 +197,7 @@ fn generation(
             }
         };
         reply.model_version = found.answering(&caller, &chunks);
-        let mut end = End::default();
+        let mut end = GenerationEnd::default();
         loop {
             match next(&mut chunks, until, &reply, &mut end).await {
                 Ok((said, ended)) => {
@@ -226,7 +226,7 @@ async fn next(
     chunks: &mut ChunkStream,
     until: tokio::time::Instant,
     reply: &Reply,
-    end: &mut End,
+    end: &mut GenerationEnd,
 ) -> Result<(Vec<Message>, bool), PredictError> {
     let next = tokio::time::timeout_at(until, chunks.next()).await;
     let batch = next

@@ -27,10 +27,10 @@ use super::config::message;
 use super::context::{CallContext, status};
 use super::reply::parameter;
 use super::request::named;
-use super::service::{Answer, InferenceService, finish};
+use super::service::{GrpcAnswer, InferenceService, finish};
 use super::stream::{self, Message, Responses};
 use crate::statistics::{Counts, Total};
-use crate::{Found, config};
+use crate::{ResolvedModel, config};
 use volley_shared_memory as shared_memory;
 use volley_shared_memory::Region;
 
@@ -43,36 +43,45 @@ pub(super) struct Triton(pub(super) InferenceService);
 
 #[tonic::async_trait]
 impl GrpcInferenceService for Triton {
-    async fn server_live(&self, request: Request<ServerLiveRequest>) -> Answer<ServerLiveResponse> {
+    async fn server_live(
+        &self,
+        request: Request<ServerLiveRequest>,
+    ) -> GrpcAnswer<ServerLiveResponse> {
         self.0.server_live(&request)
     }
 
     async fn server_ready(
         &self,
         request: Request<ServerReadyRequest>,
-    ) -> Answer<ServerReadyResponse> {
+    ) -> GrpcAnswer<ServerReadyResponse> {
         self.0.server_ready(&request)
     }
 
     async fn server_metadata(
         &self,
         request: Request<ServerMetadataRequest>,
-    ) -> Answer<ServerMetadataResponse> {
+    ) -> GrpcAnswer<ServerMetadataResponse> {
         self.0.server_metadata(&request)
     }
 
-    async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
+    async fn model_ready(
+        &self,
+        request: Request<ModelReadyRequest>,
+    ) -> GrpcAnswer<ModelReadyResponse> {
         self.0.model_ready(request).await
     }
 
     async fn model_metadata(
         &self,
         request: Request<ModelMetadataRequest>,
-    ) -> Answer<ModelMetadataResponse> {
+    ) -> GrpcAnswer<ModelMetadataResponse> {
         self.0.model_metadata(request).await
     }
 
-    async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
+    async fn model_infer(
+        &self,
+        request: Request<ModelInferRequest>,
+    ) -> GrpcAnswer<ModelInferResponse> {
         self.0.model_infer(request).await
     }
 
@@ -81,7 +90,7 @@ impl GrpcInferenceService for Triton {
     async fn model_stream_infer(
         &self,
         request: Request<Streaming<ModelInferRequest>>,
-    ) -> Answer<Self::ModelStreamInferStream> {
+    ) -> GrpcAnswer<Self::ModelStreamInferStream> {
         let context = CallContext::of(&request)?;
         let errors_end = request
             .metadata()
@@ -95,12 +104,12 @@ impl GrpcInferenceService for Triton {
     async fn model_config(
         &self,
         request: Request<ModelConfigRequest>,
-    ) -> Answer<ModelConfigResponse> {
+    ) -> GrpcAnswer<ModelConfigResponse> {
         let context = CallContext::of(&request)?;
         let asked = request.into_inner();
         let named = named(asked.name, asked.version);
         let work = async {
-            let found = Found::find(&context.caller, &named).await?;
+            let found = ResolvedModel::find(&context.caller, &named).await?;
             Ok(ModelConfigResponse {
                 config: Some(message(&config::of(&found))),
             })
@@ -111,7 +120,7 @@ impl GrpcInferenceService for Triton {
     async fn model_statistics(
         &self,
         request: Request<ModelStatisticsRequest>,
-    ) -> Answer<ModelStatisticsResponse> {
+    ) -> GrpcAnswer<ModelStatisticsResponse> {
         let context = CallContext::of(&request)?;
         let asked = request.into_inner();
         let work = async {
@@ -122,7 +131,7 @@ impl GrpcInferenceService for Triton {
                     .statistics()
                     .all(&caller.cluster.registry.state())
             } else {
-                let found = Found::find(caller, &named(asked.name, asked.version)).await?;
+                let found = ResolvedModel::find(caller, &named(asked.name, asked.version)).await?;
                 let key = (found.model.name, found.version);
                 [(key.clone(), caller.state.statistics().of(&key))].into()
             };
@@ -135,28 +144,28 @@ impl GrpcInferenceService for Triton {
     async fn repository_index(
         &self,
         request: Request<RepositoryIndexRequest>,
-    ) -> Answer<RepositoryIndexResponse> {
+    ) -> GrpcAnswer<RepositoryIndexResponse> {
         self.0.repository_index(request).await
     }
 
     async fn repository_model_load(
         &self,
         request: Request<RepositoryModelLoadRequest>,
-    ) -> Answer<RepositoryModelLoadResponse> {
+    ) -> GrpcAnswer<RepositoryModelLoadResponse> {
         self.0.load(request).await
     }
 
     async fn repository_model_unload(
         &self,
         request: Request<RepositoryModelUnloadRequest>,
-    ) -> Answer<RepositoryModelUnloadResponse> {
+    ) -> GrpcAnswer<RepositoryModelUnloadResponse> {
         self.0.unload(request).await
     }
 
     async fn system_shared_memory_status(
         &self,
         request: Request<SystemSharedMemoryStatusRequest>,
-    ) -> Answer<SystemSharedMemoryStatusResponse> {
+    ) -> GrpcAnswer<SystemSharedMemoryStatusResponse> {
         let context = CallContext::of(&request)?;
         let name = request.into_inner().name;
         let regions = context.caller.state.shared_memory().regions(&name);
@@ -177,7 +186,7 @@ impl GrpcInferenceService for Triton {
     async fn system_shared_memory_register(
         &self,
         request: Request<SystemSharedMemoryRegisterRequest>,
-    ) -> Answer<SystemSharedMemoryRegisterResponse> {
+    ) -> GrpcAnswer<SystemSharedMemoryRegisterResponse> {
         let context = CallContext::of(&request)?;
         let asked = request.into_inner();
         let region = Region {
@@ -197,7 +206,7 @@ impl GrpcInferenceService for Triton {
     async fn system_shared_memory_unregister(
         &self,
         request: Request<SystemSharedMemoryUnregisterRequest>,
-    ) -> Answer<SystemSharedMemoryUnregisterResponse> {
+    ) -> GrpcAnswer<SystemSharedMemoryUnregisterResponse> {
         let context = CallContext::of(&request)?;
         let name = request.into_inner().name;
         context.caller.state.shared_memory().unregister(&name);
@@ -207,21 +216,21 @@ impl GrpcInferenceService for Triton {
     async fn cuda_shared_memory_status(
         &self,
         _: Request<CudaSharedMemoryStatusRequest>,
-    ) -> Answer<CudaSharedMemoryStatusResponse> {
+    ) -> GrpcAnswer<CudaSharedMemoryStatusResponse> {
         Ok(Response::new(CudaSharedMemoryStatusResponse::default()))
     }
 
     async fn cuda_shared_memory_register(
         &self,
         _: Request<CudaSharedMemoryRegisterRequest>,
-    ) -> Answer<CudaSharedMemoryRegisterResponse> {
+    ) -> GrpcAnswer<CudaSharedMemoryRegisterResponse> {
         Err(status(&shared_memory::no_cuda()))
     }
 
     async fn cuda_shared_memory_unregister(
         &self,
         _: Request<CudaSharedMemoryUnregisterRequest>,
-    ) -> Answer<CudaSharedMemoryUnregisterResponse> {
+    ) -> GrpcAnswer<CudaSharedMemoryUnregisterResponse> {
         Ok(Response::new(CudaSharedMemoryUnregisterResponse {}))
     }
 }

@@ -11,7 +11,7 @@ use volley_types::{
 };
 
 use super::FORMAT;
-use super::output::{self, Beside, Draft, FunctionCall, Reasoning, merged};
+use super::output::{self, Draft, FunctionCall, Reasoning, TextExtras, merged};
 use volley_dialect_kit::answer::{self, failure};
 use volley_dialect_kit::chat;
 use volley_dialect_kit::citations;
@@ -58,7 +58,7 @@ struct Item {
 
 #[derive(Debug)]
 enum Kind {
-    Message(Beside),
+    Message(TextExtras),
     Reasoning(Reasoning),
     Call {
         call_id: String,
@@ -228,9 +228,9 @@ impl ResponseEvents {
     }
 
     fn begin_message(&mut self, refusal: bool, out: &mut BytesMut) -> usize {
-        let beside = Beside {
+        let beside = TextExtras {
             refusal,
-            ..Beside::default()
+            ..TextExtras::default()
         };
         self.begin(Kind::Message(beside), out)
     }

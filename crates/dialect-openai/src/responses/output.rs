@@ -14,12 +14,12 @@ pub(super) struct Draft {
     id: String,
     fields: Map<String, Value>,
     /// Where it is held once it has ended.
-    keeping: Option<Keeping>,
+    keeping: Option<StoreTarget>,
 }
 
 /// Where a response is held, and with what.
 #[derive(Clone, Debug)]
-pub(super) struct Keeping {
+pub(super) struct StoreTarget {
     pub(super) responses: Responses,
     pub(super) id: StreamId,
     pub(super) owner: StreamOwner,
@@ -27,7 +27,7 @@ pub(super) struct Keeping {
     pub(super) items: Vec<Value>,
 }
 
-impl Keeping {
+impl StoreTarget {
     /// Holds `response`; returns whether it is held.
     fn keep(&self, response: &Value) -> bool {
         let items = response["output"].as_array().into_iter().flatten();
@@ -44,7 +44,7 @@ impl Draft {
         model: &str,
         created: u64,
         echo: Map<String, Value>,
-        keeping: Option<Keeping>,
+        keeping: Option<StoreTarget>,
     ) -> Self {
         let mut fields = echo;
         let known = json!({
@@ -162,21 +162,21 @@ pub(super) fn status(reason: Option<FinishReason>) -> &'static str {
 
 /// What is told beside a text.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Beside {
+pub(super) struct TextExtras {
     pub(super) logprobs: Vec<Value>,
     pub(super) annotations: Vec<Value>,
     /// The text is a refusal.
     pub(super) refusal: bool,
 }
 
-pub(super) fn message(id: &str, status: &str, text: &str, beside: Beside) -> Value {
+pub(super) fn message(id: &str, status: &str, text: &str, beside: TextExtras) -> Value {
     json!({
         "id": id, "type": "message", "role": "assistant", "status": status,
         "content": [text_part(text, beside)],
     })
 }
 
-pub(super) fn text_part(text: &str, beside: Beside) -> Value {
+pub(super) fn text_part(text: &str, beside: TextExtras) -> Value {
     if beside.refusal {
         return json!({ "type": "refusal", "refusal": text });
     }

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use futures::stream;
 use parking_lot::Mutex;
 use volley_types::{
-    ErrorCode, EventPieces, HeldStreams, NodeId, PredictError, StreamId, StreamOwner, TakenUp,
-    TenantId,
+    ErrorCode, EventPieces, NodeId, PredictError, ResumedStream, StreamId, StreamOwner,
+    StreamSource, TenantId,
 };
 
 /// What a response costs besides its text.
@@ -56,21 +56,21 @@ pub struct Responses(Arc<Store>);
 struct Store {
     node: NodeId,
     config: ResponsesConfig,
-    held: Mutex<Held>,
+    held: Mutex<ResponseTable>,
 }
 
 #[derive(Default)]
-struct Held {
+struct ResponseTable {
     /// By age, the oldest first.
     ages: BTreeMap<u64, StreamId>,
     entries: HashMap<StreamId, Entry>,
-    tenants: HashMap<TenantId, Used>,
+    tenants: HashMap<TenantId, TenantUsage>,
     bytes: usize,
     next: u64,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Used {
+struct TenantUsage {
     bytes: usize,
     count: usize,
 }
@@ -140,7 +140,7 @@ impl Responses {
         held.expire(now, config.age);
         held.remove(&id);
         let tenant = owner.tenant.clone();
-        let used = |held: &Held| held.tenants.get(&tenant).copied().unwrap_or_default();
+        let used = |held: &ResponseTable| held.tenants.get(&tenant).copied().unwrap_or_default();
         while {
             let used = used(&held);
             config.tenant_bytes < used.bytes + cost || config.tenant_count <= used.count
@@ -174,7 +174,7 @@ fn gone() -> PredictError {
     PredictError::new(ErrorCode::NotFound, "no such response is held")
 }
 
-impl Held {
+impl ResponseTable {
     fn insert(&mut self, id: StreamId, owner: StreamOwner, text: Bytes, since: Instant) {
         let place = self.next;
         self.next += 1;
@@ -233,8 +233,13 @@ impl Held {
 }
 
 #[async_trait]
-impl HeldStreams for Responses {
-    async fn take_up(&self, id: &StreamId, _: u64, caller: &str) -> Result<TakenUp, PredictError> {
+impl StreamSource for Responses {
+    async fn resume(
+        &self,
+        id: &StreamId,
+        _: u64,
+        caller: &str,
+    ) -> Result<ResumedStream, PredictError> {
         let mut text = self.find(id, caller)?;
         let mut pieces = Vec::new();
         while !text.is_empty() {
@@ -242,7 +247,7 @@ impl HeldStreams for Responses {
             pieces.push(Ok(piece));
         }
         let pieces: EventPieces = Box::pin(stream::iter(pieces));
-        Ok(TakenUp::Events(pieces))
+        Ok(ResumedStream::Events(pieces))
     }
 
     async fn cancel(&self, id: &StreamId, caller: &str) -> Result<(), PredictError> {

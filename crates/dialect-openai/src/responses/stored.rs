@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
 use volley_http_edge::axum::response::{IntoResponse, Response};
-use volley_types::{ErrorCode, HeldStreams, PredictError, StreamId, TakenUp};
+use volley_types::{ErrorCode, PredictError, ResumedStream, StreamId, StreamSource};
 
 use crate::state::ResponsesCaller as Caller;
 use volley_http_edge::context::RequestContext;
@@ -19,7 +19,7 @@ const AROUND: usize = 1 << 10;
 
 /// A held response.
 #[derive(Debug, Deserialize)]
-pub(super) struct Stored {
+pub(super) struct StoredResponse {
     pub(super) response: Value,
     /// The whole conversation, its answer included.
     pub(super) items: Vec<Value>,
@@ -53,7 +53,7 @@ pub(super) fn missing_previous() -> PredictError {
     )
 }
 
-fn holder(caller: &Caller, id: &str) -> Result<(StreamId, Arc<dyn HeldStreams>), PredictError> {
+fn holder(caller: &Caller, id: &str) -> Result<(StreamId, Arc<dyn StreamSource>), PredictError> {
     let held = parse(id).and_then(|id| Some((caller.state.holder(&id)?, id)));
     held.map(|(holder, id)| (id, holder))
         .ok_or_else(|| missing(id))
@@ -64,10 +64,10 @@ fn holder(caller: &Caller, id: &str) -> Result<(StreamId, Arc<dyn HeldStreams>),
 /// # Errors
 /// `NotFound` where the caller has none of this id; `Unavailable` where its coordinator does not
 /// answer.
-pub(super) async fn find(caller: &Caller, id: &str) -> Result<Stored, PredictError> {
+pub(super) async fn find(caller: &Caller, id: &str) -> Result<StoredResponse, PredictError> {
     let (held, holder) = holder(caller, id)?;
-    let taken_up = holder.take_up(&held, 0, caller.principal.who()).await;
-    let TakenUp::Events(mut pieces) = taken_up.map_err(|error| named(error, id))? else {
+    let resumed = holder.resume(&held, 0, caller.principal.who()).await;
+    let ResumedStream::Events(mut pieces) = resumed.map_err(|error| named(error, id))? else {
         return Err(missing(id));
     };
     let (mut text, most) = (Vec::new(), caller.state.responses().largest() + AROUND);
@@ -103,7 +103,7 @@ fn refused(error: PredictError) -> Response {
 /// What a caller may say of a response that it reads.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Read {
+pub(crate) struct RetrieveQuery {
     #[serde(default)]
     stream: bool,
 }
@@ -113,7 +113,7 @@ pub(crate) async fn get(
     caller: Caller,
     context: RequestContext,
     Path(id): Path<String>,
-    Query(read): Query<Read>,
+    Query(read): Query<RetrieveQuery>,
 ) -> Result<Json<Value>, Response> {
     if read.stream {
         return Err(refused(PredictError::invalid(
@@ -164,7 +164,7 @@ pub(crate) async fn input_items(
     context.in_time(found).await.map(Json).map_err(refused)
 }
 
-fn items(id: &str, held: Stored, page: &Page) -> Result<Value, PredictError> {
+fn items(id: &str, held: StoredResponse, page: &Page) -> Result<Value, PredictError> {
     let limit = page.limit.unwrap_or(20);
     if !(1..=100).contains(&limit) {
         return Err(PredictError::invalid("parameter 'limit' must be 1 to 100"));

@@ -8,7 +8,7 @@ use volley_types::registry::{
 use volley_types::{ConnectorId, ErrorCode, PredictError, SecretName};
 
 use super::{fresh_id, read_new};
-use crate::state::Caller;
+use crate::state::OpenSearchCaller;
 use volley_http_edge::body::Fields;
 
 /// What the secret of a connector is called: its id and this.
@@ -16,12 +16,12 @@ const ENDING: &str = ".credential";
 const REFERENCES: [&str; 3] = ["env:", "file:", "secret:"];
 
 /// A connector that is read, with the secret that stood in its body.
-pub(crate) struct Given {
+pub(crate) struct ParsedConnector {
     pub(crate) spec: ConnectorSpec,
     secret: Option<(SecretName, SealedSecret)>,
 }
 
-impl Given {
+impl ParsedConnector {
     /// The connector as workers would get it, with the secret that stood in its body.
     pub(super) fn sealed(&self) -> ConnectorSpec {
         let mut spec = self.spec.clone();
@@ -40,15 +40,15 @@ impl Given {
 /// # Errors
 /// `InvalidInput`, as for [`read_new`]; `Conflict` where the secret's name is taken.
 pub(crate) fn read(
-    caller: &Caller,
+    caller: &OpenSearchCaller,
     registry: &RegistryState,
     body: &Map<String, Value>,
-) -> Result<Given, PredictError> {
+) -> Result<ParsedConnector, PredictError> {
     let literal = literal(body.get("credential"));
     // Without master keys the body is refused for its secret, with what to do.
     let (Some(literal), Ok(keys)) = (literal, caller.gate.master_keys()) else {
         let spec = read_new(&caller.principal, registry, body)?;
-        return Ok(Given { spec, secret: None });
+        return Ok(ParsedConnector { spec, secret: None });
     };
     let mut body = body.clone();
     let id = match body.text("connector_id")?.or(body.text("id")?) {
@@ -67,7 +67,7 @@ pub(crate) fn read(
         return Err(PredictError::new(ErrorCode::Conflict, message));
     }
     let sealed = keys.seal(&name, &literal)?;
-    Ok(Given {
+    Ok(ParsedConnector {
         spec,
         secret: Some((name, sealed)),
     })
@@ -77,8 +77,11 @@ pub(crate) fn read(
 ///
 /// # Errors
 /// The registry's own; then there is no secret either, unless the registry could not be reached.
-pub(crate) async fn write(caller: &Caller, given: Given) -> Result<(), PredictError> {
-    let Given { spec, secret } = given;
+pub(crate) async fn write(
+    caller: &OpenSearchCaller,
+    given: ParsedConnector,
+) -> Result<(), PredictError> {
+    let ParsedConnector { spec, secret } = given;
     let name = secret.as_ref().map(|(name, _)| name.clone());
     if let Some((name, sealed)) = secret {
         let command = RegistryCommand::PutSecret { name, sealed };
@@ -111,7 +114,10 @@ pub(super) fn own(spec: &ConnectorSpec) -> Option<SecretName> {
 ///
 /// # Errors
 /// The registry's own.
-pub(super) async fn forget(caller: &Caller, name: SecretName) -> Result<(), PredictError> {
+pub(super) async fn forget(
+    caller: &OpenSearchCaller,
+    name: SecretName,
+) -> Result<(), PredictError> {
     match caller
         .cluster
         .registry

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use volley_http_edge::axum::response::Response;
 use volley_types::{ChunkStream, Citation, GenerationRow, PredictError, Task};
 
-use super::ahead::Ahead;
+use super::read_ahead::ReadAhead;
 use volley_dialect_kit::citations;
 use volley_dialect_kit::sse;
 use volley_dialect_kit::tensors;
@@ -27,15 +27,15 @@ pub(super) enum Format {
 }
 
 /// An answer of which something is known.
-pub(super) struct Answer {
+pub(super) struct RowsAnswer {
     pub(super) task: Task,
     pub(super) first: Option<RecordBatch>,
     pub(super) chunks: ChunkStream,
     /// The rest of the request's body.
-    pub(super) ahead: Ahead,
+    pub(super) ahead: ReadAhead,
 }
 
-impl Answer {
+impl RowsAnswer {
     /// The response that streams it until the deadline.
     pub(super) fn response(
         self,

@@ -113,7 +113,7 @@ fn batch(lines: &[Line], signature: &Signature) -> Result<RecordBatch, PredictEr
         });
         return generation(rows, &signature.input);
     }
-    let mut rows = tensors::Rows::new(&signature.input);
+    let mut rows = tensors::RequestRows::new(&signature.input);
     for line in lines {
         match line {
             Line::Tree(row) => rows.tree(row)?,
@@ -131,7 +131,7 @@ pub fn batch_of(rows: &[Value], signature: &Signature) -> Result<RecordBatch, Pr
     if signature.task == Task::Generate {
         return generation(rows.iter().map(item), &signature.input);
     }
-    let mut all = tensors::Rows::new(&signature.input);
+    let mut all = tensors::RequestRows::new(&signature.input);
     rows.iter().try_for_each(|row| all.tree(row))?;
     whole(&all.finish()?, &signature.input)
 }

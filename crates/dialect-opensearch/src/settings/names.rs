@@ -20,7 +20,7 @@ pub(crate) const MAX_BATCHES: &str = ml!("max_batch_inference_tasks");
 
 /// What may be said of a setting.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum SettingKind {
     /// True or false, and it takes effect.
     Flag,
     /// A number, and it takes effect.
@@ -43,12 +43,12 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setting {
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: SettingKind,
     /// As JSON.
     pub(super) default: &'static str,
 }
 
-const fn setting(name: &'static str, kind: Kind, default: &'static str) -> Setting {
+const fn setting(name: &'static str, kind: SettingKind, default: &'static str) -> Setting {
     Setting {
         name,
         kind,
@@ -57,7 +57,7 @@ const fn setting(name: &'static str, kind: Kind, default: &'static str) -> Setti
 }
 
 const fn read_over(name: &'static str, default: &'static str) -> Setting {
-    setting(name, Kind::ReadOver, default)
+    setting(name, SettingKind::ReadOver, default)
 }
 
 const KEYS: &str = "may be false alone: who may use which models is said by keys";
@@ -65,21 +65,21 @@ const WORKERS: &str = "is no setting of the cluster: each worker's own file says
 
 /// All of them. Defaults are what Volley does, which is not always what OpenSearch does.
 pub(super) const SETTINGS: &[Setting] = &[
-    setting(TRUSTED_ENDPOINTS, Kind::Patterns, "[\".*\"]"),
-    setting(TRUSTED_URLS, Kind::Pattern, "\".*\""),
-    setting(MAX_MODEL_ON_NODE, Kind::Count { least: 1 }, "10000"),
-    setting(PLACEMENT_STRATEGY, Kind::Strategy, "\"spread\""),
-    setting(REBALANCE, Kind::Flag, "true"),
-    setting(MAX_BATCHES, Kind::Count { least: 0 }, "100"),
-    setting(VIA_URL, Kind::Flag, "true"),
-    setting(VIA_LOCAL_FILE, Kind::Flag, "true"),
-    setting(CUSTOM_PLAN, Kind::Flag, "true"),
-    setting(STREAM_ENABLED, Kind::Flag, "true"),
-    setting(REMOTE_ENABLED, Kind::Flag, "true"),
-    setting(LOCAL_ENABLED, Kind::Flag, "true"),
+    setting(TRUSTED_ENDPOINTS, SettingKind::Patterns, "[\".*\"]"),
+    setting(TRUSTED_URLS, SettingKind::Pattern, "\".*\""),
+    setting(MAX_MODEL_ON_NODE, SettingKind::Count { least: 1 }, "10000"),
+    setting(PLACEMENT_STRATEGY, SettingKind::Strategy, "\"spread\""),
+    setting(REBALANCE, SettingKind::Flag, "true"),
+    setting(MAX_BATCHES, SettingKind::Count { least: 0 }, "100"),
+    setting(VIA_URL, SettingKind::Flag, "true"),
+    setting(VIA_LOCAL_FILE, SettingKind::Flag, "true"),
+    setting(CUSTOM_PLAN, SettingKind::Flag, "true"),
+    setting(STREAM_ENABLED, SettingKind::Flag, "true"),
+    setting(REMOTE_ENABLED, SettingKind::Flag, "true"),
+    setting(LOCAL_ENABLED, SettingKind::Flag, "true"),
     setting(
         ml!("model_access_control_enabled"),
-        Kind::Only {
+        SettingKind::Only {
             value: false,
             why: KEYS,
         },
@@ -87,7 +87,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     ),
     setting(
         ml!("connector_access_control_enabled"),
-        Kind::Only {
+        SettingKind::Only {
             value: false,
             why: KEYS,
         },
@@ -95,17 +95,17 @@ pub(super) const SETTINGS: &[Setting] = &[
     ),
     setting(
         ml!("connector.private_ip_enabled"),
-        Kind::Refused { why: WORKERS },
+        SettingKind::Refused { why: WORKERS },
         "false",
     ),
     setting(
         ml!("max_ml_task_per_node"),
-        Kind::Refused { why: WORKERS },
+        SettingKind::Refused { why: WORKERS },
         "10",
     ),
     setting(
         ml!("exclude_nodes._name"),
-        Kind::Refused { why: WORKERS },
+        SettingKind::Refused { why: WORKERS },
         "\"\"",
     ),
     read_over(ml!("only_run_on_ml_node"), "true"),

@@ -9,7 +9,7 @@ use volley_types::registry::{ModelEntry, ReplicaState};
 use volley_types::{ErrorCode, PredictError};
 
 use super::{coordinator, counted};
-use crate::state::Caller;
+use crate::state::OpenSearchCaller;
 use crate::{batch, tasks};
 use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::error::ApiError;
@@ -28,13 +28,13 @@ type Batches = BTreeMap<String, Value>;
 
 /// What a body or a path asks for; all where a list is empty.
 #[derive(Debug, Default)]
-struct Asked {
+struct ProfileQuery {
     nodes: BTreeSet<String>,
     models: BTreeSet<String>,
     tasks: BTreeSet<String>,
 }
 
-impl Asked {
+impl ProfileQuery {
     fn read(body: &Map<String, Value>) -> Result<Self, PredictError> {
         body.only("a profile", &FIELDS)?;
         let texts = |name: &str| {
@@ -64,10 +64,10 @@ impl Asked {
 
 /// Models and tasks.
 pub(crate) async fn profile(
-    caller: Caller,
+    caller: OpenSearchCaller,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    let asked = Asked::read(&body)?;
+    let asked = ProfileQuery::read(&body)?;
     let mut told = of_models(&caller, &asked);
     let batches = batch::all(&caller).await;
     for (id, tasks) in of_tasks(&caller, &asked, &batches) {
@@ -83,20 +83,20 @@ pub(crate) async fn profile(
 
 /// Models alone: all, or those of the body.
 pub(crate) async fn models(
-    caller: Caller,
+    caller: OpenSearchCaller,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    Ok(Json(of_models(&caller, &Asked::read(&body)?)))
+    Ok(Json(of_models(&caller, &ProfileQuery::read(&body)?)))
 }
 
 /// The models in the path.
 pub(crate) async fn model(
-    caller: Caller,
+    caller: OpenSearchCaller,
     Path(ids): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    let asked = Asked {
+    let asked = ProfileQuery {
         models: ids.split(',').map(str::to_owned).collect(),
-        ..Asked::default()
+        ..ProfileQuery::default()
     };
     let registry = caller.cluster.registry.state();
     if !registry
@@ -112,10 +112,10 @@ pub(crate) async fn model(
 
 /// Tasks alone: those that run, or those of the body.
 pub(crate) async fn tasks(
-    caller: Caller,
+    caller: OpenSearchCaller,
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
-    let asked = Asked::read(&body)?;
+    let asked = ProfileQuery::read(&body)?;
     Ok(Json(tasks_alone(
         &caller,
         &asked,
@@ -124,10 +124,13 @@ pub(crate) async fn tasks(
 }
 
 /// The tasks in the path.
-pub(crate) async fn task(caller: Caller, Path(ids): Path<String>) -> Result<Json<Value>, ApiError> {
-    let asked = Asked {
+pub(crate) async fn task(
+    caller: OpenSearchCaller,
+    Path(ids): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let asked = ProfileQuery {
         tasks: ids.split(',').map(str::to_owned).collect(),
-        ..Asked::default()
+        ..ProfileQuery::default()
     };
     Ok(Json(tasks_alone(
         &caller,
@@ -136,13 +139,13 @@ pub(crate) async fn task(caller: Caller, Path(ids): Path<String>) -> Result<Json
     )))
 }
 
-fn tasks_alone(caller: &Caller, asked: &Asked, batches: &Batches) -> Value {
+fn tasks_alone(caller: &OpenSearchCaller, asked: &ProfileQuery, batches: &Batches) -> Value {
     let nodes = of_tasks(caller, asked, batches).into_iter();
     let nodes = nodes.map(|(id, tasks)| (id, json!({ "tasks": tasks })));
     json!({ "nodes": nodes.collect::<Map<_, _>>() })
 }
 
-fn of_models(caller: &Caller, asked: &Asked) -> Value {
+fn of_models(caller: &OpenSearchCaller, asked: &ProfileQuery) -> Value {
     let status = caller.cluster.view.status();
     let registry = caller.cluster.registry.state();
     let counted = counted(caller);
@@ -179,7 +182,7 @@ fn of_models(caller: &Caller, asked: &Asked) -> Value {
     json!({ "nodes": nodes, "models": models })
 }
 
-fn of_model(caller: &Caller, status: &ClusterStatus, entry: &ModelEntry) -> Value {
+fn of_model(caller: &OpenSearchCaller, status: &ClusterStatus, entry: &ModelEntry) -> Value {
     let told = caller.cluster.view.model_status(&entry.name);
     let workers = status.workers.iter().filter(|worker| {
         let mut replicas = worker.replicas.iter();
@@ -210,7 +213,11 @@ fn replica(replica: &ReplicaStatus) -> Value {
 }
 
 /// The tasks of each node: those that run, or those that were asked for.
-fn of_tasks(caller: &Caller, asked: &Asked, batches: &Batches) -> Map<String, Value> {
+fn of_tasks(
+    caller: &OpenSearchCaller,
+    asked: &ProfileQuery,
+    batches: &Batches,
+) -> Map<String, Value> {
     let registry = caller.cluster.registry.state();
     let mut nodes: Map<String, Value> = Map::new();
     for id in tasks::ids(&registry).chain(batches.keys().cloned()) {

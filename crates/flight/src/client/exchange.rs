@@ -17,7 +17,7 @@ use volley_types::{ChunkStream, Deadline, ErrorCode, Input, PredictError, Predic
 use super::input::{self, InputError, Messages};
 use crate::TOGETHER;
 use crate::ingress::{Decoder, Ingress};
-use crate::lean;
+use crate::small_buffer_codec;
 use crate::status::from_status;
 
 /// One call, before it is sent.
@@ -92,7 +92,9 @@ async fn begin(
     channel: Channel,
     call: Request<Messages>,
 ) -> Result<(SchemaRef, Streaming<FlightData>, Decoder), PredictError> {
-    let mut replies = lean::exchange(channel, call).await.map_err(from_status)?;
+    let mut replies = small_buffer_codec::exchange(channel, call)
+        .await
+        .map_err(from_status)?;
     let mut decoder = Decoder::default().with_columns_left_out();
     let schema = read_schema(&mut replies, &mut decoder).await?;
     Ok((schema, replies, decoder))

@@ -19,7 +19,7 @@ use volley_types::{
 use crate::describe::describe;
 use crate::descriptor::{self, Side};
 use crate::udf::airport;
-use crate::udf::caller::{ARGUMENTS, Caller};
+use crate::udf::caller::{ARGUMENTS, UdfCaller};
 use crate::udf::function::Function;
 
 const HEALTH: &str = "health";
@@ -34,7 +34,7 @@ const UDF_PROTOCOL: u8 = 2;
 pub(super) async fn flight_info(
     predict: &dyn Predict,
     descriptor: &FlightDescriptor,
-    caller: &Caller,
+    caller: &UdfCaller,
 ) -> Result<FlightInfo, PredictError> {
     let Some(name) = descriptor::name(descriptor).filter(|_| !caller.wants_rows()) else {
         let model = descriptor::model(descriptor)?;
@@ -57,7 +57,7 @@ pub(super) async fn flight_info(
 pub(super) async fn schema(
     predict: &dyn Predict,
     descriptor: &FlightDescriptor,
-    caller: &Caller,
+    caller: &UdfCaller,
 ) -> Result<SchemaResult, PredictError> {
     let by_function = caller.engine().and_then(|_| descriptor::name(descriptor));
     let schema = if by_function.is_some() {
@@ -91,7 +91,7 @@ pub(super) async fn schema(
 /// DuckDB.
 pub(super) async fn flights(
     predict: Arc<dyn Predict>,
-    caller: Caller,
+    caller: UdfCaller,
 ) -> impl Stream<Item = Result<FlightInfo, Status>> + Send {
     let here = caller
         .schema
@@ -111,7 +111,7 @@ pub(super) async fn flights(
     })
 }
 
-fn listed(model: &ModelRef, signature: &Signature, caller: &Caller) -> Option<FlightInfo> {
+fn listed(model: &ModelRef, signature: &Signature, caller: &UdfCaller) -> Option<FlightInfo> {
     if caller.wants_rows() {
         return rows_info(model, signature).ok();
     }

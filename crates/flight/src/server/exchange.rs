@@ -30,7 +30,7 @@ use super::incoming::{Incoming, read_descriptor};
 use crate::descriptor;
 use crate::egress::{Coalesce, Encoder, RESPONSE_MESSAGE_BYTES};
 use crate::status::to_status;
-use crate::udf::caller::{self, Caller, Door, Engine};
+use crate::udf::caller::{self, CallTarget, Engine, UdfCaller};
 use crate::udf::function::Function;
 use crate::udf::{self, airport};
 
@@ -50,7 +50,7 @@ const FIRST_ROWS_WITHIN: Duration = Duration::from_millis(250);
 /// ends with the stream that is returned, or with the error of `revoked`.
 pub(super) fn start(
     predict: Arc<dyn Predict>,
-    caller: Caller,
+    caller: UdfCaller,
     config: FlightServerConfig,
     request: Request<Streaming<FlightData>>,
     (place, revoked): (OwnedSemaphorePermit, BoxFuture<'static, PredictError>),
@@ -144,20 +144,20 @@ impl std::fmt::Debug for Outgoing {
 
 struct Exchange {
     predict: Arc<dyn Predict>,
-    caller: Caller,
+    caller: UdfCaller,
     config: FlightServerConfig,
     replies: mpsc::Sender<FlightData>,
     taken: MessageShare,
 }
 
 /// What a descriptor and the headers with it ask for.
-struct Called {
+struct ExchangeTarget {
     head: PredictHead,
     /// The descriptor's message, with what else it carried.
     first: FlightData,
     /// The name in a path.
     name: String,
-    door: Door,
+    door: CallTarget,
 }
 
 impl Exchange {
@@ -179,8 +179,8 @@ impl Exchange {
             .map_err(|error| refuse(&error, None, engine))?;
         let request_id = called.head.request_id.clone();
         let engine = match called.door {
-            Door::Function(engine) => Some(engine),
-            Door::Rows | Door::Undecided => None,
+            CallTarget::Function(engine) => Some(engine),
+            CallTarget::Rows | CallTarget::Undecided => None,
         };
         let span = tracing::info_span!(
             "exchange",
@@ -199,7 +199,7 @@ impl Exchange {
         metadata: &MetadataMap,
         descriptor: &FlightDescriptor,
         first: FlightData,
-    ) -> Result<Box<Called>, PredictError> {
+    ) -> Result<Box<ExchangeTarget>, PredictError> {
         let now = Instant::now();
         let mut head = descriptor::head(descriptor, now)?;
         adopt_headers(&mut head, descriptor, metadata);
@@ -214,12 +214,12 @@ impl Exchange {
         let longest = Deadline::after(now, self.config.max_exchange_time);
         head.deadline = Some(head.deadline.map_or(longest, |it| it.earlier(longest)));
         let name = descriptor::name(descriptor);
-        let door = name.map_or(Door::Rows, |name| self.caller.door(name));
-        if door == Door::Function(Engine::Airport) {
+        let door = name.map_or(CallTarget::Rows, |name| self.caller.door(name));
+        if door == CallTarget::Function(Engine::Airport) {
             airport::check_operation(&self.caller)?;
         }
         // Each step of the exchange keeps a place for it.
-        Ok(Box::new(Called {
+        Ok(Box::new(ExchangeTarget {
             head,
             first,
             name: name.unwrap_or_default().to_owned(),
@@ -230,7 +230,7 @@ impl Exchange {
     /// Everything after the descriptor, within the deadline.
     async fn bounded(
         &self,
-        called: Box<Called>,
+        called: Box<ExchangeTarget>,
         requests: Streaming<FlightData>,
     ) -> Result<(), PredictError> {
         let Some(deadline) = called.head.deadline else {
@@ -251,17 +251,17 @@ impl Exchange {
     /// names of its columns, which clients of functions send at once.
     async fn answer(
         &self,
-        called: Box<Called>,
+        called: Box<ExchangeTarget>,
         requests: Streaming<FlightData>,
     ) -> Result<(), PredictError> {
-        let Called {
+        let ExchangeTarget {
             mut head,
             first,
             name,
             door,
         } = *called;
         let marked = head.end_marker;
-        if let (Door::Function(engine), Some(function)) = (door, Function::builtin(&name)) {
+        if let (CallTarget::Function(engine), Some(function)) = (door, Function::builtin(&name)) {
             let args = function.args.clone();
             let incoming = Incoming::new(requests, first, args, marked, self.taken.clone());
             let answer = self.answer_function(head, function, incoming, None, engine);
@@ -272,9 +272,9 @@ impl Exchange {
         let input = signature.input.clone();
         let mut incoming = Incoming::new(requests, first, input, marked, self.taken.clone());
         let (engine, schema) = match door {
-            Door::Rows => (None, None),
-            Door::Function(engine) => (Some(engine), None),
-            Door::Undecided => {
+            CallTarget::Rows => (None, None),
+            CallTarget::Function(engine) => (Some(engine), None),
+            CallTarget::Undecided => {
                 let grace = self.config.function_grace;
                 let schema = timeout(grace, incoming.schema()).await.ok().transpose()?;
                 let schema = schema.flatten();

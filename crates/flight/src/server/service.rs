@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::FlightServer;
 use super::counted::{CountedBody, MessageShare};
 use crate::MAX_MESSAGE_BYTES;
-use crate::lean::{EXCHANGE, SmallBufferCodec};
+use crate::small_buffer_codec::{EXCHANGE, SmallBufferCodec};
 
 /// The gRPC service that [`FlightServer::into_service`] makes.
 #[derive(Clone, Debug)]

@@ -6,9 +6,9 @@ use arrow_ipc::writer::IpcWriteOptions;
 use arrow_schema::{ArrowError, Schema};
 use volley_types::{ErrorCode, ModelName, PredictError, Signature, Task};
 
-use super::caller::Caller;
+use super::caller::UdfCaller;
 use super::function::Function;
-use super::msgpack::{Value, encode};
+use super::msgpack::{MsgpackValue, encode};
 use super::types::widest;
 
 /// The one schema of the catalogue. Not `main`: DuckDB looks for that one in itself.
@@ -38,7 +38,7 @@ pub(crate) const ACTIONS: [(&str, &str); 3] = [
 ///
 /// # Errors
 /// `Unimplemented` for every other operation.
-pub(crate) fn check_operation(caller: &Caller) -> Result<(), PredictError> {
+pub(crate) fn check_operation(caller: &UdfCaller) -> Result<(), PredictError> {
     match caller.operation.as_deref() {
         Some("scalar_function") => Ok(()),
         _ => Err(PredictError::new(
@@ -56,15 +56,15 @@ pub(crate) fn info(
     name: &ModelName,
     signature: &Signature,
     function: &Function,
-    caller: &Caller,
+    caller: &UdfCaller,
 ) -> Result<FlightInfo, PredictError> {
     let stability = match signature.task {
         Task::Generate => "volatile",
         _ => "consistent_within_query",
     };
-    let extra = encode(&Value::Map(vec![("stability", stability.into())]));
+    let extra = encode(&MsgpackValue::Map(vec![("stability", stability.into())]));
     let about = format!("The model {name}, which does {}", signature.task.as_str());
-    let metadata = Value::Map(vec![
+    let metadata = MsgpackValue::Map(vec![
         ("type", "scalar_function".into()),
         ("schema", SCHEMA.into()),
         ("catalog", caller.catalog.as_str().into()),
@@ -72,11 +72,11 @@ pub(crate) fn info(
         ("comment", about.as_str().into()),
         (
             "input_schema",
-            Value::Bytes(schema_bytes(&named(function))?),
+            MsgpackValue::Bytes(schema_bytes(&named(function))?),
         ),
-        ("action_name", Value::Nil),
+        ("action_name", MsgpackValue::Nil),
         ("description", about.as_str().into()),
-        ("extra_data", Value::Bytes(extra)),
+        ("extra_data", MsgpackValue::Bytes(extra)),
     ]);
     let info = FlightInfo::new()
         .try_with_schema(&function.result)
@@ -115,42 +115,42 @@ fn unwritable(error: ArrowError) -> PredictError {
 /// caller may call.
 pub(crate) fn act(action: &str, models: &[ModelName]) -> Option<Vec<u8>> {
     let version = || {
-        Value::Map(vec![
-            ("catalog_version", Value::Uint(version(models))),
-            ("is_fixed", Value::Bool(false)),
+        MsgpackValue::Map(vec![
+            ("catalog_version", MsgpackValue::Uint(version(models))),
+            ("is_fixed", MsgpackValue::Bool(false)),
         ])
     };
     Some(match action {
-        LIST_SCHEMAS => compressed(&encode(&Value::Map(vec![
+        LIST_SCHEMAS => compressed(&encode(&MsgpackValue::Map(vec![
             ("contents", nowhere()),
-            ("schemas", Value::Array(vec![schema_entry()])),
+            ("schemas", MsgpackValue::Array(vec![schema_entry()])),
             ("version_info", version()),
         ]))),
         CATALOG_VERSION => encode(&version()),
-        CREATE_TRANSACTION => encode(&Value::Map(vec![("identifier", Value::Nil)])),
+        CREATE_TRANSACTION => encode(&MsgpackValue::Map(vec![("identifier", MsgpackValue::Nil)])),
         _ => return None,
     })
 }
 
-fn schema_entry() -> Value {
-    Value::Map(vec![
+fn schema_entry() -> MsgpackValue {
+    MsgpackValue::Map(vec![
         ("name", SCHEMA.into()),
         (
             "description",
             "The models that are deployed, as functions".into(),
         ),
-        ("tags", Value::Map(Vec::new())),
+        ("tags", MsgpackValue::Map(Vec::new())),
         ("contents", nowhere()),
-        ("is_default", Value::Bool(true)),
+        ("is_default", MsgpackValue::Bool(true)),
     ])
 }
 
 /// No contents to fetch: `ListFlights` has them.
-fn nowhere() -> Value {
-    Value::Map(vec![
+fn nowhere() -> MsgpackValue {
+    MsgpackValue::Map(vec![
         ("sha256", "".into()),
-        ("url", Value::Nil),
-        ("serialized", Value::Nil),
+        ("url", MsgpackValue::Nil),
+        ("serialized", MsgpackValue::Nil),
     ])
 }
 
@@ -183,9 +183,9 @@ fn compressed(bytes: &[u8]) -> Vec<u8> {
         frame.extend(&header.to_le_bytes()[..3]);
         frame.extend(block);
     }
-    encode(&Value::Array(vec![
-        Value::Uint(u64::from(length)),
-        Value::Bytes(frame),
+    encode(&MsgpackValue::Array(vec![
+        MsgpackValue::Uint(u64::from(length)),
+        MsgpackValue::Bytes(frame),
     ]))
 }
 

@@ -27,7 +27,7 @@ pub(crate) enum Engine {
 
 /// What a call by path wants of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum CallTarget {
     /// The model's own rows.
     Rows,
     /// One value for each row.
@@ -38,8 +38,8 @@ pub(crate) enum Door {
 
 /// What the headers of a call tell of its sender.
 #[derive(Clone, Debug)]
-pub(crate) struct Caller {
-    door: Door,
+pub(crate) struct UdfCaller {
+    door: CallTarget,
     /// The catalogue that Airport was told to attach.
     pub(crate) catalog: String,
     /// The one schema that Airport asks for.
@@ -48,7 +48,7 @@ pub(crate) struct Caller {
     pub(crate) operation: Option<String>,
 }
 
-impl Caller {
+impl UdfCaller {
     /// The sender of a call with these headers.
     ///
     /// # Errors
@@ -65,16 +65,16 @@ impl Caller {
             })
         };
         let door = match text(DOOR).as_deref() {
-            Some("rows") => Door::Rows,
-            Some("function") => Door::Function(Engine::ArrowUdf),
+            Some("rows") => CallTarget::Rows,
+            Some("function") => CallTarget::Function(Engine::ArrowUdf),
             Some(_) => {
                 return Err(PredictError::invalid(
                     "the header 'volley-door' must be 'rows' or 'function'",
                 ));
             }
-            None if begins(AIRPORT) => Door::Function(Engine::Airport),
-            None if begins(DATABEND) => Door::Function(Engine::Databend),
-            None => Door::Undecided,
+            None if begins(AIRPORT) => CallTarget::Function(Engine::Airport),
+            None if begins(DATABEND) => CallTarget::Function(Engine::Databend),
+            None => CallTarget::Undecided,
         };
         Ok(Self {
             door,
@@ -87,10 +87,10 @@ impl Caller {
     }
 
     /// What a call of `name` wants. Only functions have options or are built in.
-    pub(crate) fn door(&self, name: &str) -> Door {
+    pub(crate) fn door(&self, name: &str) -> CallTarget {
         match self.door {
-            Door::Undecided if name.contains('?') || super::function::is_builtin(name) => {
-                Door::Function(Engine::ArrowUdf)
+            CallTarget::Undecided if name.contains('?') || super::function::is_builtin(name) => {
+                CallTarget::Function(Engine::ArrowUdf)
             }
             door => door,
         }
@@ -98,19 +98,19 @@ impl Caller {
 
     /// Whether the call comes from DuckDB.
     pub(crate) fn is_airport(&self) -> bool {
-        self.door == Door::Function(Engine::Airport)
+        self.door == CallTarget::Function(Engine::Airport)
     }
 
     /// Whether the caller asks for the model's own rows.
     pub(crate) fn wants_rows(&self) -> bool {
-        self.door == Door::Rows
+        self.door == CallTarget::Rows
     }
 
     /// The engine that errors are rendered for; `None` for callers of rows.
     pub(crate) fn engine(&self) -> Option<Engine> {
         match self.door {
-            Door::Function(engine) => Some(engine),
-            Door::Rows | Door::Undecided => None,
+            CallTarget::Function(engine) => Some(engine),
+            CallTarget::Rows | CallTarget::Undecided => None,
         }
     }
 }
@@ -137,46 +137,46 @@ mod tests {
 
     use super::*;
 
-    fn caller(header: &'static str, value: &'static str) -> Result<Caller, PredictError> {
+    fn caller(header: &'static str, value: &'static str) -> Result<UdfCaller, PredictError> {
         let mut headers = MetadataMap::new();
         headers.insert(header, MetadataValue::from_static(value));
-        Caller::of(&headers)
+        UdfCaller::of(&headers)
     }
 
     #[test]
     fn headers_and_path_tell_who_calls() {
         let cases = [
-            ("volley-door", "rows", "m", Door::Rows),
+            ("volley-door", "rows", "m", CallTarget::Rows),
             (
                 "volley-door",
                 "function",
                 "m",
-                Door::Function(Engine::ArrowUdf),
+                CallTarget::Function(Engine::ArrowUdf),
             ),
             (
                 "airport-operation",
                 "x",
                 "m",
-                Door::Function(Engine::Airport),
+                CallTarget::Function(Engine::Airport),
             ),
             (
                 "x-databend-tenant",
                 "t",
                 "m",
-                Door::Function(Engine::Databend),
+                CallTarget::Function(Engine::Databend),
             ),
-            ("user-agent", "tonic", "m", Door::Undecided),
+            ("user-agent", "tonic", "m", CallTarget::Undecided),
             (
                 "user-agent",
                 "tonic",
                 "m?a=1",
-                Door::Function(Engine::ArrowUdf),
+                CallTarget::Function(Engine::ArrowUdf),
             ),
             (
                 "user-agent",
                 "tonic",
                 "builtin_echo",
-                Door::Function(Engine::ArrowUdf),
+                CallTarget::Function(Engine::ArrowUdf),
             ),
         ];
         for (header, value, name, door) in cases {

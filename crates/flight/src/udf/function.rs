@@ -13,7 +13,7 @@ use arrow_select::take::take;
 use volley_types::signature::{PROMPT, cast_column};
 use volley_types::{ErrorCode, ModelRef, ParamValue, Parameters, PredictError, Signature, Task};
 
-use super::gather::Answer;
+use super::gather::AnswerValue;
 use super::types::{argument_name, argument_type, convert, engine_field, fits};
 
 /// The functions that Databend expects of every server.
@@ -53,12 +53,12 @@ struct Model {
     columns: Vec<FieldRef>,
     /// Text columns that are the same in every row.
     constants: Vec<(FieldRef, String)>,
-    answer: Answer,
+    answer: AnswerValue,
 }
 
 /// What a batch of arguments asks a model.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct FunctionCall {
     /// The rows without nulls, in the model's columns; `None` where there are none.
     pub(crate) input: Option<RecordBatch>,
     /// For each row of the batch which row of the answer is its value; `None` where each is.
@@ -156,7 +156,7 @@ impl Function {
             Some(field.as_ref().clone().with_metadata(named.into()))
         });
         let args: Option<Vec<_>> = args.collect();
-        let answer = Answer::of(signature, options)?;
+        let answer = AnswerValue::of(signature, options)?;
         let (Some(args), Some(result)) = (args, answer.engine_type(signature)) else {
             return Err(PredictError::new(
                 ErrorCode::Unimplemented,
@@ -180,7 +180,7 @@ impl Function {
     }
 
     /// How the answer becomes the result; `None` for what is built in.
-    pub(crate) fn answer(&self) -> Option<&Answer> {
+    pub(crate) fn answer(&self) -> Option<&AnswerValue> {
         match &self.kind {
             Kind::Model(model) => Some(&model.answer),
             Kind::Echo | Kind::Healthy => None,
@@ -250,9 +250,9 @@ impl Function {
     ///
     /// # Errors
     /// `InvalidInput` for a value that does not fit the model's type.
-    pub(crate) fn ask(&self, args: &RecordBatch) -> Result<Asked, PredictError> {
+    pub(crate) fn ask(&self, args: &RecordBatch) -> Result<FunctionCall, PredictError> {
         let Kind::Model(model) = &self.kind else {
-            return Ok(Asked {
+            return Ok(FunctionCall {
                 input: None,
                 places: None,
             });
@@ -260,7 +260,7 @@ impl Function {
         let (args, places) = without_nulls(args)?;
         let rows = args.num_rows();
         if rows == 0 {
-            return Ok(Asked {
+            return Ok(FunctionCall {
                 input: None,
                 places,
             });
@@ -291,7 +291,7 @@ impl Function {
             RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(|error| {
                 PredictError::invalid("the arguments hold nulls").with_source(error)
             })?;
-        Ok(Asked {
+        Ok(FunctionCall {
             input: Some(input),
             places,
         })
@@ -304,7 +304,7 @@ impl Function {
     pub(crate) fn result(
         &self,
         values: &ArrayRef,
-        asked: &Asked,
+        asked: &FunctionCall,
     ) -> Result<RecordBatch, PredictError> {
         let column = match &asked.places {
             None => values.clone(),

@@ -18,7 +18,7 @@ const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// Which value an answer's row has for an engine.
 #[derive(Clone, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum AnswerValue {
     /// The text of a generation.
     Text,
     /// One column.
@@ -42,7 +42,7 @@ pub(crate) enum Answer {
 const OUTPUT: &str = "output";
 const CLASS: &str = "class";
 
-impl Answer {
+impl AnswerValue {
     /// The value of a model of this signature. Takes `output` and `class`, which choose one of a
     /// tensor model's, out of `options`.
     ///
@@ -135,7 +135,7 @@ impl Answer {
 /// Takes an answer's batches as they come.
 #[derive(Debug)]
 pub(crate) struct Gather<'a> {
-    answer: &'a Answer,
+    answer: &'a AnswerValue,
     rows: usize,
     bytes: usize,
     texts: Vec<String>,
@@ -145,9 +145,9 @@ pub(crate) struct Gather<'a> {
 
 impl<'a> Gather<'a> {
     /// For the answer to `rows` rows.
-    pub(crate) fn new(answer: &'a Answer, rows: usize) -> Self {
+    pub(crate) fn new(answer: &'a AnswerValue, rows: usize) -> Self {
         let texts = match answer {
-            Answer::Text => vec![String::new(); rows],
+            AnswerValue::Text => vec![String::new(); rows],
             _ => Vec::new(),
         };
         Self {
@@ -166,7 +166,7 @@ impl<'a> Gather<'a> {
     /// `TooLarge` past 64 MiB; the error of a row that failed.
     pub(crate) fn add(&mut self, batch: RecordBatch) -> Result<(), PredictError> {
         match self.answer {
-            Answer::Text => {
+            AnswerValue::Text => {
                 for row in GenerationRow::rows(&batch)? {
                     self.add_text(&row)?;
                 }
@@ -205,7 +205,7 @@ impl<'a> Gather<'a> {
     /// `UpstreamIncomplete` where a generation did not end, `Internal` where the answer has not
     /// one row for each.
     pub(crate) fn finish(self, kind: &DataType) -> Result<ArrayRef, PredictError> {
-        if matches!(self.answer, Answer::Text) {
+        if matches!(self.answer, AnswerValue::Text) {
             if !self.complete {
                 return Err(PredictError::new(
                     ErrorCode::UpstreamIncomplete,
@@ -232,7 +232,7 @@ impl<'a> Gather<'a> {
     }
 }
 
-fn values(answer: &Answer, rows: &RecordBatch) -> Result<ArrayRef, PredictError> {
+fn values(answer: &AnswerValue, rows: &RecordBatch) -> Result<ArrayRef, PredictError> {
     let column = |name: &str| {
         let column = rows.column_by_name(name).cloned();
         column.ok_or_else(|| broken(format!("no column '{name}'")))
@@ -241,9 +241,9 @@ fn values(answer: &Answer, rows: &RecordBatch) -> Result<ArrayRef, PredictError>
         Arc::new((0..rows.num_rows()).map(value).collect::<StringArray>())
     };
     Ok(match answer {
-        Answer::Text => return Err(broken("a generation has no such rows")),
-        Answer::Column(name) => column(name)?,
-        Answer::Label => {
+        AnswerValue::Text => return Err(broken("a generation has no such rows")),
+        AnswerValue::Column(name) => column(name)?,
+        AnswerValue::Label => {
             let labels = column("labels")?;
             texts(&|row| {
                 let labels = items(&labels, row)?;
@@ -251,11 +251,11 @@ fn values(answer: &Answer, rows: &RecordBatch) -> Result<ArrayRef, PredictError>
                 (!labels.is_empty()).then(|| labels.value(0).to_owned())
             })
         }
-        Answer::Entities => {
+        AnswerValue::Entities => {
             let entities = column("entities")?;
             texts(&|row| Some(entities_json(items(&entities, row)?.as_struct_opt()?).to_string()))
         }
-        Answer::Terms => {
+        AnswerValue::Terms => {
             let (terms, weights) = (column("terms")?, column("weights")?);
             texts(&|row| {
                 let (terms, weights) = (items(&terms, row)?, items(&weights, row)?);
@@ -267,8 +267,8 @@ fn values(answer: &Answer, rows: &RecordBatch) -> Result<ArrayRef, PredictError>
                 Some(Value::Object(pairs.collect::<Map<_, _>>()).to_string())
             })
         }
-        Answer::Output(field) => column(field.name())?,
-        Answer::Class(field, place) => {
+        AnswerValue::Output(field) => column(field.name())?,
+        AnswerValue::Class(field, place) => {
             let lists = column(field.name())?;
             let none = || broken("an output of classes is no list");
             let lists = lists.as_fixed_size_list_opt().ok_or_else(none)?;
@@ -278,7 +278,7 @@ fn values(answer: &Answer, rows: &RecordBatch) -> Result<ArrayRef, PredictError>
             let places = UInt32Array::from_iter_values(places);
             take(lists.values(), &places, None).map_err(broken)?
         }
-        Answer::Outputs(schema) => match rows.columns() {
+        AnswerValue::Outputs(schema) => match rows.columns() {
             [one] => one.clone(),
             several => {
                 let fields = schema.fields().clone();

@@ -2,7 +2,7 @@
 
 /// One value.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub(crate) enum MsgpackValue {
     /// Nothing.
     Nil,
     /// True or false.
@@ -14,48 +14,48 @@ pub(crate) enum Value {
     /// Bytes.
     Bytes(Vec<u8>),
     /// Values in order.
-    Array(Vec<Value>),
+    Array(Vec<MsgpackValue>),
     /// Values by name, in order.
-    Map(Vec<(&'static str, Value)>),
+    Map(Vec<(&'static str, MsgpackValue)>),
 }
 
-impl From<&str> for Value {
+impl From<&str> for MsgpackValue {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
     }
 }
 
 /// The bytes of `value`.
-pub(crate) fn encode(value: &Value) -> Vec<u8> {
+pub(crate) fn encode(value: &MsgpackValue) -> Vec<u8> {
     let mut bytes = Vec::new();
     write(value, &mut bytes);
     bytes
 }
 
-fn write(value: &Value, out: &mut Vec<u8>) {
+fn write(value: &MsgpackValue, out: &mut Vec<u8>) {
     match value {
-        Value::Nil => out.push(0xc0),
-        Value::Bool(value) => out.push(if *value { 0xc3 } else { 0xc2 }),
-        Value::Uint(value) => {
+        MsgpackValue::Nil => out.push(0xc0),
+        MsgpackValue::Bool(value) => out.push(if *value { 0xc3 } else { 0xc2 }),
+        MsgpackValue::Uint(value) => {
             out.push(0xcf);
             out.extend(value.to_be_bytes());
         }
-        Value::Text(text) => {
+        MsgpackValue::Text(text) => {
             length(0xdb, text.len(), out);
             out.extend(text.as_bytes());
         }
-        Value::Bytes(bytes) => {
+        MsgpackValue::Bytes(bytes) => {
             length(0xc6, bytes.len(), out);
             out.extend(bytes);
         }
-        Value::Array(values) => {
+        MsgpackValue::Array(values) => {
             length(0xdd, values.len(), out);
             values.iter().for_each(|value| write(value, out));
         }
-        Value::Map(pairs) => {
+        MsgpackValue::Map(pairs) => {
             length(0xdf, pairs.len(), out);
             for (name, value) in pairs {
-                write(&Value::from(*name), out);
+                write(&MsgpackValue::from(*name), out);
                 write(value, out);
             }
         }
@@ -74,10 +74,13 @@ mod tests {
 
     #[test]
     fn values_have_the_bytes_of_the_specification() {
-        let value = Value::Map(vec![
-            ("a", Value::Array(vec![Value::Nil, Value::Bool(true)])),
-            ("b", Value::Uint(258)),
-            ("c", Value::Bytes(vec![7])),
+        let value = MsgpackValue::Map(vec![
+            (
+                "a",
+                MsgpackValue::Array(vec![MsgpackValue::Nil, MsgpackValue::Bool(true)]),
+            ),
+            ("b", MsgpackValue::Uint(258)),
+            ("c", MsgpackValue::Bytes(vec![7])),
         ]);
         let expected = [
             &[0xdf, 0, 0, 0, 3, 0xdb, 0, 0, 0, 1, b'a'][..],

@@ -5,7 +5,7 @@ use volley_proto::status::{grpc_code, public_message};
 use volley_types::{ErrorCode, PredictError, RequestId};
 
 use super::caller::Engine;
-use super::msgpack::{Value, encode};
+use super::msgpack::{MsgpackValue, encode};
 use crate::status::{details, status_of};
 
 /// The status of `error` for a caller from `engine`.
@@ -48,9 +48,12 @@ fn exception(error: &PredictError) -> Option<Vec<u8>> {
         | ErrorCode::UpstreamIncomplete
         | ErrorCode::Internal => return None,
     };
-    Some(encode(&Value::Map(vec![
+    Some(encode(&MsgpackValue::Map(vec![
         ("exception_type", class.into()),
-        ("message", Value::Text(public_message(error).to_string())),
+        (
+            "message",
+            MsgpackValue::Text(public_message(error).to_string()),
+        ),
     ])))
 }
 

@@ -16,10 +16,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 use volley_types::{
-    ErrorCode, HeldStreams, NodeId, PredictError, StreamId, StreamOwner, TakenUp, TenantId,
+    ErrorCode, NodeId, PredictError, ResumedStream, StreamId, StreamOwner, StreamSource, TenantId,
 };
 
-use super::held::{End, Held, gone, total};
+use super::buffered_stream::{BufferedStream, StreamEnd, gone, total};
 use crate::gateway_config::ResumeConfig;
 
 /// What a stream costs besides its events.
@@ -35,20 +35,20 @@ pub struct Streams(Arc<Store>);
 
 /// How many streams are held, and what became of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HeldCounts {
+pub struct ResumeCounts {
     /// Streams that are held now, those included that have ended.
     pub streams: usize,
     /// The memory that they take.
     pub bytes: usize,
     /// Streams that were taken up, each time counted.
-    pub taken_up: u64,
+    pub resumed: u64,
     /// Streams that nobody took up again, and that were cancelled before their end.
     pub abandoned: u64,
 }
 
 /// The bytes that are held.
 #[derive(Default)]
-struct Used {
+struct StoredBytes {
     total: usize,
     tenants: HashMap<TenantId, usize>,
 }
@@ -56,10 +56,10 @@ struct Used {
 struct Store {
     node: NodeId,
     config: ResumeConfig,
-    streams: Mutex<HashMap<StreamId, Arc<Held>>>,
-    used: Mutex<Used>,
+    streams: Mutex<HashMap<StreamId, Arc<BufferedStream>>>,
+    used: Mutex<StoredBytes>,
     freed: Notify,
-    taken_up: AtomicU64,
+    resumed: AtomicU64,
     abandoned: AtomicU64,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -75,7 +75,7 @@ impl Streams {
             streams: Mutex::default(),
             used: Mutex::default(),
             freed: Notify::new(),
-            taken_up: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -84,11 +84,11 @@ impl Streams {
 
     /// How many are held, and what became of others.
     #[must_use]
-    pub fn counts(&self) -> HeldCounts {
-        HeldCounts {
+    pub fn counts(&self) -> ResumeCounts {
+        ResumeCounts {
             streams: self.0.streams.lock().len(),
             bytes: self.0.used.lock().total,
-            taken_up: self.0.taken_up.load(Ordering::Relaxed),
+            resumed: self.0.resumed.load(Ordering::Relaxed),
             abandoned: self.0.abandoned.load(Ordering::Relaxed),
         }
     }
@@ -136,14 +136,14 @@ impl Streams {
         }
         let token = URL_SAFE_NO_PAD.encode(uuid::Uuid::new_v4().as_bytes());
         let id = StreamId::new(store.node, token)?;
-        let held = Arc::new(Held::new(
+        let held = Arc::new(BufferedStream::new(
             id.clone(),
             owner,
             store.config.stream_bytes,
             STREAM_BYTES,
         ));
         store.streams.lock().insert(id.clone(), held.clone());
-        let keeping = Keeping {
+        let keeping = BufferGuard {
             store: store.clone(),
             held,
         };
@@ -158,15 +158,15 @@ impl Streams {
     /// What is left behind the event `after`.
     ///
     /// # Errors
-    /// As [`HeldStreams::take_up`].
+    /// As [`StreamSource::resume`].
     pub(super) fn read(
         &self,
         id: &StreamId,
         after: u64,
         caller: &str,
-    ) -> Result<TakenUp, PredictError> {
+    ) -> Result<ResumedStream, PredictError> {
         let Some(reader) = self.find(id, caller)?.read(after)? else {
-            return Ok(TakenUp::Finished);
+            return Ok(ResumedStream::Finished);
         };
         let pieces = stream::unfold(Some(reader), async |reader| {
             let mut reader = reader?;
@@ -175,10 +175,10 @@ impl Streams {
             let reader = item.is_ok().then_some(reader);
             Some((item, reader))
         });
-        Ok(TakenUp::Events(Box::pin(pieces)))
+        Ok(ResumedStream::Events(Box::pin(pieces)))
     }
 
-    fn find(&self, id: &StreamId, caller: &str) -> Result<Arc<Held>, PredictError> {
+    fn find(&self, id: &StreamId, caller: &str) -> Result<Arc<BufferedStream>, PredictError> {
         let held = self.0.streams.lock().get(id).cloned();
         // To anybody else it is as if it were not there.
         held.filter(|held| held.owner.caller == caller)
@@ -193,21 +193,22 @@ impl std::fmt::Debug for Streams {
 }
 
 #[async_trait]
-impl HeldStreams for Streams {
-    async fn take_up(
+impl StreamSource for Streams {
+    async fn resume(
         &self,
         id: &StreamId,
         after: u64,
         caller: &str,
-    ) -> Result<TakenUp, PredictError> {
-        let taken_up = self.read(id, after, caller)?;
-        self.0.taken_up.fetch_add(1, Ordering::Relaxed);
-        Ok(taken_up)
+    ) -> Result<ResumedStream, PredictError> {
+        let resumed = self.read(id, after, caller)?;
+        self.0.resumed.fetch_add(1, Ordering::Relaxed);
+        Ok(resumed)
     }
 
     async fn cancel(&self, id: &StreamId, caller: &str) -> Result<(), PredictError> {
         let held = self.find(id, caller)?;
-        self.0.give(&held.owner.tenant, held.end(End::Cancelled));
+        self.0
+            .give(&held.owner.tenant, held.end(StreamEnd::Cancelled));
         Ok(())
     }
 }
@@ -215,14 +216,14 @@ impl HeldStreams for Streams {
 impl Store {
     /// Takes `bytes` of what may be held for a tenant and in all. Where there is not so much,
     /// tells whose it is that is used up.
-    fn take(&self, tenant: &TenantId, bytes: usize) -> Result<(), Full> {
+    fn take(&self, tenant: &TenantId, bytes: usize) -> Result<(), StoreFull> {
         let mut used = self.used.lock();
         let of_tenant = used.tenants.get(tenant).copied().unwrap_or(0);
         if self.config.tenant_bytes < of_tenant.saturating_add(bytes) {
-            return Err(Full::Tenant);
+            return Err(StoreFull::Tenant);
         }
         if self.config.total_bytes < used.total.saturating_add(bytes) {
-            return Err(Full::Node);
+            return Err(StoreFull::Node);
         }
         used.total += bytes;
         *used.tenants.entry(tenant.clone()).or_default() += bytes;
@@ -252,8 +253,8 @@ impl Store {
             Err(full) => full,
         };
         let (only, limit) = match full {
-            Full::Tenant => (Some(tenant), self.config.tenant_bytes),
-            Full::Node => (None, self.config.total_bytes),
+            StoreFull::Tenant => (Some(tenant), self.config.tenant_bytes),
+            StoreFull::Node => (None, self.config.total_bytes),
         };
         self.squeeze(only, bytes.max(limit / SQUEEZE));
         self.take(tenant, bytes).is_ok()
@@ -270,7 +271,7 @@ impl Store {
             .collect();
         done.sort_by_key(|(since, _)| *since);
         let mut freed = 0;
-        let mut free = |held: &Held, enough: &dyn Fn(&Held, usize) -> usize| {
+        let mut free = |held: &BufferedStream, enough: &dyn Fn(&BufferedStream, usize) -> usize| {
             if freed < wanted {
                 let more = enough(held, wanted - freed);
                 freed += more;
@@ -278,63 +279,63 @@ impl Store {
             }
         };
         for (_, held) in done {
-            free(held, &|held, _| held.end(End::Cancelled));
+            free(held, &|held, _| held.end(StreamEnd::Cancelled));
         }
         for held in &all {
-            free(held, &Held::squeeze);
+            free(held, &BufferedStream::squeeze);
         }
     }
 }
 
 /// What is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Full {
+enum StoreFull {
     Tenant,
     Node,
 }
 
 /// A held stream with the work behind it. Dropped, both are gone.
-struct Keeping {
+struct BufferGuard {
     store: Arc<Store>,
-    held: Arc<Held>,
+    held: Arc<BufferedStream>,
 }
 
-impl Drop for Keeping {
+impl Drop for BufferGuard {
     fn drop(&mut self) {
-        let freed = self.held.end(End::Cancelled);
+        let freed = self.held.end(StreamEnd::Cancelled);
         self.store.streams.lock().remove(&self.held.id);
         self.store.give(&self.held.owner.tenant, freed);
     }
 }
 
-enum Became {
+enum StreamOutcome {
     Finished,
     Abandoned,
     Cancelled,
 }
 
-impl Keeping {
+impl BufferGuard {
     async fn run(self, pieces: impl Stream<Item = Bytes> + Send) {
         let window = self.store.config.window;
         // Whatever it is, the work behind is dropped then.
         let became = tokio::select! {
-            () = self.fill(pieces) => Became::Finished,
-            () = self.held.abandoned(window) => Became::Abandoned,
-            () = self.held.cancelled() => Became::Cancelled,
+            () = self.fill(pieces) => StreamOutcome::Finished,
+            () = self.held.abandoned(window) => StreamOutcome::Abandoned,
+            () = self.held.cancelled() => StreamOutcome::Cancelled,
         };
         match became {
-            Became::Finished => {
-                self.held.end(End::Finished);
+            StreamOutcome::Finished => {
+                self.held.end(StreamEnd::Finished);
                 tokio::select! {
                     () = self.held.abandoned(window) => {}
                     () = self.held.cancelled() => {}
                 }
             }
-            Became::Abandoned => {
+            StreamOutcome::Abandoned => {
                 self.store.abandoned.fetch_add(1, Ordering::Relaxed);
                 tracing::info!("a resumable stream was cancelled: nobody took it up");
             }
-            Became::Cancelled => tracing::info!("a resumable stream was cancelled"),
+            StreamOutcome::Cancelled => tracing::info!("a resumable stream was cancelled"),
         }
     }
 

@@ -15,14 +15,14 @@ const MAX_ID_LEN: usize = 64;
 #[derive(Debug, PartialEq)]
 pub(super) enum ClientMessage {
     /// Run this.
-    Ask(Ask),
+    Ask(PredictMessage),
     /// Stop the request of this id.
     Cancel(String),
 }
 
 /// A request.
 #[derive(Debug, PartialEq)]
-pub(super) struct Ask {
+pub(super) struct PredictMessage {
     /// The client's own name for it.
     pub(super) id: String,
     pub(super) rows: Vec<Value>,
@@ -32,7 +32,7 @@ pub(super) struct Ask {
 
 /// What was wrong with a message, and the id in it where there is one.
 #[derive(Debug)]
-pub(super) struct Wrong {
+pub(super) struct MessageError {
     pub(super) id: Option<String>,
     pub(super) error: PredictError,
 }
@@ -42,7 +42,7 @@ impl ClientMessage {
     ///
     /// # Errors
     /// `InvalidInput` naming what is wrong.
-    pub(super) fn read(text: &str) -> Result<Self, Wrong> {
+    pub(super) fn read(text: &str) -> Result<Self, MessageError> {
         let object = match serde_json::from_str(text) {
             Ok(Value::Object(object)) => object,
             Ok(_) => return Err(wrong(None, "a message must be a JSON object")),
@@ -53,7 +53,7 @@ impl ClientMessage {
         };
         let id = object.get("id").and_then(Value::as_str);
         let id = id.filter(|id| is_id(id)).map(str::to_owned);
-        Self::of(object).map_err(|error| Wrong { id, error })
+        Self::of(object).map_err(|error| MessageError { id, error })
     }
 
     fn of(mut object: Map<String, Value>) -> Result<Self, PredictError> {
@@ -80,7 +80,7 @@ impl ClientMessage {
             timeout => timeout.map(Duration::from_millis),
         };
         match object.remove("rows") {
-            Some(Value::Array(rows)) if !rows.is_empty() => Ok(Self::Ask(Ask {
+            Some(Value::Array(rows)) if !rows.is_empty() => Ok(Self::Ask(PredictMessage {
                 id,
                 rows,
                 parameters,
@@ -97,8 +97,8 @@ fn is_id(id: &str) -> bool {
     !id.is_empty() && id.len() <= MAX_ID_LEN
 }
 
-fn wrong(id: Option<String>, message: &str) -> Wrong {
-    Wrong {
+fn wrong(id: Option<String>, message: &str) -> MessageError {
+    MessageError {
         id,
         error: PredictError::invalid(message),
     }

@@ -24,7 +24,7 @@ use volley_types::{
     Deadline, ErrorCode, Input, ModelRef, PredictError, PredictRequest, RequestId, Share, Signature,
 };
 
-use super::message::{Ask, ClientMessage, Wrong};
+use super::message::{ClientMessage, MessageError, PredictMessage};
 use volley_dialect_kit::sse;
 use volley_dialect_opensearch::rows::{self, failure};
 use volley_http_edge::context::RequestContext;
@@ -54,7 +54,7 @@ enum SessionEvent {
 }
 
 /// Why a socket is closed from here.
-type Goodbye = (CloseCode, &'static str);
+type CloseReason = (CloseCode, &'static str);
 
 /// The requests that run.
 #[derive(Default)]
@@ -140,7 +140,7 @@ impl Session {
         &self,
         sink: &mut (impl Sink<Message, Error = Error> + Unpin),
         source: &mut (impl Stream<Item = Result<Message, Error>> + Unpin),
-    ) -> Result<Option<Goodbye>, Error> {
+    ) -> Result<Option<CloseReason>, Error> {
         let config = self.caller.config;
         let (mut running, mut outbox) = (Running::default(), Outbox::default());
         let mut heard = Instant::now();
@@ -219,14 +219,14 @@ impl Session {
                     outbox.put(Some(&id), failure(&error));
                 }
             }
-            Err(Wrong { id, error }) => outbox.put(id.as_deref(), failure(&error)),
+            Err(MessageError { id, error }) => outbox.put(id.as_deref(), failure(&error)),
         }
     }
 
     /// Runs a request, whose message has this share of the memory for bodies.
     fn ask(
         &self,
-        ask: Ask,
+        ask: PredictMessage,
         leaving: bool,
         running: &mut Running,
         mut share: Share,
@@ -310,7 +310,7 @@ impl Session {
 }
 
 /// What is said to a client that breaks the rules; an error when there is nobody to tell.
-fn goodbye(error: Error) -> Result<Goodbye, Error> {
+fn goodbye(error: Error) -> Result<CloseReason, Error> {
     match error {
         Error::Capacity(_) => Ok((CloseCode::Size, "the message is too large")),
         Error::Utf8(_) => Ok((CloseCode::Invalid, "the message is no text")),

@@ -1,7 +1,7 @@
 //! What a text refers to, in every dialect that has a place for it.
 
 use serde_json::{Value, json};
-use volley_types::{Citation, FinishReason, GenerationChunk, Place, PlaceUnit};
+use volley_types::{Citation, CitedSpan, FinishReason, GenerationChunk, SpanUnit};
 
 use super::openai::{CHAT, ask, events, finished};
 use super::support::{Edge, Reply, Script, text};
@@ -22,8 +22,8 @@ fn document() -> Citation {
     Citation {
         title: Some("Fabeln".to_owned()),
         document: Some(1),
-        place: Some(Place {
-            unit: PlaceUnit::Characters,
+        place: Some(CitedSpan {
+            unit: SpanUnit::Characters,
             from: 4,
             to: 18,
         }),

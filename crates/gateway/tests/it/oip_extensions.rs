@@ -7,7 +7,7 @@ use arrow_array::{ArrayRef, Float32Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use serde_json::{Value, json};
 use volley_gateway::ApiConfig;
-use volley_types::signature::{SERVED_VERSION, Served, with_octets};
+use volley_types::signature::{ModelMetadata, SERVED_VERSION, with_octets};
 use volley_types::{ParamValue, Signature, Task};
 
 use super::support::{Edge, Reply, Script};
@@ -131,7 +131,7 @@ async fn versions_that_a_replica_serves_are_named_and_told_apart() {
         "output": [{ "name": "n", "data_type": "TYPE_FP32", "dims": [1],
                      "label_filename": "labels.txt" }],
     });
-    let served = Served {
+    let served = ModelMetadata {
         versions: vec!["beta".to_owned(), "3".to_owned()],
         config: Some(config.clone()),
     };

@@ -24,10 +24,10 @@ fn load(parameters: Value) -> String {
 
 /// Keeps everything in one place.
 #[derive(Default)]
-struct Kept(Mutex<Vec<Vec<ModelFile>>>);
+struct MemoryStore(Mutex<Vec<Vec<ModelFile>>>);
 
 #[async_trait]
-impl ModelStore for Kept {
+impl ModelStore for MemoryStore {
     async fn keep(&self, files: Vec<ModelFile>) -> Result<(ModelUrl, Sha256), PredictError> {
         let mut kept = self.0.lock();
         let place = kept.iter().position(|other| *other == files);
@@ -74,7 +74,7 @@ async fn files_of_a_load_are_refused_by_name_where_there_is_no_place_for_them() 
 
 #[tokio::test]
 async fn a_load_with_files_registers_them_once_and_one_without_is_the_repositorys() {
-    let kept = Arc::new(Kept::default());
+    let kept = Arc::new(MemoryStore::default());
     let edge = Edge::keeping(kept.clone()).await;
     let files = load(json!({ "config": "{\"max_batch_size\":2}", "file:1/model.onnx": "AAEC" }));
     for _ in 0..2 {

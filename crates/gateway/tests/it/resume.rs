@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use tokio::sync::mpsc;
 use volley_gateway::{ApiConfig, EdgeConfig, PeerStreams, ResumeConfig, Streams};
 use volley_types::chunk::BatchResult;
-use volley_types::{GenerationChunk, GenerationChunks, HeldStreams, NodeId};
+use volley_types::{GenerationChunk, GenerationChunks, NodeId, StreamSource};
 
 use super::support::{Edge, Reply, SOON, Script, event, eventually, last, request, text};
 
@@ -86,7 +86,7 @@ async fn three(config: ApiConfig) -> [Edge; 3] {
     let all = streams.clone();
     let peers: PeerStreams = Arc::new(move |node: NodeId| {
         let streams = all.get(usize::try_from(node.0).ok()?.checked_sub(1)?)?;
-        Some(Arc::new(streams.clone()) as Arc<dyn HeldStreams>)
+        Some(Arc::new(streams.clone()) as Arc<dyn StreamSource>)
     });
     let [one, two, three] = streams;
     [

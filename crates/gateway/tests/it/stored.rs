@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use volley_gateway::{ApiConfig, HeldAll, PeerStreams, Responses, ResponsesConfig, Streams};
+use volley_gateway::{ApiConfig, LocalStreams, PeerStreams, Responses, ResponsesConfig, Streams};
 use volley_types::chat::conversation;
-use volley_types::{HeldStreams, NodeId};
+use volley_types::{NodeId, StreamSource};
 
 use super::reference::talker;
 use super::support::{Edge, typed_events};
@@ -150,14 +150,14 @@ async fn a_streamed_response_is_stored_too() {
 
 #[tokio::test]
 async fn a_response_is_found_through_any_coordinator() {
-    let all = [1, 2].map(|id| HeldAll {
+    let all = [1, 2].map(|id| LocalStreams {
         streams: Streams::new(NodeId(id), ApiConfig::default().resume),
         responses: Responses::new(NodeId(id), ResponsesConfig::default()),
     });
     let held = all.clone();
     let peers: PeerStreams = Arc::new(move |node: NodeId| {
         let held = held.get(usize::try_from(node.0).ok()?.checked_sub(1)?)?;
-        Some(Arc::new(held.clone()) as Arc<dyn HeldStreams>)
+        Some(Arc::new(held.clone()) as Arc<dyn StreamSource>)
     });
     let [one, two] = all;
     let one = Edge::holding_responses(one, peers.clone()).await;

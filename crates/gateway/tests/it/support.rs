@@ -14,7 +14,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use volley_flight::ingress::Decoder;
-use volley_gateway::{ApiConfig, ApiServer, HeldAll, ModelStore, Origins, PeerStreams, Streams};
+use volley_gateway::{
+    ApiConfig, ApiServer, LocalStreams, ModelStore, Origins, PeerStreams, Streams,
+};
 use volley_security::{Authenticator, ReadRegistry};
 use volley_types::{ClusterHandle, GenerationChunk, Registry};
 
@@ -63,7 +65,7 @@ impl Edge {
     }
 
     /// One that holds responses, and knows others that do.
-    pub(crate) async fn holding_responses(held: HeldAll, peers: PeerStreams) -> Self {
+    pub(crate) async fn holding_responses(held: LocalStreams, peers: PeerStreams) -> Self {
         let finish = |server: ApiServer| {
             let server = server.with_streams(held.streams, peers);
             server.with_responses(held.responses)

@@ -84,7 +84,7 @@ impl Encoder {
 }
 
 /// A body, compressed as it is asked for. One that breaks off does so without the format's end.
-pub(super) struct Deflated {
+pub(super) struct DeflatedBody {
     inner: Body,
     encoding: Encoding,
     /// Made with the first piece; a stream that waits for it takes no memory.
@@ -93,7 +93,7 @@ pub(super) struct Deflated {
     ended: bool,
 }
 
-impl Deflated {
+impl DeflatedBody {
     pub(super) fn new(inner: Body, encoding: Encoding) -> Self {
         Self {
             inner,
@@ -121,7 +121,7 @@ impl Deflated {
     }
 }
 
-impl HttpBody for Deflated {
+impl HttpBody for DeflatedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -25,21 +25,21 @@ const MAX_RATIO: u64 = 256;
 
 /// A body that becomes too large for what it is made of.
 #[derive(Debug)]
-struct TooMuch;
+struct InflationLimit;
 
-impl fmt::Display for TooMuch {
+impl fmt::Display for InflationLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the body inflates beyond its limit")
     }
 }
 
-impl Error for TooMuch {}
+impl Error for InflationLimit {}
 
 /// Whether a body could not be read because it inflates beyond its limit.
 pub fn is_too_much(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        if error.is::<TooMuch>() {
+        if error.is::<InflationLimit>() {
             return true;
         }
         cause = inner(error);
@@ -159,7 +159,7 @@ impl Decoder {
 }
 
 /// A body, inflated as it is asked for.
-pub(super) struct Inflated {
+pub(super) struct InflatedBody {
     inner: Body,
     encoding: Encoding,
     decoder: Option<Decoder>,
@@ -170,7 +170,7 @@ pub(super) struct Inflated {
     scratch: Vec<u8>,
 }
 
-impl Inflated {
+impl InflatedBody {
     /// `limit` is that of a whole body.
     pub(super) fn new(inner: Body, encoding: Encoding, limit: usize) -> Self {
         Self {
@@ -208,7 +208,7 @@ impl Inflated {
         self.given += given as u64;
         let allowed = self.limit.saturating_add(MAX_RATIO * self.taken);
         if allowed < self.given {
-            return Err(io::Error::other(TooMuch));
+            return Err(io::Error::other(InflationLimit));
         }
         Ok(Some(piece))
     }
@@ -227,7 +227,7 @@ impl Inflated {
     }
 }
 
-impl HttpBody for Inflated {
+impl HttpBody for InflatedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

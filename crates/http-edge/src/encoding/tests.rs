@@ -19,12 +19,12 @@ fn pieces(bytes: &[u8], size: usize) -> Body {
 }
 
 fn packed(bytes: &[u8], encoding: Encoding) -> Vec<u8> {
-    let whole = Deflated::new(Body::from(bytes.to_vec()), encoding);
+    let whole = DeflatedBody::new(Body::from(bytes.to_vec()), encoding);
     block_on(whole.collect()).unwrap().to_bytes().to_vec()
 }
 
 fn unpacked(bytes: &[u8], size: usize, encoding: Encoding) -> Result<Vec<u8>, axum::Error> {
-    let body = Inflated::new(pieces(bytes, size), encoding, 1 << 20);
+    let body = InflatedBody::new(pieces(bytes, size), encoding, 1 << 20);
     block_on(body.collect()).map(|body| body.to_bytes().to_vec())
 }
 
@@ -37,7 +37,7 @@ proptest! {
         read in 1..700_usize,
     ) {
         for encoding in Encoding::ALL {
-            let body = Deflated::new(pieces(&bytes, written), encoding);
+            let body = DeflatedBody::new(pieces(&bytes, written), encoding);
             let packed = block_on(body.collect()).unwrap().to_bytes();
             prop_assert_eq!(&unpacked(&packed, read, encoding).unwrap(), &bytes);
         }
@@ -63,7 +63,7 @@ fn each_piece_can_be_read_before_the_next_is_there() {
     for encoding in Encoding::ALL {
         let (sender, receiver) = tokio::sync::mpsc::channel::<Result<String, std::io::Error>>(1);
         let body = tokio_stream::wrappers::ReceiverStream::new(receiver);
-        let mut body = Deflated::new(Body::from_stream(body), encoding);
+        let mut body = DeflatedBody::new(Body::from_stream(body), encoding);
         let mut sent = Vec::new();
         block_on(async {
             let mut all = String::new();
@@ -118,7 +118,7 @@ fn a_bomb_is_found_early_and_its_kind_is_known() {
             }
         }
         assert!(bomb.len() < 1 << 17, "{encoding:?}: {}", bomb.len());
-        let mut body = Inflated::new(pieces(&bomb, 1 << 10), encoding, 1 << 20);
+        let mut body = InflatedBody::new(pieces(&bomb, 1 << 10), encoding, 1 << 20);
         let mut given = 0;
         let refused = block_on(async {
             loop {

@@ -12,7 +12,7 @@ fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
 
 fn kind(files: &[(&str, &str)]) -> Result<Layout, String> {
     let directory = directory(files);
-    let found = recognise(directory.path(), &Registered::default(), None);
+    let found = recognise(directory.path(), &RegisteredConfig::default(), None);
     found.map(|(_, kind)| kind).map_err(|error| error.message)
 }
 
@@ -55,9 +55,9 @@ fn directories_are_told_by_their_files() {
 #[test]
 fn what_was_registered_stands_in_for_files_that_are_missing() {
     let zip = directory(&[("all-MiniLM.onnx", ""), ("tokenizer.json", "")]);
-    let found = |registered: &Registered| recognise(zip.path(), registered, None).unwrap().1;
+    let found = |registered: &RegisteredConfig| recognise(zip.path(), registered, None).unwrap().1;
     let graph = Layout::Graph(PathBuf::from("all-MiniLM.onnx"));
-    assert_eq!(found(&Registered::default()), graph);
+    assert_eq!(found(&RegisteredConfig::default()), graph);
     let llama = r#"{"architectures":["LlamaForCausalLM"]}"#;
     for (all_config, task, layout) in [
         (None, None, Layout::Encoder),
@@ -72,7 +72,7 @@ fn what_was_registered_stands_in_for_files_that_are_missing() {
             all_config: all_config.map(str::to_owned),
             ..Default::default()
         };
-        let registered = Registered {
+        let registered = RegisteredConfig {
             task,
             config: Some(config),
             triton: None,
@@ -88,11 +88,11 @@ fn of_numbered_versions_the_newest_is_taken_and_a_file_is_itself() {
         ("10/model.onnx", ""),
         ("config.pbtxt", ""),
     ]);
-    let (found, _) = recognise(versions.path(), &Registered::default(), None).unwrap();
+    let (found, _) = recognise(versions.path(), &RegisteredConfig::default(), None).unwrap();
     assert_eq!(found, versions.path().join("10"));
     let (found, kind) = recognise(
         &versions.path().join("2/model.onnx"),
-        &Registered::default(),
+        &RegisteredConfig::default(),
         None,
     )
     .unwrap();
@@ -101,7 +101,7 @@ fn of_numbered_versions_the_newest_is_taken_and_a_file_is_itself() {
     assert!(
         recognise(
             &versions.path().join("config.pbtxt"),
-            &Registered::default(),
+            &RegisteredConfig::default(),
             None,
         )
         .is_err()
@@ -118,7 +118,7 @@ fn a_variant_is_taken_by_its_name_and_never_leaves_the_directory() {
         Path::new("onnx/model_fp16.onnx")
     );
     assert_eq!(
-        gpu_variant(export.path(), Kind::Decoder).as_deref(),
+        gpu_variant(export.path(), ModelKind::Decoder).as_deref(),
         Some("fp16")
     );
     assert!(graph(Some("int8")).is_err());
@@ -226,7 +226,7 @@ fn files_of_other_formats_are_refused_with_the_command_that_exports_them() {
     ] {
         let folder = directory(files);
         // Of text models the graph is looked for when they are loaded.
-        let found = recognise(folder.path(), &Registered::default(), None);
+        let found = recognise(folder.path(), &RegisteredConfig::default(), None);
         let found = found.and_then(|(directory, _)| graph(&directory, None));
         let message = found.unwrap_err().message;
         for text in texts {
@@ -234,7 +234,11 @@ fn files_of_other_formats_are_refused_with_the_command_that_exports_them() {
         }
     }
     let folder = directory(&[("a.gguf", "")]);
-    let file = recognise(&folder.path().join("a.gguf"), &Registered::default(), None);
+    let file = recognise(
+        &folder.path().join("a.gguf"),
+        &RegisteredConfig::default(),
+        None,
+    );
     assert!(file.unwrap_err().message.contains("GGUF"));
 }
 

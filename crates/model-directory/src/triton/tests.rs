@@ -26,7 +26,7 @@ const SAMPLE: &str = r#"
 
 #[test]
 fn a_configuration_is_understood() {
-    let declared = Declared::parse(SAMPLE).unwrap();
+    let declared = TritonConfig::parse(SAMPLE).unwrap();
     assert_eq!(declared.max_batch_size, 8);
     assert_eq!(declared.inputs[0].dims, [3, -1]);
     assert_eq!(declared.outputs[0].kind, TensorElementType::Int64);
@@ -48,7 +48,7 @@ fn a_configuration_is_understood() {
 
 #[test]
 fn what_has_no_effect_is_told() {
-    let declared = Declared::parse(SAMPLE).unwrap();
+    let declared = TritonConfig::parse(SAMPLE).unwrap();
     let told = |graph| -> Vec<_> { declared.details(graph) };
     let names: Vec<_> = told(true).iter().map(|(name, _)| *name).collect();
     let all = [
@@ -118,7 +118,7 @@ fn what_is_not_offered_is_refused_by_its_name() {
         ("max_batch_size: -1", "max_batch_size"),
         ("input: 3", "'input' is no message"),
     ] {
-        let error = Declared::parse(text).unwrap_err();
+        let error = TritonConfig::parse(text).unwrap_err();
         assert!(error.contains(told), "{text}: {error}");
     }
 }
@@ -156,6 +156,6 @@ proptest! {
              "(: 1|: 'x'| \\{|\\}|: \\[1\\]|: TYPE_FP32)"), 0..12),
     ) {
         let text: String = fields.iter().map(|(name, rest)| format!("{name}{rest} ")).collect();
-        let _ = Declared::parse(&text);
+        let _ = TritonConfig::parse(&text);
     }
 }

@@ -14,20 +14,20 @@ use volley_onnx_runtime::ort::session::{IoBinding, NoSelectedOutputs, RunOptions
 use volley_onnx_runtime::ort::value::{DynTensor, Tensor, TensorElementType};
 use volley_types::PredictError;
 
-use super::layout::Layout;
+use super::layout::GraphLayout;
 use super::logits::last;
 use super::{quiet, refused};
 use crate::model::Names;
 use volley_onnx_runtime::kv::{Cache, View};
-use volley_onnx_runtime::session::{GRAPH, NO_GRAPH, Place};
+use volley_onnx_runtime::session::{ExecutionDevice, GRAPH, NO_GRAPH};
 
 /// The narrowest mask.
 const FIRST_WIDTH: usize = 256;
 
 /// What all steps have in common.
-pub(super) struct Fixed {
+pub(super) struct FixedSteps {
     steps: BTreeMap<(usize, usize), Step>,
-    place: Place,
+    place: ExecutionDevice,
     context: usize,
     logits: TensorElementType,
     /// Whether there is a dimension of positions among those of the logits.
@@ -55,10 +55,10 @@ pub(super) struct Parts<'d> {
     pub(super) vocabulary: usize,
 }
 
-impl Fixed {
+impl FixedSteps {
     /// Steps at `place`; `None` where the logits have another form than a decoder's, or the model
     /// wants positions.
-    pub(super) fn new(place: Place, layout: Layout, context: usize) -> Option<Self> {
+    pub(super) fn new(place: ExecutionDevice, layout: GraphLayout, context: usize) -> Option<Self> {
         let positions = match layout.logits_rank {
             Some(2) if !layout.positions => false,
             Some(3) if !layout.positions => true,
@@ -102,8 +102,8 @@ impl Fixed {
             vocabulary,
         } = parts;
         let allocator = match self.place {
-            Place::Host => Allocator::default(),
-            Place::Cuda(_) => {
+            ExecutionDevice::Host => Allocator::default(),
+            ExecutionDevice::Cuda(_) => {
                 let memory = self.place.memory().map_err(refused)?;
                 Allocator::new(session, memory).map_err(refused)?
             }
@@ -140,8 +140,8 @@ impl Fixed {
             .set(GRAPH, graph(rows, width).to_string())
             .map_err(refused)?;
         let here = match self.place {
-            Place::Host => None,
-            Place::Cuda(_) => Some(logits(&Allocator::default())?),
+            ExecutionDevice::Host => None,
+            ExecutionDevice::Cuda(_) => Some(logits(&Allocator::default())?),
         };
         Ok(Step {
             binding,
@@ -159,7 +159,7 @@ impl Step {
     fn run<T>(
         &mut self,
         parts: Parts<'_>,
-        place: Place,
+        place: ExecutionDevice,
         tokens: &[u32],
         lengths: &[usize],
         read: impl FnOnce(&[f32]) -> T,
@@ -197,12 +197,12 @@ pub(super) fn without_graph() -> Result<RunOptions<NoSelectedOutputs>, PredictEr
 
 /// Writes numbers into a tensor where it is.
 fn write(
-    place: Place,
+    place: ExecutionDevice,
     target: &mut Tensor<i64>,
     shape: [usize; 2],
     values: Vec<i64>,
 ) -> Result<(), PredictError> {
-    if place == Place::Host {
+    if place == ExecutionDevice::Host {
         target.extract_tensor_mut().1.copy_from_slice(&values);
         return Ok(());
     }

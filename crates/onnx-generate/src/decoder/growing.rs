@@ -15,40 +15,40 @@ use volley_onnx_runtime::ort::value::{
 };
 use volley_types::PredictError;
 
-use super::layout::{Kept, Layout, SWITCH};
+use super::layout::{GraphLayout, LogitsInput, SWITCH};
 use super::shared::each_of_all;
 use super::trim::LAST;
 use super::{append_last, failed, quiet, refused};
 use crate::memory;
 use crate::model::{ModelFiles, Names};
-use volley_onnx_runtime::session::Options;
-use volley_onnx_runtime::session::Place;
+use volley_onnx_runtime::session::ExecutionDevice;
+use volley_onnx_runtime::session::SharedRunOptions;
 
 /// A loaded decoder with a KV cache for each slot.
-pub(super) struct Growing {
+pub(super) struct GrowingCacheDecoder {
     // Their memory is the session's.
-    slots: Vec<Past>,
+    slots: Vec<CacheTensors>,
     graph: Graph,
     /// What reads a prompt from its first token on, where the other cannot.
     prompts: Option<Graph>,
-    run_options: Arc<Options>,
+    run_options: Arc<SharedRunOptions>,
     names: Names,
-    place: Place,
+    place: ExecutionDevice,
     vocabulary: usize,
     /// Of the past of a sequence that has none.
     empty: [usize; 4],
 }
 
 /// Keys and values of one sequence, in the order of the names; none before its first run.
-type Past = Vec<DynValue>;
+type CacheTensors = Vec<DynValue>;
 
 /// A session with what its inputs are.
 pub(super) struct Graph {
     pub(super) session: Session,
-    pub(super) layout: Layout,
+    pub(super) layout: GraphLayout,
 }
 
-impl Growing {
+impl GrowingCacheDecoder {
     /// Makes room for `slots` sequences of the model in `graph`, beside which `prompts` may read
     /// whole prompts.
     ///
@@ -57,15 +57,15 @@ impl Growing {
     pub(super) fn new(
         graph: Graph,
         prompts: Option<Graph>,
-        place: Place,
+        place: ExecutionDevice,
         files: &ModelFiles,
         slots: usize,
     ) -> Result<Self, PredictError> {
-        if place == Place::Host {
+        if place == ExecutionDevice::Host {
             memory::check_fits(files.cache_bytes(slots, graph.layout.value_bytes()))?;
         }
         Ok(Self {
-            slots: (0..slots).map(|_| Past::new()).collect(),
+            slots: (0..slots).map(|_| CacheTensors::new()).collect(),
             graph,
             prompts,
             run_options: Arc::new(quiet()?),
@@ -105,7 +105,7 @@ impl Growing {
         if !all {
             // As if nothing had been read.
             match length {
-                0 => self.slots[slot] = Past::new(),
+                0 => self.slots[slot] = CacheTensors::new(),
                 length => self.take_over(slot, slot, length)?,
             }
         }
@@ -113,7 +113,7 @@ impl Growing {
     }
 
     /// What runs are stopped by.
-    pub(super) fn options(&self) -> Arc<Options> {
+    pub(super) fn options(&self) -> Arc<SharedRunOptions> {
         self.run_options.clone()
     }
 
@@ -121,7 +121,11 @@ impl Growing {
     ///
     /// # Errors
     /// `Internal` when the run fails.
-    pub(super) fn shrink(&mut self, slot: usize, options: Options) -> Result<(), PredictError> {
+    pub(super) fn shrink(
+        &mut self,
+        slot: usize,
+        options: SharedRunOptions,
+    ) -> Result<(), PredictError> {
         let usual = std::mem::replace(&mut self.run_options, Arc::new(options));
         // Each session has an arena of its own.
         let ran = self.prefill(slot, 0, &[0], |_| ());
@@ -141,7 +145,7 @@ impl Growing {
     /// Takes the graph that reads prompts out, to be put back or dropped. What the slots hold is
     /// gone.
     pub(super) fn take_prompts(&mut self) -> Option<Graph> {
-        self.slots.fill_with(Past::new);
+        self.slots.fill_with(CacheTensors::new);
         self.prompts.take()
     }
 
@@ -243,7 +247,7 @@ impl Growing {
             let past = Tensor::from_array(([1], vec![0 < length])).map_err(refused)?;
             binding.bind_input(SWITCH, &past).map_err(refused)?;
         }
-        if let Some(Kept { name, rank }) = extras.kept {
+        if let Some(LogitsInput { name, rank }) = extras.kept {
             let count = Tensor::from_array((vec![1_i64; rank], vec![kept as i64]));
             let count = count.map_err(refused)?;
             binding.bind_input(name, &count).map_err(refused)?;
@@ -274,7 +278,7 @@ impl Growing {
         Ok(told)
     }
 
-    fn no_past(&self) -> Result<Past, PredictError> {
+    fn no_past(&self) -> Result<CacheTensors, PredictError> {
         let allocator = Allocator::default();
         let empty = || match self.graph.layout.cache {
             TensorElementType::Float16 => {

@@ -16,7 +16,7 @@ const FLOATS: [TensorElementType; 3] = [
 
 /// What only the graph tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct GraphLayout {
     /// Whether the model wants positions.
     pub(super) positions: bool,
     /// The type of keys and values.
@@ -37,12 +37,12 @@ pub(super) struct Extras {
     /// Two graphs were merged into one, which is told whether there is a past.
     pub(super) switch: bool,
     /// How many positions' logits are wanted.
-    pub(super) kept: Option<Kept>,
+    pub(super) kept: Option<LogitsInput>,
 }
 
 /// The input that says how many positions' logits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct LogitsInput {
     pub(super) name: &'static str,
     /// It is a number, or a list of one.
     pub(super) rank: usize,
@@ -66,7 +66,7 @@ impl Extras {
         let kept = kept.map(|(name, kept)| {
             expect(name, kept, &[TensorElementType::Int64])?;
             let rank = kept.tensor_shape().map_or(0, |shape| shape.len()).min(1);
-            Ok::<_, PredictError>(Kept { name, rank })
+            Ok::<_, PredictError>(LogitsInput { name, rank })
         });
         Ok(Self {
             switch: input(SWITCH).is_some(),
@@ -79,7 +79,7 @@ impl Extras {
     }
 }
 
-impl Layout {
+impl GraphLayout {
     /// Bytes of one number of the cache.
     pub(super) fn value_bytes(self) -> usize {
         if self.cache == TensorElementType::Float32 {
@@ -94,7 +94,7 @@ impl Layout {
 ///
 /// # Errors
 /// `InvalidInput` naming what is missing, or of the wrong type, or not known.
-pub(super) fn check(session: &Session, files: &ModelFiles) -> Result<Layout, PredictError> {
+pub(super) fn check(session: &Session, files: &ModelFiles) -> Result<GraphLayout, PredictError> {
     check_with(session, files, true)
 }
 
@@ -105,8 +105,8 @@ pub(super) fn check(session: &Session, files: &ModelFiles) -> Result<Layout, Pre
 pub(super) fn check_prompts(
     session: &Session,
     files: &ModelFiles,
-    steps: Layout,
-) -> Result<Layout, PredictError> {
+    steps: GraphLayout,
+) -> Result<GraphLayout, PredictError> {
     let layout = check_with(session, files, false)?;
     if (layout.cache, layout.logits) != (steps.cache, steps.logits) {
         return Err(PredictError::invalid(
@@ -116,7 +116,11 @@ pub(super) fn check_prompts(
     Ok(layout)
 }
 
-fn check_with(session: &Session, files: &ModelFiles, past: bool) -> Result<Layout, PredictError> {
+fn check_with(
+    session: &Session,
+    files: &ModelFiles,
+    past: bool,
+) -> Result<GraphLayout, PredictError> {
     let names = &files.names;
     let positions = session
         .inputs()
@@ -155,7 +159,7 @@ fn check_with(session: &Session, files: &ModelFiles, past: bool) -> Result<Layou
             files.described_by
         )));
     }
-    Ok(Layout {
+    Ok(GraphLayout {
         positions,
         cache,
         logits: logits_type,

@@ -10,33 +10,33 @@ use volley_onnx_runtime::ort::session::{IoBinding, Session};
 use volley_onnx_runtime::ort::value::{DynValue, Tensor};
 use volley_types::PredictError;
 
-use super::fixed::{Fixed, Parts, without_graph};
-use super::layout::Layout;
+use super::fixed::{FixedSteps, Parts, without_graph};
+use super::layout::GraphLayout;
 use super::logits::last;
 use super::trim::LAST;
 use super::{append, failed, quiet, refused};
 use crate::memory;
 use crate::model::{ModelFiles, Names};
-use volley_onnx_runtime::kv::{Cache, Form, View};
-use volley_onnx_runtime::session::Options;
-use volley_onnx_runtime::session::Place;
+use volley_onnx_runtime::kv::{Cache, KvShape, View};
+use volley_onnx_runtime::session::ExecutionDevice;
+use volley_onnx_runtime::session::SharedRunOptions;
 
 /// A binding with the views that it is bound to.
-struct Bound {
+struct BoundViews {
     // Dropped before the views.
     binding: IoBinding,
     _views: Vec<View>,
 }
 
 /// A loaded decoder with one KV cache for all slots.
-pub(super) struct Shared {
+pub(super) struct SharedCacheDecoder {
     // Bindings hold on to the session and to views of the caches: first out.
     /// Decode steps that can be graphs, where that is asked for.
-    fixed: Option<Fixed>,
-    batches: Vec<Option<Bound>>,
-    singles: Vec<Option<Bound>>,
+    fixed: Option<FixedSteps>,
+    batches: Vec<Option<BoundViews>>,
+    singles: Vec<Option<BoundViews>>,
     session: Session,
-    run_options: Arc<Options>,
+    run_options: Arc<SharedRunOptions>,
     caches: Vec<Cache>,
     names: Names,
     /// Whether the model wants positions.
@@ -56,7 +56,7 @@ struct Rows {
     last: Option<Vec<i64>>,
 }
 
-impl Shared {
+impl SharedCacheDecoder {
     /// Makes room for `slots` sequences of the model in `session`, whose decode steps have fixed
     /// shapes and addresses if `fixed`.
     ///
@@ -64,17 +64,17 @@ impl Shared {
     /// `InvalidInput` when there is no memory for them.
     pub(super) fn new(
         session: Session,
-        place: Place,
+        place: ExecutionDevice,
         files: &ModelFiles,
-        layout: Layout,
+        layout: GraphLayout,
         slots: usize,
         fixed: bool,
     ) -> Result<Self, PredictError> {
         let names = files.names.clone();
-        if place == Place::Host {
+        if place == ExecutionDevice::Host {
             memory::check_fits(files.cache_bytes(slots, layout.value_bytes()))?;
         }
-        let form = Form {
+        let form = KvShape {
             slots,
             heads: files.kv_heads,
             context: files.context,
@@ -97,7 +97,7 @@ impl Shared {
             chooses: layout.chooses,
             vocabulary: files.vocabulary,
             fixed: fixed
-                .then(|| Fixed::new(place, layout, files.context))
+                .then(|| FixedSteps::new(place, layout, files.context))
                 .flatten(),
         })
     }
@@ -223,7 +223,7 @@ impl Shared {
     }
 
     /// What runs are stopped by.
-    pub(super) fn options(&self) -> Arc<Options> {
+    pub(super) fn options(&self) -> Arc<SharedRunOptions> {
         self.run_options.clone()
     }
 
@@ -231,7 +231,11 @@ impl Shared {
     ///
     /// # Errors
     /// `Internal` when the run fails.
-    pub(super) fn shrink(&mut self, slot: usize, options: Options) -> Result<(), PredictError> {
+    pub(super) fn shrink(
+        &mut self,
+        slot: usize,
+        options: SharedRunOptions,
+    ) -> Result<(), PredictError> {
         let usual = std::mem::replace(&mut self.run_options, Arc::new(options));
         let ran = self.prefill(slot, 0, &[0], |_| ());
         self.run_options = usual;
@@ -311,7 +315,7 @@ impl Shared {
         caches.try_for_each(|cache| cache.swap_rows(one, other, length))
     }
 
-    fn bind(&self, first: usize, rows: usize) -> Result<Bound, PredictError> {
+    fn bind(&self, first: usize, rows: usize) -> Result<BoundViews, PredictError> {
         let mut binding = self.session.create_binding().map_err(refused)?;
         let mut views = Vec::with_capacity(self.caches.len());
         for (cache, (past, present)) in self.caches.iter().zip(&self.names.caches) {
@@ -325,7 +329,7 @@ impl Shared {
             views.push(view);
         }
         bind_logits(&mut binding, &self.names)?;
-        Ok(Bound {
+        Ok(BoundViews {
             binding,
             _views: views,
         })
@@ -340,9 +344,9 @@ fn bind_logits(binding: &mut IoBinding, names: &Names) -> Result<(), PredictErro
 
 fn step<T>(
     session: &mut Session,
-    run_options: &Options,
+    run_options: &SharedRunOptions,
     names: &Names,
-    bound: &mut Bound,
+    bound: &mut BoundViews,
     rows: usize,
     read_in: Rows,
     read: impl FnOnce(&DynValue) -> T,

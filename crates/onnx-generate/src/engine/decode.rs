@@ -16,12 +16,12 @@ use std::time::Duration;
 use volley_types::PredictError;
 
 use super::delivery::Delivery;
-use super::running::Running;
+use super::running::RunningGeneration;
 use super::slots::Slots;
 use super::{QUEUE, Request};
 use crate::decoder::Decoder;
 use crate::model::ModelFiles;
-use crate::sampler::{Limits, Sampler, Scratch};
+use crate::sampler::{Sampler, Scratch, TokenLimits};
 
 /// Prompt tokens that are read between two steps, so that a long prompt holds nobody up. Chunks
 /// always end at multiples of this, so that how a prompt is cut, and with it the last bits of
@@ -39,11 +39,11 @@ pub(super) struct Loop {
     delivery: Delivery,
     waiting: VecDeque<Request>,
     /// In the order of their slots.
-    running: Vec<Running>,
+    running: Vec<RunningGeneration>,
     /// How many of those, from the first on, decode in this round.
     active: usize,
     /// In the slot behind those.
-    reading: Option<Reading>,
+    reading: Option<PromptProgress>,
     slots: Slots,
     prefix_reuse: bool,
     /// Of all choices, which are made one after the other.
@@ -51,7 +51,7 @@ pub(super) struct Loop {
 }
 
 /// A prompt of which `read` tokens are in the KV cache.
-struct Reading {
+struct PromptProgress {
     request: Request,
     read: usize,
     /// How many of those were there from before.
@@ -147,7 +147,7 @@ impl Loop {
         }
     }
 
-    fn next_waiting(&mut self) -> Option<Reading> {
+    fn next_waiting(&mut self) -> Option<PromptProgress> {
         if self.running.len() == self.decoder.slots() {
             return None;
         }
@@ -160,7 +160,7 @@ impl Loop {
         } else {
             self.take_over(slot, &request.prompt)
         };
-        Some(Reading {
+        Some(PromptProgress {
             request,
             read: cached,
             cached,
@@ -196,8 +196,8 @@ impl Loop {
 
     /// Reads the next chunk of a prompt; the last one gives the first token. Returns how many
     /// tokens were read.
-    fn read_chunk(&mut self, reading: Reading) -> usize {
-        let Reading {
+    fn read_chunk(&mut self, reading: PromptProgress) -> usize {
+        let PromptProgress {
             mut request,
             read,
             cached,
@@ -229,11 +229,12 @@ impl Loop {
             }
             (Ok(Some(Err(error))), _) => request.fail(error, &mut self.delivery),
             (Ok(Some(Ok(chosen))), Some(sampler)) => {
-                let running = Running::start(request, sampler, chosen, cached, &self.files);
+                let running =
+                    RunningGeneration::start(request, sampler, chosen, cached, &self.files);
                 self.running.push(running);
             }
             (Ok(_), _) => {
-                self.reading = Some(Reading {
+                self.reading = Some(PromptProgress {
                     request,
                     read: end,
                     cached,
@@ -275,15 +276,16 @@ impl Loop {
             (Ok(()), Some(Err(error)), _) => request.fail(error, &mut self.delivery),
             (Ok(()), Some(Ok(chosen)), Some(sampler)) => {
                 request.telling.scored();
-                let running = Running::start(request, sampler, chosen, 0, &self.files);
+                let running = RunningGeneration::start(request, sampler, chosen, 0, &self.files);
                 self.running.push(running);
             }
             (Ok(()), ..) if whole => {
                 request.telling.scored();
-                self.running.push(Running::ended(request, &self.files));
+                self.running
+                    .push(RunningGeneration::ended(request, &self.files));
             }
             (Ok(()), ..) => {
-                self.reading = Some(Reading {
+                self.reading = Some(PromptProgress {
                     request,
                     read: end,
                     cached: 0,
@@ -403,7 +405,7 @@ impl Request {
         let options = &self.options;
         let (prompt, said) = self.prompt.split_at(self.prompt.len() - self.said);
         let ends = files.eos.iter().chain(&options.stop_tokens);
-        let limits = Limits {
+        let limits = TokenLimits {
             least: options.min_tokens,
             ends: ends.copied().collect(),
             banned: self.banned.clone(),

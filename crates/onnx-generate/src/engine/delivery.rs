@@ -4,7 +4,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{OwnedPermit, Receiver, Sender, channel};
 
-use crate::event::Event;
+use crate::event::EngineEvent;
 
 /// Steps that may be on their way. A step has a row at most once for each reader, and readers
 /// have few places, so that only a runtime that stands still gets there.
@@ -21,14 +21,14 @@ pub(super) struct Delivery {
     step: Vec<Row>,
 }
 
-type Row = (OwnedPermit<Event>, Event);
+type Row = (OwnedPermit<EngineEvent>, EngineEvent);
 
 /// What became of a row.
-pub(super) enum Added {
+pub(super) enum DeliveryResult {
     /// It is part of this step.
     Taken,
     /// The reader is behind; here it is again.
-    Full(Box<Event>),
+    Full(Box<EngineEvent>),
     /// The reader has gone.
     Closed,
 }
@@ -45,14 +45,18 @@ impl Delivery {
     }
 
     /// Adds a row to this step, if its reader has room.
-    pub(super) fn add(&mut self, reader: &Sender<Event>, event: Event) -> Added {
+    pub(super) fn add(
+        &mut self,
+        reader: &Sender<EngineEvent>,
+        event: EngineEvent,
+    ) -> DeliveryResult {
         match reader.clone().try_reserve_owned() {
             Ok(place) => {
                 self.step.push((place, event));
-                Added::Taken
+                DeliveryResult::Taken
             }
-            Err(TrySendError::Full(_)) => Added::Full(Box::new(event)),
-            Err(TrySendError::Closed(_)) => Added::Closed,
+            Err(TrySendError::Full(_)) => DeliveryResult::Full(Box::new(event)),
+            Err(TrySendError::Closed(_)) => DeliveryResult::Closed,
         }
     }
 

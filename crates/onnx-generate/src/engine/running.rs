@@ -1,12 +1,12 @@
 //! A generation in its slot.
 
 use super::Request;
-use super::delivery::{Added, Delivery};
+use super::delivery::{Delivery, DeliveryResult};
 use crate::model::ModelFiles;
-use crate::sampler::{Chosen, Sampler, Scratch};
+use crate::sampler::{SampledToken, Sampler, Scratch};
 
 /// A generation in its slot.
-pub(super) struct Running {
+pub(super) struct RunningGeneration {
     pub(super) request: Request,
     /// Tokens in the KV cache.
     pub(super) length: usize,
@@ -17,13 +17,13 @@ pub(super) struct Running {
     sampler: Sampler,
 }
 
-impl Running {
+impl RunningGeneration {
     /// A generation whose prompt is in the KV cache, `cached` tokens of it from before, and whose
     /// next token is chosen.
     pub(super) fn start(
         mut request: Request,
         sampler: Sampler,
-        chosen: Chosen,
+        chosen: SampledToken,
         cached: usize,
         files: &ModelFiles,
     ) -> Self {
@@ -73,13 +73,13 @@ impl Running {
         } = &mut self.request;
         while let Some(event) = telling.next_row() {
             match delivery.add(sender, event) {
-                Added::Taken => {}
-                Added::Full(event) => {
+                DeliveryResult::Taken => {}
+                DeliveryResult::Full(event) => {
                     telling.put_back(*event);
                     self.paused = true;
                     return true;
                 }
-                Added::Closed => return false,
+                DeliveryResult::Closed => return false,
             }
         }
         if self.paused {
@@ -88,7 +88,7 @@ impl Running {
         !telling.finished() && !sender.is_closed()
     }
 
-    fn take(&mut self, chosen: Chosen, files: &ModelFiles) {
+    fn take(&mut self, chosen: SampledToken, files: &ModelFiles) {
         self.next = chosen.token;
         self.request.telling.take(chosen, files);
     }

@@ -10,12 +10,12 @@ use crate::prompt::BLOCK;
 
 /// What all slots hold.
 pub(super) struct Slots {
-    held: Vec<Held>,
+    held: Vec<SlotPrefix>,
     clock: u64,
 }
 
 #[derive(Default)]
-struct Held {
+struct SlotPrefix {
     /// Those whose keys and values are in the slot, from position 0 on.
     tokens: Vec<u32>,
     /// When a prompt last began or ended here, by the clock.
@@ -36,7 +36,7 @@ pub(super) struct TakeOver {
 impl Slots {
     pub(super) fn new(slots: usize) -> Self {
         Self {
-            held: (0..slots).map(|_| Held::default()).collect(),
+            held: (0..slots).map(|_| SlotPrefix::default()).collect(),
             clock: 0,
         }
     }
@@ -134,12 +134,12 @@ impl Slots {
 
     /// What a slot holds is not known any more.
     pub(super) fn forget(&mut self, slot: usize) {
-        self.held[slot] = Held::default();
+        self.held[slot] = SlotPrefix::default();
     }
 
     /// As [`Slots::forget`], for all.
     pub(super) fn forget_all(&mut self) {
-        self.held.fill_with(Held::default);
+        self.held.fill_with(SlotPrefix::default);
     }
 
     /// Positions to exchange so that both slots are whole.

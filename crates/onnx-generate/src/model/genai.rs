@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use volley_types::PredictError;
 
-use super::{Described, Names, Sampling, TokenIds, json};
+use super::{ModelDescription, Names, Sampling, TokenIds, json};
 
 /// The file that describes such a model.
 pub(super) const FILE: &str = "genai_config.json";
@@ -76,7 +76,7 @@ struct Search {
 ///
 /// # Errors
 /// `InvalidInput` when it is malformed.
-pub(super) fn describe(directory: &Path) -> Result<Described, PredictError> {
+pub(super) fn describe(directory: &Path) -> Result<ModelDescription, PredictError> {
     let Config { model, search } = json(directory, FILE)?;
     let decoder = model.decoder;
     if decoder.filename.contains(['/', '\\']) {
@@ -104,7 +104,7 @@ pub(super) fn describe(directory: &Path) -> Result<Described, PredictError> {
             ),
         ]
     });
-    Ok(Described {
+    Ok(ModelDescription {
         file: FILE,
         names: Names {
             caches: caches.collect(),

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 use volley_types::PredictError;
 
-use super::{Described, Names, Sampling, TokenIds, json};
+use super::{ModelDescription, Names, Sampling, TokenIds, json};
 use volley_model_directory::layout;
 
 const FILE: &str = "config.json";
@@ -40,7 +40,10 @@ struct Generation {
 ///
 /// # Errors
 /// `InvalidInput` when a file is missing or malformed.
-pub(super) fn describe(directory: &Path, variant: Option<&str>) -> Result<Described, PredictError> {
+pub(super) fn describe(
+    directory: &Path,
+    variant: Option<&str>,
+) -> Result<ModelDescription, PredictError> {
     let config: Config = json(directory, FILE)?;
     let generation: Generation = if directory.join(GENERATION_FILE).is_file() {
         json(directory, GENERATION_FILE)?
@@ -57,7 +60,7 @@ pub(super) fn describe(directory: &Path, variant: Option<&str>) -> Result<Descri
         })
     });
     let graphs = layout::decoder_graphs(directory, variant)?;
-    Ok(Described {
+    Ok(ModelDescription {
         file: FILE,
         onnx: graphs.steps,
         prompts: graphs.prompts,

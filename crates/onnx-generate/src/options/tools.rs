@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use volley_types::{Parameters, PredictError};
 
-use volley_constraints::Form;
+use volley_constraints::ConstraintForm;
 use volley_tool_calls::Function;
 
 /// The most calls of an answer that must be calls.
@@ -17,7 +17,7 @@ pub(super) struct Tools {
     /// Those that the model hears of.
     pub(super) list: Option<Arc<Value>>,
     /// The calls that the answer must be.
-    pub(super) call: Option<Form>,
+    pub(super) call: Option<ConstraintForm>,
     /// Whether an answer may have several calls.
     pub(super) parallel: bool,
 }
@@ -74,7 +74,7 @@ impl Tools {
         }
         Ok(Self {
             list: list.map(Arc::new),
-            call: call.map(|(functions, most)| Form::Calls { functions, most }),
+            call: call.map(|(functions, most)| ConstraintForm::Calls { functions, most }),
             parallel,
         })
     }

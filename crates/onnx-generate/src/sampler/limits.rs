@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// What must not be chosen, and for how long.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Limits {
+pub(crate) struct TokenLimits {
     /// Before the answer has so many tokens, none of `ends` is chosen.
     pub(crate) least: usize,
     pub(crate) ends: Vec<u32>,
@@ -12,7 +12,7 @@ pub(crate) struct Limits {
     pub(crate) banned: Arc<[Vec<u32>]>,
 }
 
-impl Limits {
+impl TokenLimits {
     /// Takes away the logits of what must not follow `said`.
     pub(super) fn apply(&self, said: &[u32], logits: &mut [f32]) {
         let mut without = |id: u32| {

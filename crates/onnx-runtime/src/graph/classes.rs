@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::division::Node;
+use super::integer_division::GraphNode;
 
 /// The most classes of one output.
 const MAX_CLASSES: usize = 65_536;
@@ -39,7 +39,7 @@ impl Classes {
         matches!(attribute, "classlabels_int64s" | "classlabels_strings")
     }
 
-    /// The next class; one more than there may be makes the list useless, which [`Found`] sees.
+    /// The next class; one more than there may be makes the list useless, which [`ClassMaps`] sees.
     pub(super) fn push_number(&mut self, class: i64) {
         if let Self::Numbers(classes) = self
             && classes.len() <= MAX_CLASSES
@@ -89,16 +89,16 @@ impl Classes {
 
 /// What was found of classes so far.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct ClassMaps {
     /// By name of the value that holds the maps.
     pub maps: BTreeMap<String, Classes>,
     /// Whether one of [`CLASSIFIERS`] was there.
     pub classifies: bool,
 }
 
-impl Found {
+impl ClassMaps {
     /// A node of the model's own graph; nodes come in the order in which they run.
-    pub(crate) fn node(&mut self, node: &Node, classes: Option<Classes>) {
+    pub(crate) fn node(&mut self, node: &GraphNode, classes: Option<Classes>) {
         self.classifies |= CLASSIFIERS.contains(&node.operator.as_str());
         let Some(output) = node.outputs.first() else {
             return;
@@ -120,12 +120,12 @@ impl Found {
 mod tests {
     use super::*;
 
-    fn node(operator: &str, input: &str, output: &str) -> Node {
-        Node {
+    fn node(operator: &str, input: &str, output: &str) -> GraphNode {
+        GraphNode {
             operator: operator.to_owned(),
             inputs: vec![input.to_owned()],
             outputs: vec![output.to_owned()],
-            ..Node::default()
+            ..GraphNode::default()
         }
     }
 
@@ -134,7 +134,7 @@ mod tests {
         let mut classes = Classes::default();
         classes.push_text("no".to_owned());
         classes.push_text("yes".to_owned());
-        let mut found = Found::default();
+        let mut found = ClassMaps::default();
         found.node(&node("ZipMap", "p", "m"), Some(classes.clone()));
         found.node(&node("Identity", "m", "out"), None);
         found.node(&node("Identity", "p", "other"), None);
@@ -148,7 +148,7 @@ mod tests {
         let of = |numbers: &mut dyn Iterator<Item = i64>| {
             let mut classes = Classes::default();
             numbers.for_each(|number| classes.push_number(number));
-            let mut found = Found::default();
+            let mut found = ClassMaps::default();
             found.node(&node("ZipMap", "p", "m"), Some(classes));
             found.maps.contains_key("m")
         };

@@ -1,10 +1,10 @@
 //! What is read of a constant (`TensorProto` of `onnx.proto`): its type, how many elements it has,
 //! and of small ones of whole numbers the elements themselves.
 
-use super::division::{INT32, INT64, Kind};
+use super::integer_division::{ElementType, INT32, INT64};
 
 /// `FLOAT16` and `BFLOAT16` of ONNX's `TensorProto.DataType`.
-pub(crate) const HALVES: [Kind; 2] = [10, 16];
+pub(crate) const HALVES: [ElementType; 2] = [10, 16];
 
 const DIMS: u64 = 1;
 const DATA_TYPE: u64 = 2;
@@ -15,7 +15,7 @@ const RAW_DATA: u64 = 9;
 /// What was read of one constant.
 #[derive(Clone, Debug)]
 pub(crate) struct Constant {
-    pub kind: Option<Kind>,
+    pub kind: Option<ElementType>,
     elements: u64,
     values: Vec<i64>,
     raw: Vec<u8>,
@@ -103,7 +103,7 @@ impl Constant {
 mod tests {
     use super::*;
 
-    fn constant(kind: Kind, dims: &[u64]) -> Constant {
+    fn constant(kind: ElementType, dims: &[u64]) -> Constant {
         let mut constant = Constant::default();
         constant.number(DATA_TYPE, kind);
         for dim in dims {
@@ -112,7 +112,7 @@ mod tests {
         constant
     }
 
-    fn raw(kind: Kind, bytes: &[u8]) -> bool {
+    fn raw(kind: ElementType, bytes: &[u8]) -> bool {
         let mut constant = constant(kind, &[2]);
         constant.bytes(RAW_DATA, bytes.to_vec());
         constant.divides_safely()

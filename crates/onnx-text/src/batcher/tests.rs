@@ -2,10 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-type Answers = Vec<oneshot::Receiver<Answer>>;
+type Answers = Vec<oneshot::Receiver<RowResults>>;
 
 /// A job with rows of these lengths.
-fn job(lengths: &[usize]) -> (Job, oneshot::Receiver<Answer>) {
+fn job(lengths: &[usize]) -> (Job, oneshot::Receiver<RowResults>) {
     let row = |length: &usize| Tokens {
         ids: vec![0; *length],
         ..Tokens::default()
@@ -34,7 +34,7 @@ fn batcher(jobs: &[Vec<usize>], threads: usize) -> (Batcher, Answers) {
     (batcher, answers)
 }
 
-fn waiting(jobs: &[Vec<usize>]) -> (Waiting, Answers) {
+fn waiting(jobs: &[Vec<usize>]) -> (WaitingJobs, Answers) {
     let (batcher, answers) = batcher(jobs, 1);
     let mut waiting = batcher.waiting.into_inner().unwrap();
     assert_eq!(waiting.receive(), Received::Jobs { fresh: true });
@@ -48,7 +48,7 @@ const BUDGET: Budget = Budget {
 
 #[test]
 fn a_window_is_as_many_rows_of_each_and_fewer_of_long_ones() {
-    let counts = |waiting: &mut Waiting| {
+    let counts = |waiting: &mut WaitingJobs| {
         let mut counts = vec![0; waiting.jobs.len()];
         for (job, _) in waiting.window(BUDGET, 1) {
             counts[job] += 1;
@@ -148,7 +148,7 @@ fn a_run_is_alone_while_nothing_else_runs_or_waits() {
 
 /// A batcher with a window, and threads of it that sleep: each tells its number for every run
 /// that it takes, and another when it ends.
-fn asleep(window: Duration, threads: usize) -> (Arc<Batcher>, mpsc::Sender<Job>, Told) {
+fn asleep(window: Duration, threads: usize) -> (Arc<Batcher>, mpsc::Sender<Job>, Wakeups) {
     let (sender, queue) = mpsc::channel(8);
     let batcher = Arc::new(Batcher::new(queue, 8, window, BUDGET, threads));
     let (told, hears) = std::sync::mpsc::channel();
@@ -169,7 +169,7 @@ fn asleep(window: Duration, threads: usize) -> (Arc<Batcher>, mpsc::Sender<Job>,
     (batcher, sender, hears)
 }
 
-type Told = std::sync::mpsc::Receiver<(usize, usize)>;
+type Wakeups = std::sync::mpsc::Receiver<(usize, usize)>;
 
 #[test]
 fn a_job_wakes_the_thread_that_fell_asleep_last_and_no_other() {

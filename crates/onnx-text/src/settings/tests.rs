@@ -1,17 +1,20 @@
 use super::*;
 
-fn read(files: &[(&str, &str)]) -> Result<Settings, PredictError> {
-    read_with(files, &Registered::default())
+fn read(files: &[(&str, &str)]) -> Result<EncoderSettings, PredictError> {
+    read_with(files, &RegisteredConfig::default())
 }
 
-fn read_with(files: &[(&str, &str)], registered: &Registered) -> Result<Settings, PredictError> {
+fn read_with(
+    files: &[(&str, &str)],
+    registered: &RegisteredConfig,
+) -> Result<EncoderSettings, PredictError> {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = directory.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
-    Settings::read(directory.path(), registered)
+    EncoderSettings::read(directory.path(), registered)
 }
 
 #[test]
@@ -70,7 +73,9 @@ fn architectures_tell_the_task_and_model_toml_has_the_last_word() {
     assert_eq!(
         (
             settings.activation,
-            settings.budget(Place::Host, &SessionPool::ONE).tokens,
+            settings
+                .budget(ExecutionDevice::Host, &SessionPool::ONE)
+                .tokens,
         ),
         (Activation::None, 7)
     );
@@ -165,7 +170,7 @@ fn what_is_misspelt_is_refused() {
 
 #[test]
 fn what_was_registered_wins_over_every_file() {
-    let registered = |config: serde_json::Value| Registered {
+    let registered = |config: serde_json::Value| RegisteredConfig {
         task: Some(Task::Embed),
         config: Some(serde_json::from_value(config).unwrap()),
         triton: None,

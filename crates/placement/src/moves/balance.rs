@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use volley_types::WorkerId;
 
 use super::{MAX_COMING, Step};
+use crate::desired::DesiredVersion;
 use crate::fleet::Fleet;
 use crate::input::PlacementInput;
-use crate::wanted::Wanted;
 
 /// By how much a move must make the fuller of its two workers less full, in thousandths: less is
 /// not worth a load.
@@ -19,7 +19,7 @@ const MAX_TRIED: usize = 1_024;
 /// Whether any two workers are further apart than `limit` thousandths: in memory, or in the
 /// number of replicas where the fuller has some that take no memory.
 pub(super) fn is_far_apart(
-    wanted: &[Wanted<'_>],
+    wanted: &[DesiredVersion<'_>],
     fleet: &Fleet<'_>,
     situation: &PlacementInput<'_>,
     limit: u64,
@@ -86,7 +86,7 @@ impl Emptiest {
 
 /// Moves that make the fullest workers less full, as many as may begin.
 pub(super) fn steps(
-    wanted: &[Wanted<'_>],
+    wanted: &[DesiredVersion<'_>],
     held: &[Vec<usize>],
     fleet: &mut Fleet<'_>,
     situation: &PlacementInput<'_>,
@@ -115,7 +115,7 @@ pub(super) fn steps(
 }
 
 struct Search<'s, 'a> {
-    wanted: &'s [Wanted<'a>],
+    wanted: &'s [DesiredVersion<'a>],
     held: &'s [Vec<usize>],
     situation: &'s PlacementInput<'s>,
     limit: u64,

@@ -1,9 +1,9 @@
 //! Room for a replica that has no place: others make it, where they find places themselves.
 
 use super::Step;
+use crate::desired::{DesiredVersion, need};
 use crate::fleet::{Fleet, Need};
 use crate::input::PlacementInput;
-use crate::wanted::{Wanted, need};
 
 /// Replicas without a place for which room is looked for at a time.
 const MAX_WAITING: usize = 8;
@@ -17,7 +17,7 @@ const MAX_TOGETHER: usize = 3;
 /// The moves that make room for the first of those that wait that can be helped; none while
 /// others are under way.
 pub(super) fn steps(
-    wanted: &[Wanted<'_>],
+    wanted: &[DesiredVersion<'_>],
     held: &[Vec<usize>],
     fleet: &mut Fleet<'_>,
     situation: &PlacementInput<'_>,
@@ -52,7 +52,7 @@ pub(super) fn steps(
 /// The workers that would be right if they had room: those that are better for what is spread
 /// first, then those that lack the least.
 fn targets(
-    one: &Wanted<'_>,
+    one: &DesiredVersion<'_>,
     need: &Need<'_>,
     fleet: &Fleet<'_>,
     situation: &PlacementInput<'_>,
@@ -78,7 +78,7 @@ fn targets(
 
 /// Makes room on one worker.
 struct Maker<'s, 'a> {
-    wanted: &'s [Wanted<'a>],
+    wanted: &'s [DesiredVersion<'a>],
     held: &'s [Vec<usize>],
     situation: &'s PlacementInput<'s>,
     target: usize,

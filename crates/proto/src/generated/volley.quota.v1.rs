@@ -130,7 +130,7 @@ pub mod quota_service_client {
             self
         }
         /// Says what was used at the sender since its last report that was answered.
-        pub async fn tell(
+        pub async fn report(
             &mut self,
             request: impl tonic::IntoRequest<super::UsageReport>,
         ) -> std::result::Result<tonic::Response<super::UsageReply>, tonic::Status> {
@@ -144,11 +144,11 @@ pub mod quota_service_client {
                 })?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static(
-                "/volley.quota.v1.QuotaService/Tell",
+                "/volley.quota.v1.QuotaService/Report",
             );
             let mut req = request.into_request();
             req.extensions_mut()
-                .insert(GrpcMethod::new("volley.quota.v1.QuotaService", "Tell"));
+                .insert(GrpcMethod::new("volley.quota.v1.QuotaService", "Report"));
             self.inner.unary(req, path, codec).await
         }
     }
@@ -167,7 +167,7 @@ pub mod quota_service_server {
     #[async_trait]
     pub trait QuotaService: std::marker::Send + std::marker::Sync + 'static {
         /// Says what was used at the sender since its last report that was answered.
-        async fn tell(
+        async fn report(
             &self,
             request: tonic::Request<super::UsageReport>,
         ) -> std::result::Result<tonic::Response<super::UsageReply>, tonic::Status>;
@@ -248,11 +248,11 @@ pub mod quota_service_server {
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
             match req.uri().path() {
-                "/volley.quota.v1.QuotaService/Tell" => {
+                "/volley.quota.v1.QuotaService/Report" => {
                     #[allow(non_camel_case_types)]
-                    struct TellSvc<T: QuotaService>(pub Arc<T>);
+                    struct ReportSvc<T: QuotaService>(pub Arc<T>);
                     impl<T: QuotaService> tonic::server::UnaryService<super::UsageReport>
-                    for TellSvc<T> {
+                    for ReportSvc<T> {
                         type Response = super::UsageReply;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
@@ -264,7 +264,7 @@ pub mod quota_service_server {
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as QuotaService>::tell(&inner, request).await
+                                <T as QuotaService>::report(&inner, request).await
                             };
                             Box::pin(fut)
                         }
@@ -275,7 +275,7 @@ pub mod quota_service_server {
                     let max_encoding_message_size = self.max_encoding_message_size;
                     let inner = self.inner.clone();
                     let fut = async move {
-                        let method = TellSvc(inner);
+                        let method = ReportSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

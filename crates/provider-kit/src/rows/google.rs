@@ -137,7 +137,7 @@ struct Body {
     #[serde(default)]
     predictions: Option<Vec<Prediction>>,
     #[serde(default, rename = "usageMetadata")]
-    usage: Option<Used>,
+    usage: Option<TokenCounts>,
 }
 
 #[derive(Deserialize)]
@@ -160,7 +160,7 @@ struct Statistics {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Used {
+struct TokenCounts {
     #[serde(default)]
     prompt_token_count: Option<u32>,
 }

@@ -139,7 +139,7 @@ impl PostProcess {
             }
             _ => {
                 let results = body.results.ok_or("no 'results'")?;
-                scattered(results.into_iter().map(Scored::placed), count)?
+                scattered(results.into_iter().map(ScoredRow::placed), count)?
             }
         };
         complete(values, count, total)
@@ -152,8 +152,8 @@ impl PostProcess {
         if let Ok(scores) = serde_json::from_slice::<Vec<f32>>(body) {
             return Ok(scores.into_iter().map(|score| vec![score]).collect());
         }
-        let results: Vec<Scored> = parse(body)?;
-        scattered(results.into_iter().map(Scored::placed), count)
+        let results: Vec<ScoredRow> = parse(body)?;
+        scattered(results.into_iter().map(ScoredRow::placed), count)
     }
 }
 
@@ -197,9 +197,9 @@ struct Body<'a> {
     #[serde(default)]
     embedding: Option<Vec<f32>>,
     #[serde(default)]
-    results: Option<Vec<Scored>>,
+    results: Option<Vec<ScoredRow>>,
     #[serde(default)]
-    usage: Option<Used>,
+    usage: Option<TokenCounts>,
     #[serde(default)]
     meta: Option<Meta>,
     /// Titan's.
@@ -230,20 +230,20 @@ struct Datum {
 }
 
 #[derive(Deserialize)]
-struct Scored {
+struct ScoredRow {
     index: usize,
     #[serde(alias = "relevance_score", alias = "relevanceScore")]
     score: f32,
 }
 
-impl Scored {
+impl ScoredRow {
     fn placed(self) -> (usize, Vec<f32>) {
         (self.index, vec![self.score])
     }
 }
 
 #[derive(Deserialize)]
-struct Used {
+struct TokenCounts {
     #[serde(default)]
     prompt_tokens: Option<u32>,
     #[serde(default)]
@@ -253,11 +253,11 @@ struct Used {
 #[derive(Deserialize)]
 struct Meta {
     #[serde(default)]
-    billed_units: Option<Billed>,
+    billed_units: Option<BilledUnits>,
 }
 
 #[derive(Deserialize)]
-struct Billed {
+struct BilledUnits {
     #[serde(default)]
     input_tokens: Option<f64>,
 }

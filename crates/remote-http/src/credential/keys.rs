@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// What a request is signed with.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Keys {
+pub struct SigningKeys {
     /// The public half.
     pub access_key: String,
     /// The secret half.
@@ -15,7 +15,7 @@ pub struct Keys {
     pub session_token: Option<String>,
 }
 
-impl fmt::Debug for Keys {
+impl fmt::Debug for SigningKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Keys(..)")
     }
@@ -27,7 +27,7 @@ const ACCESS: [&str; 3] = ["accesskeyid", "accesskey", "awsaccesskeyid"];
 const SECRET: [&str; 3] = ["secretaccesskey", "secretkey", "awssecretaccesskey"];
 const TOKEN: [&str; 4] = ["sessiontoken", "securitytoken", "token", "awssessiontoken"];
 
-impl Keys {
+impl SigningKeys {
     /// Reads JSON with names of keys, the lines of a credentials file (its first profile), or
     /// `access:secret` and perhaps `:token`; `None` where it is none of these.
     pub fn parse(text: &str) -> Option<Self> {
@@ -111,7 +111,7 @@ mod tests {
             ("A:S/+=", None),
             ("A:S/+=:T", Some("T")),
         ] {
-            let keys = Keys::parse(text).expect(text);
+            let keys = SigningKeys::parse(text).expect(text);
             assert_eq!(
                 (keys.access_key.as_str(), keys.secret_key.as_str()),
                 ("A", "S/+=")
@@ -127,14 +127,14 @@ mod tests {
             ":S",
             "[default]\naws_access_key_id=A",
         ] {
-            assert_eq!(Keys::parse(text), None, "{text}");
+            assert_eq!(SigningKeys::parse(text), None, "{text}");
         }
     }
 
     proptest::proptest! {
         #[test]
         fn any_text_is_survived(text in "[\\[\\]{}=:\"a-z_\\n ]{0,40}") {
-            let _ = Keys::parse(&text);
+            let _ = SigningKeys::parse(&text);
         }
     }
 }

@@ -2,7 +2,7 @@ use super::*;
 
 #[tokio::test]
 async fn calls_over_a_limit_wait_and_are_refused_when_that_takes_too_long() {
-    let limits = Limits::new(&ConnectorPolicy {
+    let limits = ConnectorLimits::new(&ConnectorPolicy {
         max_concurrent: Some(1),
         max_per_minute: Some(600),
         ..ConnectorPolicy::default()
@@ -26,7 +26,7 @@ async fn calls_over_a_limit_wait_and_are_refused_when_that_takes_too_long() {
 
 #[tokio::test]
 async fn without_limits_there_is_nothing_to_wait_for() {
-    let limits = Limits::new(&ConnectorPolicy::default());
+    let limits = ConnectorLimits::new(&ConnectorPolicy::default());
     assert!(limits.permit(Duration::ZERO).await.unwrap().is_none());
     limits.turn(Duration::ZERO).await.unwrap();
 }

@@ -81,7 +81,7 @@ pub(super) fn permit(
     if principal.models().is_all() {
         return Ok(());
     }
-    Own {
+    ScopedPrincipal {
         principal,
         scope: principal.models(),
         registry,
@@ -127,13 +127,13 @@ fn role_for(command: &RegistryCommand) -> Role {
 }
 
 /// A principal of some models, and the registry.
-struct Own<'a> {
+struct ScopedPrincipal<'a> {
     principal: &'a Principal,
     scope: &'a ModelScope,
     registry: &'a RegistryState,
 }
 
-impl Own<'_> {
+impl ScopedPrincipal<'_> {
     /// As [`permit`]; every command is named here too.
     fn permit(&self, command: &RegistryCommand) -> Result<(), PredictError> {
         match command {

@@ -37,7 +37,7 @@ impl Share {
         if scope.is_all() {
             return Ok(());
         }
-        let own = Own { scope, registry };
+        let own = ScopedRegistry { scope, registry };
         let Some((kind, count, bytes)) = own.grown(command) else {
             return Ok(());
         };
@@ -63,12 +63,12 @@ fn over(what: &str, limit: usize) -> PredictError {
 }
 
 /// What is one scope's own in a registry.
-struct Own<'a> {
+struct ScopedRegistry<'a> {
     scope: &'a ModelScope,
     registry: &'a RegistryState,
 }
 
-impl Own<'_> {
+impl ScopedRegistry<'_> {
     /// What kind of thing a command makes or replaces, how many there are with it where it is
     /// new, and its bytes; `None` where it makes nothing.
     fn grown(&self, command: &RegistryCommand) -> Option<(&'static str, Option<usize>, usize)> {

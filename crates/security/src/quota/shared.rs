@@ -52,7 +52,7 @@ pub struct Usage(pub(crate) QuotaTracker);
 
 /// What is known of the others.
 #[derive(Debug, Default)]
-pub(super) struct Others {
+pub(super) struct PeerUsage {
     peers: Mutex<HashMap<NodeId, Peer>>,
     /// Into how many shares limits are cut while this coordinator is alone; 0 as 1.
     shares: AtomicU32,
@@ -65,7 +65,7 @@ struct Peer {
     keys: HashMap<KeyId, KeyUse>,
 }
 
-impl Others {
+impl PeerUsage {
     /// How many predictions of `key` run at the others.
     pub(super) fn streams(&self, key: &KeyId, now: Instant) -> u32 {
         let peers = self.peers.lock();

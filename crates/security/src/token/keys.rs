@@ -24,7 +24,7 @@ const MAX_KEYS: usize = 100;
 
 /// The public keys of an issuer.
 #[derive(Debug)]
-pub(super) struct Keys(Vec<Key>);
+pub(super) struct KeySet(Vec<Key>);
 
 #[derive(Debug)]
 struct Key {
@@ -34,7 +34,7 @@ struct Key {
     key: DecodingKey,
 }
 
-impl Keys {
+impl KeySet {
     /// Reads a JWK Set. Keys of other kinds than those that can be used are left out.
     pub(super) fn parse(json: &[u8]) -> Result<Self, PredictError> {
         let set: JwkSet = serde_json::from_slice(json)
@@ -83,10 +83,10 @@ impl Key {
 /// Where keys come from, with the newest that there were.
 #[derive(Debug)]
 pub(super) enum Source {
-    File(Arc<Live<Keys>>),
+    File(Arc<Live<KeySet>>),
     Url {
         url: String,
-        keys: ArcSwapOption<Keys>,
+        keys: ArcSwapOption<KeySet>,
         look: Notify,
     },
 }
@@ -96,7 +96,7 @@ impl Source {
         Ok(match source {
             KeySource::File(path) => Self::File(Live::load(vec![path], |contents| {
                 let all = contents.first().map(Vec::as_slice);
-                Keys::parse(all.unwrap_or_default())
+                KeySet::parse(all.unwrap_or_default())
             })?),
             KeySource::Url(url) => Self::Url {
                 url,
@@ -106,7 +106,7 @@ impl Source {
         })
     }
 
-    pub(super) fn current(&self) -> Option<Arc<Keys>> {
+    pub(super) fn current(&self) -> Option<Arc<KeySet>> {
         match self {
             Self::File(live) => Some(live.current()),
             Self::Url { keys, .. } => keys.load_full(),
@@ -128,7 +128,10 @@ impl Source {
         };
         let mut retry = RETRY_FIRST;
         loop {
-            match fetch(url.clone()).await.and_then(|json| Keys::parse(&json)) {
+            match fetch(url.clone())
+                .await
+                .and_then(|json| KeySet::parse(&json))
+            {
                 Ok(found) => {
                     keys.store(Some(Arc::new(found)));
                     retry = RETRY_FIRST;

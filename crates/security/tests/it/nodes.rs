@@ -39,19 +39,19 @@ fn node(authority: &Authority, folder: &Path, uri: &str) -> NodeTls {
 }
 
 /// A listener, and what comes of the connections to it.
-struct Door {
+struct TestListener {
     address: String,
     accepted: tokio::sync::mpsc::Receiver<NodeStream>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Door {
+impl Drop for TestListener {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Door {
+impl TestListener {
     async fn open(tls: NodeTls, callers: Callers) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -88,7 +88,7 @@ async fn nodes_know_each_other_by_their_certificates() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     let coordinator = node(&authority, folder.path(), COORDINATOR);
     let worker = node(&authority, folder.path(), WORKER);
-    let mut door = Door::open(coordinator, Callers::Nodes).await;
+    let mut door = TestListener::open(coordinator, Callers::Nodes).await;
     let dialer = Dialer::tls(worker);
     let _channel = door.call(&dialer, NodeKind::Coordinator).await.unwrap();
     let peer = door.peer().await;
@@ -104,13 +104,13 @@ async fn a_stranger_gets_no_connection() {
     let authority = Authority::new();
     let coordinator = node(&authority, folder.path(), COORDINATOR);
     let stranger = node(&Authority::new(), strange.path(), WORKER);
-    let door = Door::open(coordinator.clone(), Callers::Nodes).await;
+    let door = TestListener::open(coordinator.clone(), Callers::Nodes).await;
     let refused = door
         .call(&Dialer::tls(stranger.clone()), NodeKind::Coordinator)
         .await;
     assert!(refused.is_err(), "a client of another authority");
 
-    let door = Door::open(stranger, Callers::Nodes).await;
+    let door = TestListener::open(stranger, Callers::Nodes).await;
     let refused = door.call(&Dialer::tls(coordinator), NodeKind::Worker).await;
     assert!(refused.is_err(), "a server of another authority");
 }
@@ -121,7 +121,7 @@ async fn a_certificate_that_has_ended_opens_nothing_and_is_not_called() {
     let coordinator = node(&authority, folder.path(), COORDINATOR);
     let ended = load(&authority.write_until(folder.path(), "ended", Some(WORKER), 2020));
     let other = node(&authority, folder.path(), "volley://worker/w2");
-    let mut door = Door::open(coordinator.clone(), Callers::NodesAndKeys).await;
+    let mut door = TestListener::open(coordinator.clone(), Callers::NodesAndKeys).await;
     // Under TLS 1.3 a client may hear of its refusal only when it reads.
     let _heard_later = door
         .call(&Dialer::tls(ended.clone()), NodeKind::Coordinator)
@@ -131,7 +131,7 @@ async fn a_certificate_that_has_ended_opens_nothing_and_is_not_called() {
     let first = door.peer().await.identity;
     assert_eq!(first, NodeIdentity::from_uri("volley://worker/w2"));
 
-    let door = Door::open(ended, Callers::Nodes).await;
+    let door = TestListener::open(ended, Callers::Nodes).await;
     let refused = door.call(&Dialer::tls(coordinator), NodeKind::Worker).await;
     assert!(refused.is_err(), "a server whose certificate has ended");
 }
@@ -141,7 +141,7 @@ async fn every_connection_shows_its_certificate_anew() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     let coordinator = node(&authority, folder.path(), COORDINATOR);
     let worker = authority.write(folder.path(), "worker", Some(WORKER));
-    let mut door = Door::open(coordinator, Callers::Nodes).await;
+    let mut door = TestListener::open(coordinator, Callers::Nodes).await;
     // A client that would take its session up again, where it could.
     let mut roots = RootCertStore::empty();
     let trusted = CertificateDer::from_pem_file(&worker.authority).unwrap();
@@ -176,7 +176,7 @@ async fn slow_handshakes_hold_up_nobody_else() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     let coordinator = node(&authority, folder.path(), COORDINATOR);
     let worker = node(&authority, folder.path(), WORKER);
-    let mut door = Door::open(coordinator, Callers::Nodes).await;
+    let mut door = TestListener::open(coordinator, Callers::Nodes).await;
     // More than are looked at at a time.
     let mut silent = Vec::new();
     for _ in 0..300 {
@@ -197,7 +197,7 @@ async fn slow_handshakes_hold_up_nobody_else() {
 async fn a_renewed_certificate_is_used_and_a_broken_one_is_not() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     let coordinator = node(&authority, folder.path(), COORDINATOR);
-    let mut door = Door::open(coordinator, Callers::Nodes).await;
+    let mut door = TestListener::open(coordinator, Callers::Nodes).await;
     let files = authority.write(folder.path(), "worker", Some(WORKER));
     let worker = load(&files);
     let dialer = Dialer::tls(worker.clone());

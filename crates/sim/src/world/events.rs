@@ -9,7 +9,7 @@ use volley_proto::worker_report::orders_to_wire;
 use volley_registry::apply;
 use volley_sim_kit::network::NetworkConditions;
 use volley_types::registry::{RegistryCommand, RegistryState, RolloutAction};
-use volley_types::{ModelName, ModelVersion, Orders, Revision, WorkerId};
+use volley_types::{Assignments, ModelName, ModelVersion, Revision, WorkerId};
 
 use super::{Node, Simulation};
 use crate::cost::Meter;
@@ -196,7 +196,7 @@ impl Simulation {
         }
         let coordinator = &mut self.coordinators[from];
         let meter = Meter::start();
-        let orders = Orders {
+        let orders = Assignments {
             revision: coordinator.book.revision(),
             assignments: coordinator.book.assignments(id),
             coordinators: Vec::new(),

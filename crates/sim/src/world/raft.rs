@@ -15,7 +15,7 @@ use super::{Node, Simulation};
 const LEASE_MS: u64 = 1_500;
 
 /// One coordinator's machine, and what its process knows of the others.
-pub(super) struct Seat {
+pub(super) struct RaftMember {
     /// What it has applied.
     pub(super) applied: Arc<RegistryState>,
     /// It believes that it leads.
@@ -33,7 +33,7 @@ pub(super) struct Seat {
     pub(super) held: Vec<Event>,
 }
 
-impl Seat {
+impl RaftMember {
     pub(super) fn new(index: usize) -> Self {
         Self {
             applied: Arc::default(),

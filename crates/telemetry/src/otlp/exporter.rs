@@ -128,7 +128,7 @@ impl Target {
     ) -> bool {
         let call = async {
             self.grpc.ready().await.map_err(|error| error.to_string())?;
-            let codec = tonic_prost::ProstCodec::<M, wire::Exported>::default();
+            let codec = tonic_prost::ProstCodec::<M, wire::ExportReply>::default();
             let mut request = tonic::Request::new(message);
             *request.metadata_mut() = self.headers.clone();
             let path = PathAndQuery::from_static(path);

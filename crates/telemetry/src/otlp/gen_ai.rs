@@ -77,7 +77,7 @@ struct Series {
 }
 
 /// One of the histograms of a series, and the type of tokens that it counts.
-type Of = (&'static str, fn(&Series) -> &Histogram);
+type HistogramOf = (&'static str, fn(&Series) -> &Histogram);
 
 struct Histogram {
     bounds: &'static [f64],
@@ -142,7 +142,7 @@ impl GenAi {
             return Vec::new();
         }
         let time = now();
-        let metric = |name: &str, description: &str, unit: &str, of: &[Of]| {
+        let metric = |name: &str, description: &str, unit: &str, of: &[HistogramOf]| {
             let points = series.iter().flat_map(|((model, error), series)| {
                 let each = of.iter();
                 each.map(|(kind, of)| self.point((model, error, kind), of(series), time))

@@ -123,7 +123,7 @@ impl ActiveSpan {
     /// Something happened now.
     pub fn event(&mut self, name: &str) {
         if self.span.events.len() < MOST {
-            self.span.events.push(wire::Event {
+            self.span.events.push(wire::SpanEvent {
                 time_unix_nano: now(),
                 name: name.to_owned(),
             });

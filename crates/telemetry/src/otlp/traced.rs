@@ -14,7 +14,7 @@ use super::span::{ActiveSpan, SpanKind, Tracer};
 
 /// Whatever answers predictions, with a span around each: a child of the request's, and the
 /// parent of what comes next.
-pub struct Traced {
+pub struct TracedPredict {
     inner: Arc<dyn Predict>,
     tracer: Tracer,
     name: &'static str,
@@ -23,7 +23,7 @@ pub struct Traced {
     told: Vec<(&'static str, String)>,
 }
 
-impl Traced {
+impl TracedPredict {
     /// `inner` with spans called `name`; `inner` itself where nothing is exported.
     pub fn around(
         inner: Arc<dyn Predict>,
@@ -46,7 +46,7 @@ impl Traced {
 }
 
 #[async_trait]
-impl Predict for Traced {
+impl Predict for TracedPredict {
     async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let own = match self.kind {
             // The router gives each try a context of its own.

@@ -55,13 +55,13 @@ pub(crate) struct Span {
     #[prost(message, repeated, tag = "9")]
     pub(crate) attributes: Vec<KeyValue>,
     #[prost(message, repeated, tag = "11")]
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<SpanEvent>,
     #[prost(message, optional, tag = "15")]
     pub(crate) status: Option<Status>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Event {
+pub(crate) struct SpanEvent {
     #[prost(fixed64, tag = "1")]
     pub(crate) time_unix_nano: u64,
     #[prost(string, tag = "2")]
@@ -160,7 +160,7 @@ pub(crate) struct HistogramPoint {
 
 /// The answer; what a collector rejected is its own to tell.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Exported {}
+pub(crate) struct ExportReply {}
 
 /// Cumulative since the node's start.
 pub(crate) const CUMULATIVE: i32 = 2;

@@ -29,27 +29,27 @@ const BLANKS: usize = 64;
 #[derive(Debug, Default)]
 pub struct GenerationChunks {
     rows: usize,
-    item: Column<Counts>,
-    choice: Column<Counts>,
-    sequence: Column<Counts>,
-    text: Column<Texts>,
-    thinking: Column<Texts>,
-    tool_calls: Column<Texts>,
-    token_id: Column<Numbers>,
-    logprob: Column<Floats>,
-    finish_reason: Column<Texts>,
-    prompt_tokens: Column<Numbers>,
-    completion_tokens: Column<Numbers>,
-    cached_tokens: Column<Numbers>,
-    error_code: Column<Texts>,
-    error_message: Column<Texts>,
-    citations: Column<Texts>,
-    last: Column<Flags>,
-    token_logprobs: Column<Texts>,
-    token_ids: Column<Lists>,
-    cache_write_tokens: Column<Numbers>,
-    reasoning_tokens: Column<Numbers>,
-    details: Column<Texts>,
+    item: LazyColumn<Counts>,
+    choice: LazyColumn<Counts>,
+    sequence: LazyColumn<Counts>,
+    text: LazyColumn<Texts>,
+    thinking: LazyColumn<Texts>,
+    tool_calls: LazyColumn<Texts>,
+    token_id: LazyColumn<Numbers>,
+    logprob: LazyColumn<Floats>,
+    finish_reason: LazyColumn<Texts>,
+    prompt_tokens: LazyColumn<Numbers>,
+    completion_tokens: LazyColumn<Numbers>,
+    cached_tokens: LazyColumn<Numbers>,
+    error_code: LazyColumn<Texts>,
+    error_message: LazyColumn<Texts>,
+    citations: LazyColumn<Texts>,
+    last: LazyColumn<Flags>,
+    token_logprobs: LazyColumn<Texts>,
+    token_ids: LazyColumn<Lists>,
+    cache_write_tokens: LazyColumn<Numbers>,
+    reasoning_tokens: LazyColumn<Numbers>,
+    details: LazyColumn<Texts>,
 }
 
 impl GenerationChunks {
@@ -195,15 +195,15 @@ fn blanks<K: Kind>(rows: usize) -> ArrayRef {
 
 /// A column that has no builder until something is said in it.
 #[derive(Debug)]
-struct Column<K: Kind>(Option<K::Builder>);
+struct LazyColumn<K: Kind>(Option<K::Builder>);
 
-impl<K: Kind> Default for Column<K> {
+impl<K: Kind> Default for LazyColumn<K> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<K: Kind> Column<K> {
+impl<K: Kind> LazyColumn<K> {
     /// Says `value` in row `at`, before which there are `at` rows.
     fn push(&mut self, at: usize, value: Option<K::Value<'_>>) {
         if self.0.is_none() && value.is_some() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use arrow_array::RecordBatch;
 
-use super::{AnswerEnd, MAX_TOKENS, Sent, SentAnswer};
+use super::{AnswerEnd, MAX_TOKENS, SentAnswer, SentAnswers};
 use crate::chunk::GenerationRow;
 
 /// The rows of one stream, added up. It forgets everything once it sees that nobody can go on:
@@ -53,11 +53,11 @@ impl Ledger {
     /// What another replica goes on behind; `None` where none can, or nothing is left to go on
     /// with.
     #[must_use]
-    pub fn sent(&self) -> Option<Sent> {
+    pub fn sent(&self) -> Option<SentAnswers> {
         if self.forgotten || self.ended {
             return None;
         }
-        Sent::new(self.answers.values().cloned().collect()).ok()
+        SentAnswers::new(self.answers.values().cloned().collect()).ok()
     }
 
     /// Tokens that were sent on.

@@ -181,7 +181,7 @@ pub enum RolloutAction {
 
 /// Where a deployment's replicas go, as the leader decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placing {
+pub struct PlacementDecision {
     /// The model.
     pub model: ModelName,
     /// [`Deployment::revision`] of the deployment that this places; ignored when that has been

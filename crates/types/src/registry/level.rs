@@ -10,7 +10,7 @@ use crate::registry::{ColumnType, PipelineSpec, RegistryCommand, RolloutAction};
 
 /// The level that this version speaks: 1 was the first, 2 has [`RegistryCommand::Drain`] and
 /// [`DeployOptions::beside`](super::DeployOptions::beside), 3 has [`RegistryCommand::PutTask`], 4
-/// has [`Placing::moving`](super::Placing::moving), 5 has names of models with a `/`, and rollbacks
+/// has [`PlacementDecision::moving`](super::PlacementDecision::moving), 5 has names of models with a `/`, and rollbacks
 /// that name a number of replicas ([`RolloutAction::Rollback`]), 6 has the incarnations of coordinators,
 /// 7 has pipelines of tensors and ensembles. A version that adds a command, or a field to one, adds
 /// a level.

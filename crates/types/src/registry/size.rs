@@ -13,9 +13,9 @@ const RECORD: usize = 128;
 /// The bytes of all definitions, once they have been counted. A note and no part of the state:
 /// it is neither compared nor sent.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counted(Option<usize>);
+pub struct DefinitionBytes(Option<usize>);
 
-impl PartialEq for Counted {
+impl PartialEq for DefinitionBytes {
     fn eq(&self, _: &Self) -> bool {
         true
     }
@@ -29,7 +29,7 @@ impl RegistryState {
             return size;
         }
         let size = self.count();
-        self.counted = Counted(Some(size));
+        self.counted = DefinitionBytes(Some(size));
         size
     }
 

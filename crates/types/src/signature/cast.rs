@@ -157,12 +157,12 @@ fn is_number(kind: &DataType) -> bool {
 }
 
 /// A value that cannot be cast.
-struct Loss {
+struct CastError {
     index: usize,
     what: String,
 }
 
-impl Loss {
+impl CastError {
     fn whole(error: ArrowError) -> Self {
         Self {
             index: 0,
@@ -187,7 +187,7 @@ impl Loss {
 }
 
 /// `column`, whose type [`is_castable`], as the type that `declared` has.
-fn cast(column: &ArrayRef, declared: &Field) -> Result<ArrayRef, Loss> {
+fn cast(column: &ArrayRef, declared: &Field) -> Result<ArrayRef, CastError> {
     use DataType::{Dictionary, FixedSizeList, LargeList, List, Struct, Utf8View};
     if same_type(declared.data_type(), column.data_type()) {
         return Ok(column.clone());
@@ -209,7 +209,7 @@ fn cast(column: &ArrayRef, declared: &Field) -> Result<ArrayRef, Loss> {
                 cast(list.values(), item).map_err(|loss| loss.at(|it| row_of(list, it)))?;
             let (offsets, nulls) = (list.offsets().clone(), list.nulls().cloned());
             let list = ListArray::try_new(nullable(item, &values), offsets, values, nulls);
-            Ok(Arc::new(list.map_err(Loss::whole)?))
+            Ok(Arc::new(list.map_err(CastError::whole)?))
         }
         (List(_), LargeList(_)) => plainly(column, &small(column)),
         (FixedSizeList(item, 1), _) => {
@@ -223,7 +223,7 @@ fn cast(column: &ArrayRef, declared: &Field) -> Result<ArrayRef, Loss> {
             };
             let nulls = values.nulls().cloned();
             let list = FixedSizeListArray::try_new(nullable(item, &values), 1, values, nulls);
-            Ok(Arc::new(list.map_err(Loss::whole)?))
+            Ok(Arc::new(list.map_err(CastError::whole)?))
         }
         (Struct(fields), Struct(_)) => {
             let given = column.as_struct();
@@ -239,12 +239,12 @@ fn cast(column: &ArrayRef, declared: &Field) -> Result<ArrayRef, Loss> {
                 columns.push(values);
             }
             let made = StructArray::try_new(kinds.into(), columns, given.nulls().cloned());
-            Ok(Arc::new(made.map_err(Loss::whole)?))
+            Ok(Arc::new(made.map_err(CastError::whole)?))
         }
         (_, FixedSizeList(_, 1)) if column.null_count() == 0 => {
             cast(column.as_fixed_size_list().values(), declared)
         }
-        (_, FixedSizeList(_, 1)) => Err(Loss {
+        (_, FixedSizeList(_, 1)) => Err(CastError {
             index: (0..column.len())
                 .find(|it| column.is_null(*it))
                 .unwrap_or(0),
@@ -255,8 +255,8 @@ fn cast(column: &ArrayRef, declared: &Field) -> Result<ArrayRef, Loss> {
 }
 
 /// As Arrow casts what is the same in another form.
-fn plainly(column: &ArrayRef, to: &DataType) -> Result<ArrayRef, Loss> {
-    cast_with_options(column, to, &strict()).map_err(Loss::whole)
+fn plainly(column: &ArrayRef, to: &DataType) -> Result<ArrayRef, CastError> {
+    cast_with_options(column, to, &strict()).map_err(CastError::whole)
 }
 
 fn strict() -> CastOptions<'static> {
@@ -280,11 +280,11 @@ fn fixed(
     size: i32,
     values: ArrayRef,
     like: &FixedSizeListArray,
-) -> Result<ArrayRef, Loss> {
+) -> Result<ArrayRef, CastError> {
     let (nulls, rows) = (like.nulls().cloned(), like.len());
     let item = nullable(item, &values);
     let list = FixedSizeListArray::try_new_with_length(item, size, values, nulls, rows);
-    Ok(Arc::new(list.map_err(Loss::whole)?))
+    Ok(Arc::new(list.map_err(CastError::whole)?))
 }
 
 /// Lists of which each has `size` values.
@@ -292,12 +292,12 @@ fn sized<O: OffsetSizeTrait>(
     list: &GenericListArray<O>,
     item: &FieldRef,
     size: i32,
-) -> Result<ArrayRef, Loss> {
+) -> Result<ArrayRef, CastError> {
     let wanted = usize::try_from(size).unwrap_or(0);
     for row in 0..list.len() {
         let found = list.value_length(row).as_usize();
         if list.is_null(row) || found != wanted {
-            return Err(Loss {
+            return Err(CastError {
                 index: row,
                 what: match list.is_null(row) {
                     true => "is null; the model takes none".to_owned(),
@@ -311,7 +311,7 @@ fn sized<O: OffsetSizeTrait>(
     let values = cast(&values, item).map_err(|loss| loss.at(|it| it / wanted.max(1)))?;
     let item = nullable(item, &values);
     let made = FixedSizeListArray::try_new_with_length(item, size, values, None, list.len());
-    Ok(Arc::new(made.map_err(Loss::whole)?))
+    Ok(Arc::new(made.map_err(CastError::whole)?))
 }
 
 /// The row that a value of a list is in.
@@ -329,9 +329,9 @@ fn nullable(item: &FieldRef, values: &ArrayRef) -> FieldRef {
 }
 
 /// Numbers as other numbers.
-fn numbers(column: &ArrayRef, to: &DataType) -> Result<ArrayRef, Loss> {
+fn numbers(column: &ArrayRef, to: &DataType) -> Result<ArrayRef, CastError> {
     let from = column.data_type();
-    let lossy = |index: usize| Loss {
+    let lossy = |index: usize| CastError {
         index,
         what: format!(
             "{} of type {from} cannot be {to} without loss, which is what the model takes",
@@ -339,7 +339,7 @@ fn numbers(column: &ArrayRef, to: &DataType) -> Result<ArrayRef, Loss> {
         ),
     };
     // What does not fit becomes null.
-    let made = cast_with_options(column, to, &CastOptions::default()).map_err(Loss::whole)?;
+    let made = cast_with_options(column, to, &CastOptions::default()).map_err(CastError::whole)?;
     if made.null_count() != column.null_count() {
         let lost = |index: &usize| column.is_valid(*index) && made.is_null(*index);
         return Err(lossy((0..column.len()).find(lost).unwrap_or(0)));
@@ -347,7 +347,8 @@ fn numbers(column: &ArrayRef, to: &DataType) -> Result<ArrayRef, Loss> {
     let lost = if from.is_integer() && to.is_integer() {
         None
     } else if from.is_integer() {
-        let back = cast_with_options(&made, from, &CastOptions::default()).map_err(Loss::whole)?;
+        let back =
+            cast_with_options(&made, from, &CastOptions::default()).map_err(CastError::whole)?;
         let differs = |index: &usize| back.slice(*index, 1) != column.slice(*index, 1);
         match *back == **column {
             true => None,

@@ -18,7 +18,7 @@ pub(super) struct Queue<T> {
 
 /// A request's place.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct QueuePosition {
     tenant: TenantId,
     rank: Rank,
 }
@@ -61,23 +61,23 @@ impl<T> Queue<T> {
     }
 
     /// A place for a request that comes now; nothing waits there yet.
-    pub(super) fn place(&mut self, tenant: &TenantId, priority: Priority) -> Place {
+    pub(super) fn place(&mut self, tenant: &TenantId, priority: Priority) -> QueuePosition {
         let number = self.next_number;
         self.next_number += 1;
-        Place {
+        QueuePosition {
             tenant: tenant.clone(),
             rank: (Reverse(priority), number),
         }
     }
 
     /// Lets `request` wait at a place.
-    pub(super) fn push(&mut self, place: &Place, request: T) {
+    pub(super) fn push(&mut self, place: &QueuePosition, request: T) {
         let Reverse(priority) = place.rank.0;
         self.bands[band(priority)].push(place, request);
     }
 
     /// Takes out what waits at a place.
-    pub(super) fn remove(&mut self, place: &Place) -> Option<T> {
+    pub(super) fn remove(&mut self, place: &QueuePosition) -> Option<T> {
         let Reverse(priority) = place.rank.0;
         self.bands[band(priority)].remove(&place.tenant, place.rank)
     }
@@ -122,7 +122,7 @@ impl<T> Default for Band<T> {
 }
 
 impl<T> Band<T> {
-    fn push(&mut self, place: &Place, request: T) {
+    fn push(&mut self, place: &QueuePosition, request: T) {
         let turn = (self.time_of_next(&place.tenant), place.rank.1);
         self.turns.insert(turn, place.tenant.clone());
         let line = self.lines.entry(place.tenant.clone()).or_default();

@@ -10,8 +10,8 @@ fn visit<'a>(tenant: &'a TenantId, priority: Priority) -> AdmissionRequest<'a> {
     }
 }
 
-fn enter(door: &Admission, priority: Priority) -> Result<QueuedPermit, PredictError> {
-    door.enter(visit(&TenantId::default(), priority))
+fn acquire(queue: &AdmissionQueue, priority: Priority) -> Result<QueuedPermit, PredictError> {
+    queue.acquire(visit(&TenantId::default(), priority))
 }
 
 fn permit(ticket: &mut QueuedPermit) -> Option<Permit> {
@@ -20,52 +20,62 @@ fn permit(ticket: &mut QueuedPermit) -> Option<Permit> {
 
 #[test]
 fn the_urgent_go_first_the_full_queue_refuses_and_leaving_makes_room() {
-    let door = Admission::new(1, 3);
-    let running = permit(&mut enter(&door, Priority::Normal).unwrap()).unwrap();
-    let mut low = enter(&door, Priority::Low).unwrap();
-    let mut normal = enter(&door, Priority::Normal).unwrap();
-    let mut high = enter(&door, Priority::High).unwrap();
-    let refused = enter(&door, Priority::Low).unwrap_err();
+    let queue = AdmissionQueue::new(1, 3);
+    let running = permit(&mut acquire(&queue, Priority::Normal).unwrap()).unwrap();
+    let mut low = acquire(&queue, Priority::Low).unwrap();
+    let mut normal = acquire(&queue, Priority::Normal).unwrap();
+    let mut high = acquire(&queue, Priority::High).unwrap();
+    let refused = acquire(&queue, Priority::Low).unwrap_err();
     assert_eq!(refused.code, ErrorCode::Overloaded);
     assert!(refused.retry_after.is_some());
-    assert_eq!((door.running(), door.waiting()), (1, 3));
+    assert_eq!((queue.running(), queue.waiting()), (1, 3));
 
     drop(running);
     assert!((&mut low).now_or_never().is_none() && (&mut normal).now_or_never().is_none());
     let running = permit(&mut high).expect("the urgent one goes first");
     drop(normal);
-    assert_eq!(door.waiting(), 1);
+    assert_eq!(queue.waiting(), 1);
     drop(running);
     let running = permit(&mut low).expect("the one that left is passed over");
     drop(running);
-    assert_eq!((door.running(), door.waiting()), (0, 0));
+    assert_eq!((queue.running(), queue.waiting()), (0, 0));
 }
 
 #[test]
 fn a_permit_that_nobody_takes_goes_on_to_the_next() {
-    let door = Admission::new(1, 8);
-    let running = permit(&mut enter(&door, Priority::Normal).unwrap()).unwrap();
-    let gone = enter(&door, Priority::Normal).unwrap();
-    let mut stays = enter(&door, Priority::Normal).unwrap();
+    let queue = AdmissionQueue::new(1, 8);
+    let running = permit(&mut acquire(&queue, Priority::Normal).unwrap()).unwrap();
+    let gone = acquire(&queue, Priority::Normal).unwrap();
+    let mut stays = acquire(&queue, Priority::Normal).unwrap();
     drop(running);
     // Its permit was sent and never received.
     drop(gone);
     assert!((&mut stays).now_or_never().is_some());
-    assert_eq!(door.running(), 0);
+    assert_eq!(queue.running(), 0);
 }
 
 #[test]
 fn tenants_take_turns_whatever_each_has_waiting() {
-    let door = Admission::new(1, 100);
+    let queue = AdmissionQueue::new(1, 100);
     let (loud, quiet) = (
         TenantId::new("loud").unwrap(),
         TenantId::new("quiet").unwrap(),
     );
-    let mut running = permit(&mut enter(&door, Priority::Normal).unwrap());
+    let mut running = permit(&mut acquire(&queue, Priority::Normal).unwrap());
     let mut waiting: Vec<_> = (0..20)
-        .map(|_| (&loud, door.enter(visit(&loud, Priority::Normal)).unwrap()))
+        .map(|_| {
+            (
+                &loud,
+                queue.acquire(visit(&loud, Priority::Normal)).unwrap(),
+            )
+        })
         .collect();
-    let late = (0..5).map(|_| (&quiet, door.enter(visit(&quiet, Priority::Normal)).unwrap()));
+    let late = (0..5).map(|_| {
+        (
+            &quiet,
+            queue.acquire(visit(&quiet, Priority::Normal)).unwrap(),
+        )
+    });
     waiting.extend(late);
     let mut order = Vec::new();
     while running.take().is_some() {
@@ -84,36 +94,36 @@ fn tenants_take_turns_whatever_each_has_waiting() {
 
 #[test]
 fn a_full_queue_makes_room_for_the_urgent_and_for_those_with_fewer_waiting() {
-    let door = Admission::new(1, 4);
+    let queue = AdmissionQueue::new(1, 4);
     let (loud, quiet) = (
         TenantId::new("loud").unwrap(),
         TenantId::new("quiet").unwrap(),
     );
-    let _running = permit(&mut enter(&door, Priority::Normal).unwrap());
+    let _running = permit(&mut acquire(&queue, Priority::Normal).unwrap());
     let mut flood: Vec<_> = (0..4)
-        .map(|_| door.enter(visit(&loud, Priority::Normal)).unwrap())
+        .map(|_| queue.acquire(visit(&loud, Priority::Normal)).unwrap())
         .collect();
-    assert!(door.enter(visit(&loud, Priority::Normal)).is_err());
-    let _first = door.enter(visit(&quiet, Priority::Normal)).unwrap();
-    let _second = door.enter(visit(&quiet, Priority::Normal)).unwrap();
+    assert!(queue.acquire(visit(&loud, Priority::Normal)).is_err());
+    let _first = queue.acquire(visit(&quiet, Priority::Normal)).unwrap();
+    let _second = queue.acquire(visit(&quiet, Priority::Normal)).unwrap();
     assert!(
-        door.enter(visit(&quiet, Priority::Normal)).is_err(),
+        queue.acquire(visit(&quiet, Priority::Normal)).is_err(),
         "both have two"
     );
     for out in flood.drain(2..) {
         let refused = out.now_or_never().unwrap().unwrap_err();
         assert_eq!(refused.code, ErrorCode::Overloaded);
     }
-    let _urgent = door.enter(visit(&loud, Priority::High)).unwrap();
-    assert!(door.enter(visit(&quiet, Priority::Low)).is_err());
-    assert_eq!(door.waiting(), 4);
+    let _urgent = queue.acquire(visit(&loud, Priority::High)).unwrap();
+    assert!(queue.acquire(visit(&quiet, Priority::Low)).is_err());
+    assert_eq!(queue.waiting(), 4);
 }
 
 #[test]
 fn what_cannot_begin_in_time_is_refused() {
-    let door = Admission::new(2, 100);
+    let queue = AdmissionQueue::new(2, 100);
     for _ in 0..100 {
-        door.0.state.lock().service.observe(Duration::from_secs(4));
+        queue.0.state.lock().service.observe(Duration::from_secs(4));
     }
     let tenant = TenantId::default();
     let by = |seconds| AdmissionRequest {
@@ -123,19 +133,19 @@ fn what_cannot_begin_in_time_is_refused() {
         )),
         ..visit(&tenant, Priority::Normal)
     };
-    let _running: Vec<_> = (0..2).map(|_| door.enter(by(1)).unwrap()).collect();
-    let _queued: Vec<_> = (0..3).map(|_| door.enter(by(60)).unwrap()).collect();
+    let _running: Vec<_> = (0..2).map(|_| queue.acquire(by(1)).unwrap()).collect();
+    let _queued: Vec<_> = (0..3).map(|_| queue.acquire(by(60)).unwrap()).collect();
     // Three before it and itself, two at a time, four seconds each.
-    let refused = door.enter(by(7)).unwrap_err();
+    let refused = queue.acquire(by(7)).unwrap_err();
     assert!(refused.message.contains("8000 ms"), "{}", refused.message);
     assert_eq!(refused.retry_after, Some(Duration::from_secs(8)));
-    let _patient = door.enter(by(9)).unwrap();
+    let _patient = queue.acquire(by(9)).unwrap();
     // The urgent one has nobody before it.
     let urgent = AdmissionRequest {
         priority: Priority::High,
         ..by(3)
     };
-    let _urgent = door.enter(urgent).unwrap();
+    let _urgent = queue.acquire(urgent).unwrap();
 }
 
 proptest::proptest! {
@@ -145,13 +155,13 @@ proptest::proptest! {
     ) {
         let tenants = ["a", "b", "c"].map(|name| TenantId::new(name).unwrap());
         let priorities = [Priority::Low, Priority::Normal, Priority::High];
-        let door = Admission::new(3, 4);
+        let queue = AdmissionQueue::new(3, 4);
         let (mut tickets, mut permits) = (Vec::new(), Vec::new());
         for (step, index) in steps {
             match step {
                 0 | 1 => {
                     let visitor = visit(&tenants[index % 3], priorities[index / 3]);
-                    tickets.extend(door.enter(visitor).ok());
+                    tickets.extend(queue.acquire(visitor).ok());
                 }
                 2 if index < tickets.len() => drop(tickets.remove(index)),
                 3 if index < permits.len() => drop(permits.remove(index)),
@@ -168,11 +178,11 @@ proptest::proptest! {
             }
             tickets = waiting;
             proptest::prop_assert!(permits.len() <= 3);
-            proptest::prop_assert_eq!(door.running(), permits.len());
-            proptest::prop_assert_eq!(door.waiting(), tickets.len());
+            proptest::prop_assert_eq!(queue.running(), permits.len());
+            proptest::prop_assert_eq!(queue.waiting(), tickets.len());
             proptest::prop_assert!(tickets.is_empty() || permits.len() == 3);
         }
         drop((tickets, permits));
-        proptest::prop_assert_eq!((door.running(), door.waiting()), (0, 0));
+        proptest::prop_assert_eq!((queue.running(), queue.waiting()), (0, 0));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use volley_backend::fake::FakeLoader;
 use volley_telemetry::Metrics;
-use volley_types::{Orders, Predict};
+use volley_types::{Assignments, Predict};
 use volley_worker::{Worker, WorkerConfig};
 
 use super::support::*;
@@ -109,7 +109,7 @@ async fn coordinators_that_join_are_reported_to_and_those_that_leave_are_not() {
     let other = Coordinator::start(orders(0, &[])).await;
     let worker = start(config(&[&seed]));
     let say = |revision, addresses: &[SocketAddr]| {
-        seed.say(Orders {
+        seed.say(Assignments {
             coordinators: addresses.iter().map(ToString::to_string).collect(),
             ..orders(revision, &[])
         });

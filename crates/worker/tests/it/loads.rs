@@ -7,12 +7,12 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use volley_backend::fake::FakeLoader;
-use volley_backend::{Backend, BackendLoader, Hold, LoadProgress, Lost};
+use volley_backend::{Backend, BackendLoader, Hold, LoadProgress, LossFuture};
 use volley_telemetry::Metrics;
 use volley_types::registry::{Assignment, BackendKind, ReplicaState};
 use volley_types::{
-    ChunkStream, ErrorCode, ModelName, ModelRef, Orders, Predict, PredictError, PredictRequest,
-    Signature,
+    Assignments, ChunkStream, ErrorCode, ModelName, ModelRef, Predict, PredictError,
+    PredictRequest, Signature,
 };
 use volley_worker::Worker;
 
@@ -118,7 +118,7 @@ impl Backend for Fragile {
         self.inner.memory_bytes()
     }
 
-    fn lost(&self) -> Option<Lost> {
+    fn lost(&self) -> Option<LossFuture> {
         let mut lose = self.lose.clone();
         Some(Box::pin(async move {
             lose.wait_for(|lose| *lose).await.ok()?;
@@ -136,7 +136,7 @@ async fn what_an_unloaded_model_lacks_is_brought_again_outside_the_limit_on_load
         let given = [("memory_bytes", "60"), ("text", model)];
         assignment(model, 1, &given)
     });
-    let all_may_go = |revision, assigned: &[Assignment]| Orders {
+    let all_may_go = |revision, assigned: &[Assignment]| Assignments {
         overcommit: assigned.iter().map(|it| it.model.clone()).collect(),
         ..orders(revision, assigned)
     };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use volley_telemetry::Metrics;
 use volley_types::registry::{Assignment, ReplicaState};
-use volley_types::{Deadline, ErrorCode, ModelName, Orders, Predict, ReplicaReport};
+use volley_types::{Assignments, Deadline, ErrorCode, ModelName, Predict, ReplicaReport};
 use volley_worker::Worker;
 
 use super::support::*;
@@ -26,12 +26,12 @@ fn forty(model: &str, load_ms: u64) -> Assignment {
 }
 
 /// Orders in which all models may be unloaded, but for `pinned`.
-fn orders_with(revision: u64, assigned: &[Assignment], pinned: &[&str]) -> Orders {
+fn orders_with(revision: u64, assigned: &[Assignment], pinned: &[&str]) -> Assignments {
     let names = assigned.iter().map(|assigned| assigned.model.clone());
     let overcommit: BTreeSet<ModelName> = names
         .filter(|name| !pinned.contains(&name.as_str()))
         .collect();
-    Orders {
+    Assignments {
         overcommit,
         ..orders(revision, assigned)
     }

@@ -47,7 +47,7 @@ pub(crate) async fn eventually<T>(what: &str, mut condition: impl FnMut() -> Opt
 
 /// What a scripted coordinator heard and says.
 struct Desk {
-    orders: watch::Sender<Orders>,
+    orders: watch::Sender<Assignments>,
     last: Mutex<Option<WorkerReport>>,
     heard: AtomicUsize,
     open: AtomicUsize,
@@ -63,13 +63,13 @@ pub(crate) struct Coordinator {
 
 impl Coordinator {
     /// On any free port.
-    pub(crate) async fn start(orders: Orders) -> Self {
+    pub(crate) async fn start(orders: Assignments) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self::serve(listener, orders)
     }
 
     /// On a port that an earlier one had.
-    pub(crate) async fn start_at(address: SocketAddr, orders: Orders) -> Self {
+    pub(crate) async fn start_at(address: SocketAddr, orders: Assignments) -> Self {
         // A connection that some program has just made may have it for a moment.
         let by = Instant::now() + SOON;
         let listener = loop {
@@ -83,7 +83,7 @@ impl Coordinator {
         Self::serve(listener, orders)
     }
 
-    fn serve(listener: TcpListener, orders: Orders) -> Self {
+    fn serve(listener: TcpListener, orders: Assignments) -> Self {
         let address = listener.local_addr().unwrap();
         let desk = Arc::new(Desk {
             orders: watch::Sender::new(orders),
@@ -92,7 +92,7 @@ impl Coordinator {
             open: AtomicUsize::new(0),
             stop: CancellationToken::new(),
         });
-        let service = WorkerServiceServer::new(Door(desk.clone()));
+        let service = WorkerServiceServer::new(DeskService(desk.clone()));
         let stop = desk.stop.clone();
         let server = tokio::spawn(async move {
             tonic::transport::Server::builder()
@@ -111,7 +111,7 @@ impl Coordinator {
         }
     }
 
-    pub(crate) fn say(&self, orders: Orders) {
+    pub(crate) fn say(&self, orders: Assignments) {
         self.desk.orders.send_replace(orders);
     }
 
@@ -153,7 +153,7 @@ impl Coordinator {
     }
 }
 
-struct Door(Arc<Desk>);
+struct DeskService(Arc<Desk>);
 
 struct Open(Arc<Desk>);
 
@@ -164,7 +164,7 @@ impl Drop for Open {
 }
 
 #[tonic::async_trait]
-impl WorkerService for Door {
+impl WorkerService for DeskService {
     type HeartbeatStream = Pin<Box<dyn Stream<Item = Result<wire::Assignments, Status>> + Send>>;
 
     async fn heartbeat(
@@ -227,8 +227,8 @@ pub(crate) fn assignment(model: &str, version: u32, given: &[(&str, &str)]) -> A
 }
 
 /// Orders with no word about other coordinators.
-pub(crate) fn orders(revision: u64, assignments: &[Assignment]) -> Orders {
-    Orders {
+pub(crate) fn orders(revision: u64, assignments: &[Assignment]) -> Assignments {
+    Assignments {
         revision: Revision(revision),
         assignments: assignments.to_vec(),
         coordinators: Vec::new(),

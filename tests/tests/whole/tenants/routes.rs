@@ -19,13 +19,13 @@ pub(super) enum Kind {
 }
 
 /// Ids that the cluster has given.
-pub(super) struct Named {
+pub(super) struct CreatedIds {
     pub(super) group: String,
     pub(super) batch: String,
     pub(super) stream: String,
 }
 
-impl Named {
+impl CreatedIds {
     /// Things of the other tenant of this kind, each with an id of the same form that nothing has.
     pub(super) fn things(&self, kind: Kind) -> Vec<(String, String)> {
         let pairs: Vec<(&str, String)> = match kind {

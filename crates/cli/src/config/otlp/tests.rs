@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::*;
 
 fn planned(
-    section: Option<Otlp>,
+    section: Option<OtlpSection>,
     variables: &[(&str, &str)],
 ) -> anyhow::Result<Option<OtlpConfig>> {
     let variables: BTreeMap<_, _> = variables.iter().copied().collect();
@@ -76,7 +76,7 @@ fn the_standard_variables_configure_both_signals() {
 
 #[test]
 fn the_file_wins_and_the_variables_fill_in() {
-    let section = Otlp {
+    let section = OtlpSection {
         endpoint: "http://file:4317".to_owned(),
         authority: None,
         sample_ratio: Some(0.5),

@@ -2,14 +2,14 @@
 
 use anyhow::bail;
 use volley_artifacts::ArtifactConfig;
-use volley_config::{Artifacts, Size};
+use volley_config::{ArtifactsSection, Size};
 use volley_types::PredictError;
 use volley_types::registry::{CredentialRef, ModelUrl};
 
 use crate::config::{set, set_count, set_span};
 
 /// Checks what the file says.
-pub(super) fn config(section: Artifacts) -> anyhow::Result<ArtifactConfig> {
+pub(super) fn config(section: ArtifactsSection) -> anyhow::Result<ArtifactConfig> {
     let mut config = ArtifactConfig {
         cache_dir: section.cache_dir,
         options: section.options,

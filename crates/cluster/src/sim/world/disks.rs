@@ -3,7 +3,7 @@
 use redb::{Database, ReadableTable};
 
 use super::Coordinators;
-use crate::store::disk::platter::FaultyDisk;
+use crate::store::disk::faulty_disk::FaultyDisk;
 use crate::store::tables::{LOG, META};
 
 /// What a disk holds.

@@ -12,7 +12,7 @@ use openraft::{CommittedLeaderId, EntryPayload};
 use volley_types::ModelName;
 use volley_types::registry::RegistryCommand;
 
-use super::platter::{Fault, FaultyDisk};
+use super::faulty_disk::{Fault, FaultyDisk};
 use super::*;
 use crate::raft_types::{Entry, LogCommand};
 use crate::store::log::LogStore;
@@ -24,7 +24,7 @@ const GROUPS: usize = 16;
 
 /// What a store holds.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Kept {
+struct StoreContents {
     vote: Option<Vote>,
     committed: Option<LogId>,
     purged: Option<LogId>,
@@ -45,7 +45,7 @@ enum Step {
     ClusterEpoch(u64),
 }
 
-impl Kept {
+impl StoreContents {
     fn of(found: RecoveredState) -> Self {
         let entries = found.entries.into_iter();
         let snapshot = found.snapshot;
@@ -84,7 +84,7 @@ impl Kept {
 /// Writes a story as consensus does: the log has no gap, terms grow, what is committed stays.
 struct Author {
     random: fastrand::Rng,
-    kept: Kept,
+    kept: StoreContents,
     term: u64,
     next: u64,
 }
@@ -93,7 +93,7 @@ impl Author {
     fn new(seed: u64) -> Self {
         Self {
             random: fastrand::Rng::with_seed(seed),
-            kept: Kept::default(),
+            kept: StoreContents::default(),
             term: 1,
             next: 1,
         }
@@ -180,7 +180,7 @@ struct Life {
 
 impl Life {
     /// Opens the store, and gives what is in it.
-    fn begin(platter: &FaultyDisk) -> Result<(Self, Kept), String> {
+    fn begin(platter: &FaultyDisk) -> Result<(Self, StoreContents), String> {
         let database = Database::builder().create_with_backend(platter.clone());
         let database = database.map_err(|error| error.to_string())?;
         let opened =
@@ -194,7 +194,7 @@ impl Life {
         };
         let mut found = found;
         let log = LogStore::new(disk.clone(), &mut found);
-        Ok((Self { disk, log }, Kept::of(whole)))
+        Ok((Self { disk, log }, StoreContents::of(whole)))
     }
 
     /// Asks for one thing. `None` where no answer is promised.
@@ -222,18 +222,18 @@ impl Life {
 
 /// How far a life came: so many operations were asked for, so many of them acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct LifeProgress {
     asked: usize,
     acknowledged: usize,
 }
 
 /// Lives a story on a disk, until the group after the one in which something failed.
-async fn live(platter: &FaultyDisk, story: &[Vec<Step>], at: &str) -> Told {
-    let mut told = Told::default();
+async fn live(platter: &FaultyDisk, story: &[Vec<Step>], at: &str) -> LifeProgress {
+    let mut told = LifeProgress::default();
     let Ok((life, found)) = Life::begin(platter) else {
         return told;
     };
-    assert_eq!(found, Kept::default(), "{at}: it was new");
+    assert_eq!(found, StoreContents::default(), "{at}: it was new");
     let mut failed_before = false;
     for group in story {
         let asked = group.iter().cloned().map(|step| life.ask(step));
@@ -258,7 +258,7 @@ async fn live(platter: &FaultyDisk, story: &[Vec<Step>], at: &str) -> Told {
 }
 
 /// Opens what is left of a store: it holds one of the `allowed` states, and takes more.
-async fn reopen(image: Vec<u8>, allowed: &[Kept], at: &str) -> Vec<u8> {
+async fn reopen(image: Vec<u8>, allowed: &[StoreContents], at: &str) -> Vec<u8> {
     let platter = FaultyDisk::new(image);
     let (life, found) = Life::begin(&platter).unwrap_or_else(|error| panic!("{at}: {error}"));
     assert!(
@@ -272,7 +272,7 @@ async fn reopen(image: Vec<u8>, allowed: &[Kept], at: &str) -> Vec<u8> {
     let image = platter.into_image();
     let platter = FaultyDisk::new(image.clone());
     let (_, again) = Life::begin(&platter).unwrap_or_else(|error| panic!("{at}: {error}"));
-    let expected = Kept {
+    let expected = StoreContents {
         vote: Some(vote),
         ..found
     };
@@ -292,8 +292,8 @@ fn fresh() -> Vec<u8> {
 }
 
 /// All states that a story goes through.
-fn states(story: &[Vec<Step>]) -> Vec<Kept> {
-    let mut kept = Kept::default();
+fn states(story: &[Vec<Step>]) -> Vec<StoreContents> {
+    let mut kept = StoreContents::default();
     let mut states = vec![kept.clone()];
     for step in story.iter().flatten() {
         kept.take(step);
@@ -308,7 +308,13 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// One call goes wrong in one way, and another one while what is left is opened again.
-fn crash(empty: &[u8], story: &[Vec<Step>], states: &[Kept], seed: u64, point: (u64, Fault)) {
+fn crash(
+    empty: &[u8],
+    story: &[Vec<Step>],
+    states: &[StoreContents],
+    seed: u64,
+    point: (u64, Fault),
+) {
     let at = format!("seed {seed}, call {} ({:?})", point.0, point.1);
     let mixed = seed ^ point.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     runtime().block_on(async {

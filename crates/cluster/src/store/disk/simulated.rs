@@ -1,6 +1,6 @@
 //! A store whose writer is a task on simulated time, in place of a thread.
 
-use super::platter::FaultyDisk;
+use super::faulty_disk::FaultyDisk;
 use super::*;
 
 impl Disk {

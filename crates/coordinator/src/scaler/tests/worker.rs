@@ -30,11 +30,11 @@ const BEAT: Duration = Duration::from_millis(100);
 pub(super) struct TestWorker(Arc<Shared>);
 
 /// What it was told of a model, and what serves it.
-type Held = (Assignment, Arc<dyn Backend>);
+type ServedAssignment = (Assignment, Arc<dyn Backend>);
 
 #[derive(Default)]
 struct Shared {
-    held: Mutex<BTreeMap<ModelName, Held>>,
+    held: Mutex<BTreeMap<ModelName, ServedAssignment>>,
     refused: AtomicUsize,
     held_back: AtomicUsize,
     /// Has not heard of what the registry says now.

@@ -12,7 +12,7 @@ use super::{Exchange, within_exchange};
 use crate::egress::{Encoder, RESPONSE_MESSAGE_BYTES};
 use crate::server::incoming::Incoming;
 use crate::udf::caller::Engine;
-use crate::udf::function::{Asked, Function};
+use crate::udf::function::{Function, FunctionCall};
 use crate::udf::gather::Gather;
 
 /// Pieces of batches that the model works on at once, for one call.
@@ -107,7 +107,7 @@ impl Work {
         self.function.result(&values, &asked)
     }
 
-    async fn values(&self, asked: &Asked) -> Result<arrow_array::ArrayRef, PredictError> {
+    async fn values(&self, asked: &FunctionCall) -> Result<arrow_array::ArrayRef, PredictError> {
         let kind = self.function.result_type();
         let (Some(answer), Some(input)) = (self.function.answer(), &asked.input) else {
             return Ok(arrow_array::new_empty_array(kind));

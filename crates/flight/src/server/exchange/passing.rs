@@ -38,14 +38,14 @@ impl Exchange {
             self.send(encoder.schema(&signature.output)).await?;
             return no_rows(signature.task);
         };
-        let passing = Passing::of(&schema, signature)?;
+        let passing = PassThrough::of(&schema, signature)?;
         let fit = signature.fit(&passing.taken_schema)?;
         self.send(encoder.schema(&passing.answer)).await?;
         let grace = self.config.whole_request_grace;
         let Some((input, _incoming)) = incoming.rows(schema, grace).await? else {
             return no_rows(signature.task);
         };
-        let kept = Arc::new(Mutex::new(Kept::default()));
+        let kept = Arc::new(Mutex::new(PassingRows::default()));
         let input = fit.apply(passing.taken_of(input, &kept)?)?;
         let mut request = within_exchange(head, input);
         request.resolved = Some(resolved.clone());
@@ -64,7 +64,7 @@ impl Exchange {
 
 /// Which columns of a request its model takes, and which pass.
 #[derive(Clone)]
-struct Passing {
+struct PassThrough {
     taken: Vec<usize>,
     passed: Vec<usize>,
     taken_schema: SchemaRef,
@@ -72,7 +72,7 @@ struct Passing {
     answer: SchemaRef,
 }
 
-impl Passing {
+impl PassThrough {
     fn of(given: &Schema, signature: &Signature) -> Result<Self, PredictError> {
         if signature.task == Task::Generate {
             return Err(PredictError::invalid(
@@ -105,7 +105,11 @@ impl Passing {
     }
 
     /// What the model takes of `input`; the rest of each batch is kept as it is read.
-    fn taken_of(&self, input: Input, kept: &Arc<Mutex<Kept>>) -> Result<Input, PredictError> {
+    fn taken_of(
+        &self,
+        input: Input,
+        kept: &Arc<Mutex<PassingRows>>,
+    ) -> Result<Input, PredictError> {
         Ok(match input {
             Input::Batch(batch) => Input::Batch(self.split(&batch, kept)?),
             Input::Stream { batches, .. } => {
@@ -119,7 +123,11 @@ impl Passing {
         })
     }
 
-    fn split(&self, batch: &RecordBatch, kept: &Mutex<Kept>) -> Result<RecordBatch, PredictError> {
+    fn split(
+        &self,
+        batch: &RecordBatch,
+        kept: &Mutex<PassingRows>,
+    ) -> Result<RecordBatch, PredictError> {
         let project = |columns: &[usize]| batch.project(columns).map_err(apart);
         kept.lock().push(project(&self.passed)?)?;
         project(&self.taken)
@@ -128,12 +136,12 @@ impl Passing {
 
 /// Rows of columns that pass, in order, until the model has answered them.
 #[derive(Default)]
-struct Kept {
+struct PassingRows {
     batches: VecDeque<RecordBatch>,
     bytes: usize,
 }
 
-impl Kept {
+impl PassingRows {
     fn push(&mut self, batch: RecordBatch) -> Result<(), PredictError> {
         self.bytes = self.bytes.saturating_add(batch.get_array_memory_size());
         if MAX_KEPT_BYTES < self.bytes {
@@ -181,7 +189,7 @@ impl Kept {
 fn joined(
     schema: &SchemaRef,
     batch: &RecordBatch,
-    kept: &Mutex<Kept>,
+    kept: &Mutex<PassingRows>,
 ) -> Result<RecordBatch, PredictError> {
     let rows = batch.num_rows();
     let pieces = kept.lock().take(rows)?;
@@ -227,7 +235,7 @@ mod tests {
 
     #[test]
     fn rows_stay_beside_their_answers_however_batches_are_cut() {
-        let kept = Mutex::new(Kept::default());
+        let kept = Mutex::new(PassingRows::default());
         for batch in [vec![1, 2, 3], vec![4], vec![5, 6]] {
             kept.lock().push(numbers("id", batch)).unwrap();
         }
@@ -261,7 +269,7 @@ mod tests {
             let field = |name: &&str| Field::new(*name, DataType::Utf8, true);
             Schema::new(names.iter().map(field).collect::<Vec<_>>())
         };
-        let passing = Passing::of(&given(&["id", "text", "query"]), &signature).unwrap();
+        let passing = PassThrough::of(&given(&["id", "text", "query"]), &signature).unwrap();
         assert_eq!((passing.taken, passing.passed), (vec![1, 2], vec![0]));
         let names: Vec<_> = passing
             .answer
@@ -274,7 +282,7 @@ mod tests {
             (given(&["text", "query", "score"]), signature, "'score'"),
             (given(&["prompt", "id"]), Signature::generation(), "'item'"),
         ] {
-            let error = Passing::of(&given, &signature).err().unwrap();
+            let error = PassThrough::of(&given, &signature).err().unwrap();
             assert_eq!(error.code, ErrorCode::InvalidInput);
             assert!(error.message.contains(text), "{}", error.message);
         }
@@ -282,7 +290,7 @@ mod tests {
 
     #[test]
     fn what_waits_for_answers_is_bounded() {
-        let mut kept = Kept::default();
+        let mut kept = PassingRows::default();
         let batch = numbers("id", vec![0; 1 << 20]);
         let pushed = (0..)
             .take_while(|_| kept.push(batch.clone()).is_ok())

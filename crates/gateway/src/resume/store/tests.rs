@@ -62,7 +62,7 @@ async fn a_stream_that_nobody_takes_up_is_dropped_with_its_work_and_its_bytes() 
     assert!(sender.is_closed(), "the work is dropped");
     let counts = streams.counts();
     assert_eq!((counts.streams, counts.bytes, counts.abandoned), (0, 0, 1));
-    let lost = streams.take_up(&id, 0, "me").await.unwrap_err();
+    let lost = streams.resume(&id, 0, "me").await.unwrap_err();
     assert_eq!(lost.code, ErrorCode::NotFound);
 }
 
@@ -76,7 +76,7 @@ async fn an_ended_stream_is_kept_for_the_window_or_until_its_room_is_needed() {
     settle().await;
     for id in &ids[1..] {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let TakenUp::Events(events) = streams.take_up(id, 0, "me").await.unwrap() else {
+        let ResumedStream::Events(events) = streams.resume(id, 0, "me").await.unwrap() else {
             panic!("one event is there");
         };
         assert_eq!(events.count().await, 1);
@@ -84,8 +84,8 @@ async fn an_ended_stream_is_kept_for_the_window_or_until_its_room_is_needed() {
     // The first is unread: its room is not taken.
     streams.keep(mine(), one(), tracing::Span::none()).unwrap();
     settle().await;
-    assert!(streams.take_up(&ids[0], 0, "me").await.is_ok());
-    assert!(streams.take_up(&ids[1], 0, "me").await.is_err());
+    assert!(streams.resume(&ids[0], 0, "me").await.is_ok());
+    assert!(streams.resume(&ids[1], 0, "me").await.is_err());
     tokio::time::sleep(Duration::from_secs(61)).await;
     assert_eq!(streams.counts().bytes, 0);
     assert_eq!(streams.counts().abandoned, 0, "they had ended");
@@ -114,7 +114,7 @@ async fn a_stream_is_its_callers_and_a_tenant_takes_no_more_than_its_share() {
     let quiet = |owner| streams.keep(owner, stream::pending(), tracing::Span::none());
     let id = quiet(mine()).unwrap();
     for refused in [
-        streams.take_up(&id, 0, "somebody").await.map(drop),
+        streams.resume(&id, 0, "somebody").await.map(drop),
         streams.cancel(&id, "somebody").await,
     ] {
         assert_eq!(refused.unwrap_err().code, ErrorCode::NotFound);

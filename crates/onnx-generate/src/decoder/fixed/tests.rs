@@ -3,7 +3,7 @@ use std::path::Path;
 
 use super::*;
 use crate::decoder::layout;
-use crate::decoder::shared::Shared;
+use crate::decoder::shared::SharedCacheDecoder;
 use crate::model::ModelFiles;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, session};
 
@@ -22,7 +22,7 @@ fn logits(fixed: bool) -> Vec<Vec<f32>> {
     let graph = directory.join(&files.onnx);
     let (session, place) = session::build_placed(&runtime, &graph, &config).unwrap();
     let layout = layout::check(&session, &files).unwrap();
-    let mut decoder = Shared::new(session, place, &files, layout, 4, fixed).unwrap();
+    let mut decoder = SharedCacheDecoder::new(session, place, &files, layout, 4, fixed).unwrap();
     let prompts: [Vec<u32>; 2] = [(4..254).collect(), vec![5, 9, 7]];
     for (slot, prompt) in prompts.iter().enumerate() {
         decoder.prefill(slot, 0, prompt, |_| ()).unwrap();

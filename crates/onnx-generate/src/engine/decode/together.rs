@@ -5,14 +5,14 @@ use volley_types::PredictError;
 
 use super::Loop;
 use crate::engine::Request;
-use crate::engine::running::Running;
-use crate::sampler::{Chosen, Sampler};
+use crate::engine::running::RunningGeneration;
+use crate::sampler::{SampledToken, Sampler};
 
 /// What one prompt of a run came to.
-struct Read {
+struct PrefillResult {
     request: Request,
     sampler: Sampler,
-    chosen: Option<Result<Chosen, PredictError>>,
+    chosen: Option<Result<SampledToken, PredictError>>,
 }
 
 impl Loop {
@@ -53,7 +53,7 @@ impl Loop {
         let files = self.files.clone();
         let mut reads: Vec<_> = requests
             .into_iter()
-            .map(|mut request| Read {
+            .map(|mut request| PrefillResult {
                 sampler: request.sampler(&files),
                 request,
                 chosen: None,
@@ -87,8 +87,13 @@ impl Loop {
                     broken = (to != slot)
                         .then(|| self.swap_slots(to, slot).err())
                         .flatten();
-                    let running =
-                        Running::start(read.request, read.sampler, chosen, 0, &self.files);
+                    let running = RunningGeneration::start(
+                        read.request,
+                        read.sampler,
+                        chosen,
+                        0,
+                        &self.files,
+                    );
                     self.running.push(running);
                     continue;
                 }

@@ -5,18 +5,18 @@ use crate::chunk::{FinishReason, GenerationChunk, GenerationChunks};
 
 /// What one answer tells: rows of so many tokens each, and how it ends.
 #[derive(Clone, Debug)]
-struct Told {
+struct ScriptedAnswer {
     rows: Vec<usize>,
     fails: bool,
 }
 
-fn told() -> impl Strategy<Value = Told> {
+fn told() -> impl Strategy<Value = ScriptedAnswer> {
     let rows = proptest::collection::vec(0..4_usize, 0..8);
-    (rows, any::<bool>()).prop_map(|(rows, fails)| Told { rows, fails })
+    (rows, any::<bool>()).prop_map(|(rows, fails)| ScriptedAnswer { rows, fails })
 }
 
 /// The rows of several answers, in an order that `turns` chooses, numbered through.
-fn stream(answers: &[Told], turns: &[prop::sample::Index]) -> Vec<GenerationChunk> {
+fn stream(answers: &[ScriptedAnswer], turns: &[prop::sample::Index]) -> Vec<GenerationChunk> {
     let mut left: Vec<_> = answers.iter().map(|told| told.rows.clone()).collect();
     let mut open: Vec<usize> = (0..answers.len()).collect();
     let mut chunks = Vec::new();

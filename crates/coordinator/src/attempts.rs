@@ -1,0 +1,398 @@
+//! The tries of one request: which replica next, whether another may be tried, and the second
+//! call of a request that waits long for its first.
+
+mod continuation;
+mod liveness;
+
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use async_stream::stream;
+use futures::future::{Either, select};
+use futures::{Stream, StreamExt};
+use volley_types::chunk::ChunkStream;
+use volley_types::signature::ModelMetadata;
+use volley_types::{
+    Deadline, ErrorCode, ErrorOrigin, ErrorReason, ModelName, ModelRef, ModelVersion, PredictError,
+    PredictRequest, Signature, Task, WorkerId,
+};
+
+use self::liveness::LivenessWatch;
+use crate::live::{Candidate, ReplicaCall};
+use crate::route::{self, RoutingHints, affinity};
+use crate::{Coordinator, errors};
+
+/// What a request's model reference stands for now.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) model: ModelName,
+    pub(crate) version: ModelVersion,
+    pub(crate) signature: Signature,
+    /// Its replicas keep what they computed of a prompt.
+    pub(crate) keeps_prefixes: bool,
+}
+
+impl Target {
+    /// Whether it is what `model` stands for.
+    pub(crate) fn serves(&self, model: &ModelRef) -> bool {
+        self.model == model.name && model.version.is_none_or(|version| version == self.version)
+    }
+
+    /// Whether its replicas draw the tokens of generations themselves.
+    pub(crate) fn draws(&self) -> bool {
+        self.signature.task == Task::Generate && self.keeps_prefixes
+    }
+
+    /// Whether its replicas hold a state for each sequence of requests.
+    fn holds_sequences(&self) -> bool {
+        let served = || ModelMetadata::of(&self.signature).config;
+        let batches = |config: serde_json::Value| config.get("sequence_batching").is_some();
+        self.signature.task == Task::Tensors && served().is_some_and(batches)
+    }
+}
+
+/// A replica's answer from its first chunk on.
+pub(crate) struct ReplicaAnswer {
+    /// `None` when the answer has no rows.
+    pub(crate) first: Option<RecordBatch>,
+    rest: ChunkStream,
+    call: ReplicaCall,
+    replica: Replica,
+}
+
+impl ReplicaAnswer {
+    /// What follows the first chunk. The replica counts the stream until it is dropped. A worker
+    /// that has gone silent is an error of it.
+    pub(crate) fn rest(self) -> impl Stream<Item = Result<RecordBatch, PredictError>> + Send {
+        let Self {
+            rest,
+            mut call,
+            replica,
+            ..
+        } = self;
+        stream! {
+            let heard = LivenessWatch::now();
+            let mut given_up = pin!(replica.given_up(&heard));
+            let mut rest = pin!(rest);
+            loop {
+                let item = tokio::select! {
+                    // First, so that what has come is read.
+                    biased;
+                    item = rest.next() => item,
+                    () = &mut given_up => Some(Err(errors::silent_worker())),
+                };
+                heard.again();
+                match item {
+                    Some(Ok(batch)) => yield Ok(batch),
+                    Some(Err(error)) => {
+                        replica.ended(&mut call, &error);
+                        yield Err(error);
+                        break;
+                    }
+                    None => break,
+                }
+            }
+        }
+    }
+
+    fn worker(&self) -> &WorkerId {
+        &self.replica.candidate.worker
+    }
+
+    fn schema(&self) -> SchemaRef {
+        self.rest.schema()
+    }
+}
+
+/// How often one request may find that its model has gone down to nothing meanwhile.
+const MAX_WAKES: usize = 3;
+
+/// Whose replica a call went to.
+#[derive(Clone)]
+struct Replica {
+    coordinator: Coordinator,
+    model: ModelName,
+    version: ModelVersion,
+    candidate: Candidate,
+}
+
+impl Replica {
+    async fn call(self, mut request: PredictRequest) -> Result<ReplicaAnswer, PredictError> {
+        let mut call = self.candidate.begin(Instant::now());
+        request.trace = request.trace.child();
+        let begun = async {
+            let mut rest = self.candidate.client.predict(request).await?;
+            let first = rest.next().await.transpose()?;
+            Ok((first, rest))
+        };
+        let heard = LivenessWatch::now();
+        let begun = tokio::select! {
+            biased;
+            begun = begun => begun,
+            () = self.given_up(&heard) => Err(errors::silent_worker()),
+        };
+        match begun {
+            Ok((first, rest)) => {
+                call.succeeded(Instant::now());
+                Ok(ReplicaAnswer {
+                    first,
+                    rest,
+                    call,
+                    replica: self,
+                })
+            }
+            Err(error) => {
+                self.ended(&mut call, &error);
+                Err(error)
+            }
+        }
+    }
+
+    fn ended(&self, call: &mut ReplicaCall, error: &PredictError) {
+        if was_refused(error) && self.coordinator.may_scale_to_zero(&self.model) {
+            // Sooner than its next report: who comes after this one need not be refused too.
+            let live = &self.coordinator.0.live;
+            let mut live = live.write();
+            if live.refused(&self.model, &self.candidate, Instant::now()) {
+                drop(live);
+                self.coordinator.notify_change();
+            }
+        }
+        if !is_fault(error) {
+            call.refused();
+            return;
+        }
+        let shared = &self.coordinator.0;
+        let all = shared.live.read().candidates(&self.model, self.version);
+        if call.failed(Instant::now(), &all) {
+            shared.metrics.ejected(&self.model);
+            let worker = &self.candidate.worker;
+            tracing::warn!(model = %self.model, %worker, code = %error.code, "replica ejected");
+        }
+    }
+}
+
+/// Whether a worker does not run a replica, or not any more.
+fn was_refused(error: &PredictError) -> bool {
+    error.code == ErrorCode::Unavailable && error.origin == ErrorOrigin::Worker
+}
+
+/// Whether an error speaks against the replica. What callers or a remote model's server do wrong
+/// does not, nor does a full queue.
+fn is_fault(error: &PredictError) -> bool {
+    match error.code {
+        // Where it is a remote model's server that cannot answer, no other replica could.
+        ErrorCode::Unavailable => error.origin != ErrorOrigin::Model,
+        ErrorCode::DeadlineExceeded | ErrorCode::Internal => true,
+        ErrorCode::InvalidInput
+        | ErrorCode::Unauthenticated
+        | ErrorCode::PermissionDenied
+        | ErrorCode::NotFound
+        | ErrorCode::NotDeployed
+        | ErrorCode::Conflict
+        | ErrorCode::TooLarge
+        | ErrorCode::Overloaded
+        | ErrorCode::Cancelled
+        | ErrorCode::UpstreamFailed
+        | ErrorCode::UpstreamTimeout
+        | ErrorCode::UpstreamIncomplete
+        | ErrorCode::Unimplemented => false,
+    }
+}
+
+/// The tries of one request: each replica once, within the limits on retries.
+pub(crate) struct AttemptPlan {
+    coordinator: Coordinator,
+    model: ModelName,
+    version: ModelVersion,
+    wish: RoutingHints,
+    /// After how long without an answer a second replica is asked.
+    hedge_after: Option<Duration>,
+    untried: Vec<Candidate>,
+    left: usize,
+    /// The model's rows may say which tokens they came of.
+    tells_tokens: bool,
+    last_error: Option<PredictError>,
+    /// How often it may still wait for the model to come back from nothing.
+    activations: usize,
+    /// Until when, once it has begun to.
+    wakes_until: Option<Deadline>,
+}
+
+impl Coordinator {
+    pub(crate) fn tries(&self, target: &Target, request: &PredictRequest) -> AttemptPlan {
+        self.0.retry_budget.earn();
+        self.0.loss_budget.earn();
+        let session = request.session.as_ref();
+        let unary = target.signature.task != Task::Generate;
+        // Another replica knows nothing of the sequence, and a second call would be a second step.
+        let held = session.is_some() && target.holds_sequences();
+        AttemptPlan {
+            untried: self.0.live.read().candidates(&target.model, target.version),
+            wish: RoutingHints {
+                session: session.map(|name| affinity::hash(name.as_bytes())),
+                held,
+                prefix: target
+                    .keeps_prefixes
+                    .then(|| affinity::prefix(&request.input))
+                    .flatten(),
+            },
+            hedge_after: self.0.config.routing.hedge_after.filter(|_| unary && !held),
+            left: if held { 1 } else { self.0.config.max_tries },
+            tells_tokens: target.draws(),
+            last_error: None,
+            activations: MAX_WAKES,
+            wakes_until: None,
+            model: target.model.clone(),
+            version: target.version,
+            coordinator: self.clone(),
+        }
+    }
+}
+
+impl AttemptPlan {
+    /// The next replica, or why there is none: the last one's error where one was tried. Where
+    /// the last one of a model that may go down to none has gone meanwhile, waits until one is
+    /// back.
+    pub(crate) async fn route(&mut self) -> Result<Candidate, PredictError> {
+        loop {
+            if let Some(chosen) = self.choose() {
+                self.left = self.left.saturating_sub(1);
+                return Ok(chosen);
+            }
+            let error = self.last_error.take();
+            let gone = error.as_ref().is_none_or(was_refused);
+            if !gone || !self.may_wake() {
+                return Err(error.unwrap_or_else(|| {
+                    let live = self.coordinator.0.live.read();
+                    let failure = live.failure(&self.model, self.version);
+                    errors::no_replica(&self.model, failure.as_deref())
+                }));
+            }
+            self.activate().await?;
+        }
+    }
+
+    /// Whether the request may wait for its model to come back from nothing.
+    fn may_wake(&self) -> bool {
+        0 < self.activations && self.coordinator.may_scale_to_zero(&self.model)
+    }
+
+    /// Waits until the model is back, and begins anew with its replicas.
+    async fn activate(&mut self) -> Result<(), PredictError> {
+        self.activations -= 1;
+        let timeout = self.coordinator.0.config.wake_timeout;
+        let until = *self
+            .wakes_until
+            .get_or_insert_with(|| Deadline::after(Instant::now(), timeout));
+        let activated = self.coordinator.activate(&self.model, None);
+        let activated = tokio::time::timeout_at(until.instant().into(), activated).await;
+        activated.unwrap_or_else(|_| Err(errors::not_woken(&self.model)))?;
+        self.left = self.coordinator.0.config.max_tries;
+        self.renew(&[]);
+        Ok(())
+    }
+
+    /// Begins anew with all replicas that there are now, but for those of `lost` workers.
+    fn renew(&mut self, lost: &[WorkerId]) {
+        let live = self.coordinator.0.live.read();
+        self.untried = live.candidates(&self.model, self.version);
+        self.untried
+            .retain(|candidate| !lost.contains(&candidate.worker));
+    }
+
+    fn choose(&mut self) -> Option<Candidate> {
+        let shared = &self.coordinator.0;
+        let (now, slow_start) = (Instant::now(), shared.config.routing.slow_start);
+        let views: Vec<_> = self
+            .untried
+            .iter()
+            .map(|candidate| candidate.view(now, slow_start))
+            .collect();
+        let (chosen, reason) = route::decide(&views, &self.wish, &mut fastrand::Rng::new())?;
+        shared.metrics.routed(reason.as_str());
+        Some(self.untried.swap_remove(chosen))
+    }
+
+    /// Calls a replica and waits for the first chunk. Where hedging is on, a request of which
+    /// there is a copy goes to a second replica too when the first does not answer soon, within
+    /// the budget for retries; the first answer wins and the other call is dropped.
+    pub(crate) async fn call(
+        &mut self,
+        replica: Candidate,
+        request: PredictRequest,
+    ) -> Result<ReplicaAnswer, PredictError> {
+        let hedge = self.hedge_after.zip(request.try_clone());
+        let mut first = pin!(self.replica(replica).call(request));
+        let Some((after, copy)) = hedge else {
+            return first.await;
+        };
+        if let Ok(answer) = tokio::time::timeout(after, &mut first).await {
+            return answer;
+        }
+        if self.untried.is_empty() || !self.coordinator.0.retry_budget.spend() {
+            return first.await;
+        }
+        let Some(second) = self.choose() else {
+            return first.await;
+        };
+        self.coordinator.0.metrics.hedged(&self.model);
+        let second = pin!(self.replica(second).call(copy));
+        match select(first, second).await {
+            Either::Left((Ok(answer), _)) | Either::Right((Ok(answer), _)) => Ok(answer),
+            Either::Left((Err(_), second)) => second.await,
+            Either::Right((Err(_), first)) => first.await,
+        }
+    }
+
+    fn replica(&self, candidate: Candidate) -> Replica {
+        Replica {
+            coordinator: self.coordinator.clone(),
+            model: self.model.clone(),
+            version: self.version,
+            candidate,
+        }
+    }
+
+    /// Whether another replica may hold the sequence that this one does not know: the first by rank
+    /// may have come after the sequence began. No step was made then, so that asking the next one
+    /// repeats nothing.
+    fn is_elsewhere(&self, error: &PredictError) -> bool {
+        self.wish.held && error.reason == Some(ErrorReason::SequenceUnknown)
+    }
+
+    /// Decides after a failed try: `Ok` to go on to another replica, the error to give up.
+    pub(crate) fn retry(
+        &mut self,
+        error: PredictError,
+        repeatable: bool,
+    ) -> Result<(), PredictError> {
+        let shared = &self.coordinator.0;
+        // A model's server that limits requests limits them whichever worker they come from.
+        let of_model = error.origin == ErrorOrigin::Model && error.code == ErrorCode::Overloaded;
+        let elsewhere = error.code.may_retry_elsewhere() && !of_model;
+        if repeatable && was_refused(&error) && self.untried.is_empty() && self.may_wake() {
+            tracing::info!(model = %self.model, error = error.chain(), "waiting for the model to come back");
+            self.last_error = Some(error);
+            return Ok(());
+        }
+        if self.is_elsewhere(&error) && repeatable && !self.untried.is_empty() {
+            tracing::debug!(model = %self.model, "looking for the replica that holds the sequence");
+            self.last_error = Some(error);
+            return Ok(());
+        }
+        let may_retry = elsewhere && repeatable && 0 < self.left;
+        // A worker that dies loses all of its requests at once, which is no sign of trouble.
+        let lost = error.code == ErrorCode::Unavailable;
+        let in_budget = || shared.retry_budget.spend() || (lost && shared.loss_budget.spend());
+        if !may_retry || self.untried.is_empty() || !in_budget() {
+            return Err(error);
+        }
+        shared.metrics.retried(&self.model);
+        tracing::info!(model = %self.model, code = %error.code, error = error.chain(), "trying another replica");
+        self.last_error = Some(error);
+        Ok(())
+    }
+}

@@ -1,0 +1,305 @@
+//! The batches that one coordinator runs, and their answers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::task::AbortHandle;
+use volley_types::registry::{RegistryCommand, TaskRecord, TaskState};
+use volley_types::{ErrorCode, NodeId, PredictError, Registry, StoredTask, TaskSource};
+
+use crate::settings;
+use volley_dialect_kit::clock::now_ms;
+
+/// The way to the tasks that another coordinator holds; `None` when it is no member.
+pub type PeerTasks = Arc<dyn Fn(NodeId) -> Option<Arc<dyn TaskSource>> + Send + Sync>;
+
+/// The batches of all coordinators.
+#[derive(Clone)]
+pub struct ClusterBatches {
+    pub(super) own: Batches,
+    peers: PeerTasks,
+}
+
+impl ClusterBatches {
+    /// The batches of this node, and the way to those of others.
+    pub fn new(own: Batches, peers: PeerTasks) -> Self {
+        Self { own, peers }
+    }
+
+    /// Ends the batches of this coordinator when it is dropped.
+    pub fn end_guard(&self) -> EndGuard {
+        self.own.end_guard()
+    }
+
+    pub(super) fn holder(
+        &self,
+        own: NodeId,
+        node: NodeId,
+    ) -> Result<Arc<dyn TaskSource>, PredictError> {
+        if own == node {
+            return Ok(Arc::new(self.own.clone()));
+        }
+        (self.peers)(node).ok_or_else(missing)
+    }
+}
+
+pub(super) fn missing() -> PredictError {
+    let message = "no such batch; it may have ended more than an hour ago, or its model may have \
+                   been deleted";
+    PredictError::new(ErrorCode::NotFound, message)
+}
+
+/// The most batches that one coordinator holds, running or not.
+const MAX_BATCHES: usize = 100;
+/// The most bytes of answers that it holds.
+const MAX_BYTES: usize = 256 << 20;
+/// How long an answer is held.
+pub(super) const HELD: Duration = Duration::from_secs(3_600);
+/// The most that is noted of why one failed, in bytes.
+const MAX_WHY: usize = 500;
+
+/// The batches of a coordinator. Cloning gives another handle; dropping the last one ends those
+/// that run.
+#[derive(Clone, Default)]
+pub struct Batches(Arc<Mutex<BatchTable>>);
+
+#[derive(Default)]
+struct BatchTable(BTreeMap<String, Batch>);
+
+struct Batch {
+    record: TaskRecord,
+    work: Work,
+    /// The registry with the rights of the batch's owner.
+    registry: Arc<dyn Registry>,
+}
+
+enum Work {
+    Running(AbortHandle),
+    Ended {
+        at: Instant,
+        response: Option<Bytes>,
+    },
+}
+
+impl Drop for BatchTable {
+    fn drop(&mut self) {
+        self.end_all();
+    }
+}
+
+impl BatchTable {
+    fn end_all(&self) {
+        for batch in self.0.values() {
+            if let Work::Running(task) = &batch.work {
+                task.abort();
+            }
+        }
+    }
+}
+
+impl Batch {
+    fn is_old(&self, now: Instant) -> bool {
+        match &self.work {
+            Work::Running(_) => false,
+            Work::Ended { at, .. } => {
+                self.record.state == TaskState::Cancelled
+                    || HELD <= now.saturating_duration_since(*at)
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match &self.work {
+            Work::Ended { response, .. } => response.as_ref().map_or(0, Bytes::len),
+            Work::Running(_) => 0,
+        }
+    }
+
+    /// Ends it in `state`; returns what is to be noted of it.
+    fn end(&mut self, state: TaskState, response: Option<Bytes>) -> TaskRecord {
+        let now = now_ms();
+        self.record.state = state;
+        self.record.updated_ms = now;
+        self.record.forget_ms = now.saturating_add(millis(HELD));
+        self.work = Work::Ended {
+            at: Instant::now(),
+            response,
+        };
+        self.record.clone()
+    }
+}
+
+fn later(message: &str) -> PredictError {
+    let error = PredictError::new(ErrorCode::Overloaded, message);
+    error.with_retry_after(Duration::from_secs(10))
+}
+
+/// The other ends of the batches' own work.
+#[derive(Clone)]
+pub(super) struct WeakBatches(Weak<Mutex<BatchTable>>);
+
+impl WeakBatches {
+    /// Keeps what came of a batch, and notes that it has ended.
+    pub(super) async fn finish(&self, id: &str, outcome: Result<Value, PredictError>) {
+        let ended = self.0.upgrade().and_then(|held| {
+            let mut held = held.lock();
+            let batch = held.0.get_mut(id)?;
+            let Work::Running(_) = batch.work else {
+                return None;
+            };
+            let (state, response) = match outcome {
+                Ok(response) => (TaskState::Completed, Some(response.to_string().into())),
+                Err(error) => (TaskState::Failed(shortened(error.message)), None),
+            };
+            Some((batch.registry.clone(), batch.end(state, response)))
+        });
+        if let Some((registry, record)) = ended {
+            note(&*registry, id, record).await;
+        }
+    }
+}
+
+fn shortened(mut why: String) -> String {
+    why.truncate(why.floor_char_boundary(MAX_WHY));
+    why
+}
+
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Notes how far a batch is where every coordinator finds it. Without it the batch goes on, and
+/// is known for as long as its coordinator runs.
+pub(super) async fn note(registry: &dyn Registry, id: &str, record: TaskRecord) {
+    let command = RegistryCommand::PutTask {
+        id: id.to_owned(),
+        record,
+    };
+    if let Err(error) = registry.write(command).await {
+        let error = error.chain();
+        tracing::warn!(task = id, error, "a batch is not noted in the registry");
+    }
+}
+
+impl Batches {
+    /// Makes room for one more; at most so many may run.
+    ///
+    /// # Errors
+    /// `Overloaded` when there is none.
+    pub(super) fn admit(&self, most: usize) -> Result<(), PredictError> {
+        let mut held = self.0.lock();
+        let runs = |batch: &&Batch| matches!(batch.work, Work::Running(_));
+        if most <= held.0.values().filter(runs).count() {
+            let message = format!(
+                "as many batches run here as the setting '{}' allows: {most}",
+                settings::MAX_BATCHES
+            );
+            return Err(later(&message));
+        }
+        let now = Instant::now();
+        if MAX_BATCHES <= held.0.len() {
+            held.0.retain(|_, batch| !batch.is_old(now));
+        }
+        let bytes: usize = held.0.values().map(Batch::bytes).sum();
+        if held.0.len() < MAX_BATCHES && bytes < MAX_BYTES {
+            return Ok(());
+        }
+        Err(later(
+            "too many batches are held here; delete the tasks that are done",
+        ))
+    }
+
+    /// Holds a batch, whose work `begin` starts.
+    pub(super) fn hold<W: Future<Output = ()> + Send + 'static>(
+        &self,
+        id: &str,
+        record: TaskRecord,
+        registry: Arc<dyn Registry>,
+        begin: impl FnOnce(WeakBatches) -> W,
+    ) {
+        // The work waits for the lock before it can look for itself.
+        let mut held = self.0.lock();
+        let work = begin(WeakBatches(Arc::downgrade(&self.0)));
+        let batch = Batch {
+            record,
+            work: Work::Running(tokio::spawn(work).abort_handle()),
+            registry,
+        };
+        held.0.insert(id.to_owned(), batch);
+    }
+
+    /// Ends all that run when it is dropped.
+    pub fn end_guard(&self) -> EndGuard {
+        EndGuard(self.clone())
+    }
+}
+
+/// See [`Batches::end_guard`].
+pub struct EndGuard(Batches);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        self.0.0.lock().end_all();
+    }
+}
+
+#[async_trait]
+impl TaskSource for Batches {
+    async fn list(&self) -> Result<Vec<StoredTask>, PredictError> {
+        let held = self.0.lock();
+        let listed = held.0.iter().map(|(id, batch)| StoredTask {
+            id: id.clone(),
+            record: batch.record.clone(),
+            response: None,
+        });
+        Ok(listed.collect())
+    }
+
+    async fn get(&self, id: &str) -> Result<StoredTask, PredictError> {
+        let held = self.0.lock();
+        let batch = held.0.get(id).ok_or_else(missing)?;
+        let response = match &batch.work {
+            Work::Ended { response, .. } => response.clone(),
+            Work::Running(_) => None,
+        };
+        Ok(StoredTask {
+            id: id.to_owned(),
+            record: batch.record.clone(),
+            response,
+        })
+    }
+
+    async fn cancel(&self, id: &str) -> Result<(), PredictError> {
+        let (registry, record) = {
+            let mut held = self.0.lock();
+            let batch = held.0.get_mut(id).ok_or_else(missing)?;
+            let Work::Running(task) = &batch.work else {
+                return Err(super::ended());
+            };
+            task.abort();
+            (
+                batch.registry.clone(),
+                batch.end(TaskState::Cancelled, None),
+            )
+        };
+        note(&*registry, id, record).await;
+        Ok(())
+    }
+
+    async fn forget(&self, id: &str) -> Result<(), PredictError> {
+        let mut held = self.0.lock();
+        match held.0.get(id).map(|batch| &batch.work) {
+            Some(Work::Running(_)) => Err(super::still_running()),
+            Some(Work::Ended { .. }) => {
+                held.0.remove(id);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! One held stream: a ring of written events with at most one reader.
+//!
+//! The ring keeps what a reader has had for as long as there is room, because what was handed to
+//! a connection need not have arrived. What no reader has had is never dropped: once it is half
+//! of the ring, whoever fills it waits.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use volley_types::{ErrorCode, PredictError, StreamId, StreamOwner};
+
+/// A reader is given about so much at once.
+const PIECE_BYTES: usize = 64 << 10;
+/// What an event costs besides its bytes.
+const EVENT_BYTES: usize = 64;
+
+/// How a stream has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamEnd {
+    /// Its last event is written.
+    Finished,
+    /// It was ended before that, and its events are gone.
+    Cancelled,
+}
+
+pub(super) struct BufferedStream {
+    pub(super) id: StreamId,
+    pub(super) owner: StreamOwner,
+    limit: usize,
+    state: Mutex<State>,
+    /// Rings when events were added, and at the end.
+    filled: Notify,
+    /// Rings when events were taken.
+    taken: Notify,
+    /// Rings when a reader came or went, and when the stream is cancelled.
+    turned: Notify,
+}
+
+struct State {
+    /// The events that are held, oldest first, their ids included.
+    events: VecDeque<Bytes>,
+    /// The place of the oldest.
+    first: u64,
+    /// What the events cost.
+    bytes: usize,
+    /// What the stream itself costs.
+    fixed: usize,
+    /// The last event that was given to a reader.
+    read: u64,
+    /// What the events behind it cost.
+    unread: usize,
+    reader: Option<u64>,
+    readers: u64,
+    alone_since: Instant,
+    end: Option<StreamEnd>,
+}
+
+impl State {
+    fn last(&self) -> u64 {
+        self.first + self.events.len() as u64 - 1
+    }
+
+    /// Drops events that were read, oldest first, until `enough` is free or none is left; gives
+    /// what that freed.
+    fn trim(&mut self, enough: impl Fn(&Self, usize) -> bool) -> usize {
+        let mut freed = 0;
+        while self.first <= self.read && !enough(self, freed) {
+            let Some(event) = self.events.pop_front() else {
+                break;
+            };
+            self.first += 1;
+            self.bytes -= cost(&event);
+            freed += cost(&event);
+        }
+        freed
+    }
+}
+
+fn cost(event: &Bytes) -> usize {
+    event.len() + EVENT_BYTES
+}
+
+/// What `events` take of a ring.
+pub(super) fn total(events: &[Bytes]) -> usize {
+    events.iter().map(cost).sum()
+}
+
+impl BufferedStream {
+    /// A stream of its own cost `fixed`, with a ring of `limit` bytes.
+    pub(super) fn new(id: StreamId, owner: StreamOwner, limit: usize, fixed: usize) -> Self {
+        Self {
+            id,
+            owner,
+            limit,
+            state: Mutex::new(State {
+                events: VecDeque::new(),
+                first: 1,
+                bytes: 0,
+                fixed,
+                read: 0,
+                unread: 0,
+                reader: None,
+                readers: 0,
+                alone_since: Instant::now(),
+                end: None,
+            }),
+            filled: Notify::new(),
+            taken: Notify::new(),
+            turned: Notify::new(),
+        }
+    }
+
+    async fn until<T>(&self, bell: &Notify, mut check: impl FnMut(&mut State) -> Option<T>) -> T {
+        loop {
+            let rung = bell.notified();
+            tokio::pin!(rung);
+            rung.as_mut().enable();
+            if let Some(value) = check(&mut self.state.lock()) {
+                return value;
+            }
+            rung.await;
+        }
+    }
+
+    /// Waits until `bytes` more may be unread. One piece may always be.
+    pub(super) async fn room(&self, bytes: usize) {
+        let half = self.limit / 2;
+        self.until(&self.taken, |state| {
+            (state.unread == 0 || state.unread + bytes <= half).then_some(())
+        })
+        .await;
+    }
+
+    /// Adds events; gives what was freed for them.
+    pub(super) fn push(&self, events: Vec<Bytes>) -> usize {
+        let mut state = self.state.lock();
+        let added = total(&events);
+        state.bytes += added;
+        state.unread += added;
+        state.events.extend(events);
+        let freed = state.trim(|state, _| state.bytes <= self.limit);
+        drop(state);
+        self.filled.notify_waiters();
+        freed
+    }
+
+    /// Drops events that were read until `wanted` is free; gives what is.
+    pub(super) fn squeeze(&self, wanted: usize) -> usize {
+        self.state.lock().trim(|_, freed| wanted <= freed)
+    }
+
+    /// Since when it is finished, read to its end and left; `None` where it is not.
+    pub(super) fn done_since(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        let done = state.end == Some(StreamEnd::Finished)
+            && state.reader.is_none()
+            && state.read == state.last();
+        done.then_some(state.alone_since)
+    }
+
+    /// Whether somebody reads.
+    pub(super) fn in_use(&self) -> bool {
+        self.state.lock().reader.is_some()
+    }
+
+    /// Ends it. Cancelled, it gives all that it cost, once, and a reader is sent away.
+    pub(super) fn end(&self, end: StreamEnd) -> usize {
+        let mut state = self.state.lock();
+        let mut freed = 0;
+        match end {
+            StreamEnd::Finished => {
+                state.end.get_or_insert(end);
+            }
+            StreamEnd::Cancelled => {
+                state.end = Some(end);
+                state.first += state.events.len() as u64;
+                state.events = VecDeque::new();
+                freed = std::mem::take(&mut state.bytes) + std::mem::take(&mut state.fixed);
+                state.unread = 0;
+            }
+        }
+        drop(state);
+        self.filled.notify_waiters();
+        self.turned.notify_waiters();
+        freed
+    }
+
+    /// Waits until it is cancelled.
+    pub(super) async fn cancelled(&self) {
+        self.until(&self.turned, |state| {
+            (state.end == Some(StreamEnd::Cancelled)).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until nobody has read for `window`.
+    pub(super) async fn abandoned(&self, window: Duration) {
+        let alone = |state: &mut State| state.reader.is_none().then_some(state.alone_since);
+        loop {
+            let since = self.until(&self.turned, alone).await;
+            tokio::time::sleep_until(since + window).await;
+            if alone(&mut self.state.lock()) == Some(since) {
+                return;
+            }
+        }
+    }
+
+    /// Begins to read behind the event `after`; whoever read before is sent away. `None` when
+    /// that was the last event.
+    ///
+    /// # Errors
+    /// `NotFound` when that part is not held any more, `InvalidInput` when there is no such
+    /// event.
+    pub(super) fn read(self: &Arc<Self>, after: u64) -> Result<Option<Reader>, PredictError> {
+        let mut state = self.state.lock();
+        if state.end == Some(StreamEnd::Cancelled) {
+            return Err(gone());
+        }
+        if state.last() < after {
+            return Err(PredictError::invalid("the stream has no such event yet"));
+        }
+        if after + 1 < state.first {
+            return Err(PredictError::new(
+                ErrorCode::NotFound,
+                "the events behind that one are not held any more: more came since than is kept",
+            ));
+        }
+        if state.end == Some(StreamEnd::Finished) && after == state.last() {
+            return Ok(None);
+        }
+        let skip = usize::try_from(after + 1 - state.first).unwrap_or(usize::MAX);
+        state.read = after;
+        state.unread = state.events.iter().skip(skip).map(cost).sum();
+        state.readers += 1;
+        state.reader = Some(state.readers);
+        let turn = state.readers;
+        drop(state);
+        self.filled.notify_waiters();
+        self.turned.notify_waiters();
+        Ok(Some(Reader {
+            held: self.clone(),
+            turn,
+        }))
+    }
+}
+
+/// What is said of a stream that is not there (any more).
+pub(super) fn gone() -> PredictError {
+    PredictError::new(
+        ErrorCode::NotFound,
+        "this stream is not held: it was cancelled, or nobody took it up in time, or its \
+         coordinator was started again; send the request again",
+    )
+}
+
+/// The one who reads. Dropped, the stream waits for the next.
+pub(super) struct Reader {
+    held: Arc<BufferedStream>,
+    turn: u64,
+}
+
+impl Reader {
+    /// The next events, some of them together; `None` after the last.
+    ///
+    /// # Errors
+    /// `Conflict` once somebody else reads; `NotFound` once the stream is cancelled.
+    pub(super) async fn next(&mut self) -> Option<Result<Bytes, PredictError>> {
+        let turn = self.turn;
+        let next = self.held.until(&self.held.filled, |state| {
+            if state.end == Some(StreamEnd::Cancelled) {
+                return Some(Some(Err(gone())));
+            }
+            if state.reader != Some(turn) {
+                let message = "this stream is read over another connection now";
+                let error = PredictError::new(ErrorCode::Conflict, message);
+                return Some(Some(Err(error)));
+            }
+            if state.read < state.last() {
+                return Some(Some(Ok(take(state))));
+            }
+            state.end.map(|_| None)
+        });
+        let next = next.await;
+        self.held.taken.notify_waiters();
+        next
+    }
+}
+
+/// The next unread events, as many as make a piece.
+fn take(state: &mut State) -> Bytes {
+    let mut at = usize::try_from(state.read + 1 - state.first).unwrap_or(usize::MAX);
+    let mut piece = BytesMut::new();
+    while let Some(event) = state.events.get(at) {
+        if !piece.is_empty() && PIECE_BYTES < piece.len() + event.len() {
+            break;
+        }
+        piece.extend_from_slice(event);
+        state.unread -= cost(event);
+        state.read += 1;
+        at += 1;
+    }
+    piece.freeze()
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.held.state.lock();
+        if state.reader == Some(self.turn) {
+            state.reader = None;
+            state.alone_since = Instant::now();
+            drop(state);
+            self.held.turned.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

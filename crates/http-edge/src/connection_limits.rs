@@ -1,0 +1,314 @@
+//! More than a server can take: connections past the cap are told so at once and closed, and a
+//! connection whose requests are taken back as fast as they come is closed too.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use volley_security::network;
+
+/// Refusals that are being told at a time; further connections are closed without a word.
+const TOLD_AT_A_TIME: usize = 256;
+/// How long a client may take to hear its refusal. One that is still sending when the socket is
+/// closed would lose it.
+const HEARD_WITHIN: Duration = Duration::from_secs(1);
+/// What a client may send meanwhile.
+const LISTENED_BYTES: usize = 64 << 10;
+/// Requests of one connection that may be taken back before they are answered, within
+/// [`WINDOW`], unless a good part is answered. Clients that hedge or give up take back some, and a
+/// proxy has many clients; an attack does nothing else.
+const TAKEN_BACK: u32 = 500;
+const WINDOW: Duration = Duration::from_secs(10);
+/// So many times as many as are answered are an attack.
+const EXCESS: u32 = 4;
+
+/// Why there is no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitReached {
+    /// The server has as many connections as it may have.
+    Server,
+    /// The caller's address has.
+    Address,
+}
+
+impl LimitReached {
+    fn refusal(self) -> String {
+        let (status, reason, what) = match self {
+            Self::Server => (
+                503,
+                "Service Unavailable",
+                "this coordinator has as many connections as it may have; try another, or again",
+            ),
+            Self::Address => (
+                429,
+                "Too Many Requests",
+                "this address has as many connections as it may have; use those that are open, \
+                 or try again",
+            ),
+        };
+        let body = format!(
+            "{{\"error\":{{\"type\":\"overloaded\",\"code\":\"overloaded\",\
+             \"reason\":\"{what}\"}},\"status\":{status}}}"
+        );
+        format!(
+            "HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\n\
+             x-content-type-options: nosniff\r\nretry-after: 1\r\nconnection: close\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    }
+}
+
+/// The connections that a server may have, all together and from each address.
+#[derive(Clone, Debug)]
+pub struct ConnectionLimiter {
+    all: Arc<Semaphore>,
+    by_address: ByAddress,
+    per_address: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ByAddress(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// What one connection takes; free again when dropped.
+#[derive(Debug)]
+pub struct ConnectionPermit {
+    _one: OwnedSemaphorePermit,
+    address: IpAddr,
+    by_address: ByAddress,
+}
+
+impl ConnectionLimiter {
+    /// Places for `all` connections, and of one address for `per_address`.
+    pub fn new(all: usize, per_address: usize) -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(all)),
+            by_address: ByAddress::default(),
+            per_address,
+        }
+    }
+
+    /// A place for a connection from `address`.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn take(&self, address: IpAddr) -> Result<ConnectionPermit, LimitReached> {
+        let address = network(address);
+        let one = self.all.clone().try_acquire_owned();
+        let one = one.map_err(|_| LimitReached::Server)?;
+        let mut counts = self.by_address.0.lock();
+        let count = counts.get(&address).copied().unwrap_or_default();
+        if self.per_address <= count {
+            return Err(LimitReached::Address);
+        }
+        counts.insert(address, count + 1);
+        drop(counts);
+        Ok(ConnectionPermit {
+            _one: one,
+            address,
+            by_address: self.by_address.clone(),
+        })
+    }
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        let mut counts = self.by_address.0.lock();
+        match counts.get_mut(&self.address) {
+            Some(count) if 1 < *count => *count -= 1,
+            _ => {
+                counts.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// Turns away those for whom there is no place. Cloning gives another handle.
+#[derive(Clone, Debug)]
+pub struct ConnectionRejector(Arc<Semaphore>);
+
+impl Default for ConnectionRejector {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ConnectionRejector {
+    /// One that has turned nobody away yet.
+    pub fn new() -> Self {
+        Self(Arc::new(Semaphore::new(TOLD_AT_A_TIME)))
+    }
+
+    /// Says no in plain HTTP, if that is what is spoken here, and closes. Never waits.
+    pub fn reject(
+        &self,
+        socket: TcpStream,
+        full: LimitReached,
+        plain: bool,
+        tasks: &TaskTracker,
+        end: CancellationToken,
+    ) {
+        tracing::debug!(full = ?full, "a connection past the cap was refused");
+        let Ok(permit) = self.0.clone().try_acquire_owned() else {
+            return;
+        };
+        if plain {
+            tasks.spawn(async move {
+                let told =
+                    tokio::time::timeout(HEARD_WITHIN, write_refusal(socket, full.refusal()));
+                // Who does not listen is let go as well.
+                let _ = end.run_until_cancelled(told).await;
+                drop(permit);
+            });
+        }
+    }
+}
+
+async fn write_refusal(mut socket: TcpStream, refusal: String) -> std::io::Result<()> {
+    socket.write_all(refusal.as_bytes()).await?;
+    socket.shutdown().await?;
+    let mut rest = (&mut socket).take(LISTENED_BYTES as u64);
+    tokio::io::copy(&mut rest, &mut tokio::io::sink()).await?;
+    Ok(())
+}
+
+/// Counts the requests of one connection that are taken back before they are answered.
+#[derive(Debug)]
+pub struct RapidResetGuard {
+    counts: Mutex<Counts>,
+    /// Ends the connection.
+    end: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Counts {
+    since: Instant,
+    taken_back: u32,
+    answered: u32,
+}
+
+/// A request that has no answer yet.
+#[derive(Debug)]
+pub struct PendingRequest(Option<Arc<RapidResetGuard>>);
+
+impl RapidResetGuard {
+    /// Patience with a connection that `end` closes.
+    pub fn new(end: CancellationToken) -> Arc<Self> {
+        Arc::new(Self {
+            counts: Mutex::new(Counts {
+                since: Instant::now(),
+                taken_back: 0,
+                answered: 0,
+            }),
+            end,
+        })
+    }
+
+    /// A request came in. Dropping what is given back means that it was taken back.
+    pub fn asked(self: &Arc<Self>) -> PendingRequest {
+        PendingRequest(Some(self.clone()))
+    }
+
+    fn taken_back(&self, now: Instant) {
+        let mut counts = self.counts.lock();
+        if WINDOW <= now.saturating_duration_since(counts.since) {
+            *counts = Counts {
+                since: now,
+                taken_back: 0,
+                answered: 0,
+            };
+        }
+        counts.taken_back += 1;
+        let allowed = TAKEN_BACK.max(counts.answered.saturating_mul(EXCESS));
+        if allowed <= counts.taken_back && !self.end.is_cancelled() {
+            tracing::warn!("a connection was closed: its requests were taken back as they came");
+            self.end.cancel();
+        }
+    }
+
+    fn answered(&self) {
+        let mut counts = self.counts.lock();
+        counts.answered = counts.answered.saturating_add(1);
+    }
+}
+
+impl PendingRequest {
+    /// The request has its answer.
+    pub fn answered(mut self) {
+        if let Some(patience) = self.0.take() {
+            patience.answered();
+        }
+    }
+}
+
+impl Drop for PendingRequest {
+    fn drop(&mut self) {
+        if let Some(patience) = self.0.take() {
+            patience.taken_back(Instant::now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_as_long_as_it_says() {
+        for full in [LimitReached::Server, LimitReached::Address] {
+            let refusal = full.refusal();
+            let (head, body) = refusal.split_once("\r\n\r\n").unwrap();
+            let length = format!("content-length: {}", body.len());
+            assert!(head.contains(&length), "{length}");
+            let told: serde_json::Value = serde_json::from_str(body).unwrap();
+            assert!(head.contains(&told["status"].to_string()), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_its_part_of_the_places_and_no_more() {
+        let places = ConnectionLimiter::new(4, 2);
+        let take = |address: &str| places.take(address.parse().unwrap());
+        let (one, _two) = (take("192.0.2.1").unwrap(), take("192.0.2.1").unwrap());
+        assert_eq!(take("192.0.2.1").unwrap_err(), LimitReached::Address);
+        assert_eq!(take("::ffff:192.0.2.1").unwrap_err(), LimitReached::Address);
+        let _six = take("2001:db8::1").unwrap();
+        let seven = take("2001:db8::ffff:2").unwrap();
+        assert_eq!(take("2001:db8::3").unwrap_err(), LimitReached::Server);
+        drop(seven);
+        assert!(take("2001:db8:0:0:9::").is_ok());
+        drop(one);
+        assert!(take("192.0.2.1").is_ok());
+        assert_eq!(places.by_address.0.lock().len(), 2, "who left is forgotten");
+    }
+
+    #[test]
+    fn only_who_takes_back_much_in_a_short_time_is_cut() {
+        let end = CancellationToken::new();
+        let patience = RapidResetGuard::new(end.clone());
+        let start = Instant::now();
+        let step = WINDOW / (TAKEN_BACK / 2);
+        for count in 0..TAKEN_BACK * 3 {
+            patience.taken_back(start + step * count);
+        }
+        assert!(!end.is_cancelled(), "some, again and again");
+        let proxy = RapidResetGuard::new(end.clone());
+        for _ in 0..10_000 {
+            proxy.asked().answered();
+            drop(proxy.asked());
+        }
+        assert!(!end.is_cancelled(), "as many as are answered");
+        let attack = RapidResetGuard::new(end.clone());
+        for _ in 0..TAKEN_BACK {
+            drop(attack.asked());
+        }
+        assert!(end.is_cancelled());
+    }
+}

@@ -1,0 +1,227 @@
+//! One process with one model in it, from outside.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as Socket;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+use tokio::process::{Child as Process, Command};
+use volley_types::registry::Assignment;
+use volley_types::{ErrorCode, ErrorOrigin, PredictError};
+
+use crate::message::{self, ChildCommand, LoadReport, WorkerSettings};
+
+/// Between the end of a process' socket and the end of the process.
+const LAST_BREATH: Duration = Duration::from_secs(5);
+
+/// Variables of the environment that a model's process has too. All others stay with the worker:
+/// they may hold keys.
+const PASSED_ON: [&str; 9] = [
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "VOLLEY_ONNXRUNTIME",
+    "VOLLEY_LOG",
+    "VOLLEY_LOG_FORMAT",
+    "RUST_BACKTRACE",
+    "TZ",
+];
+/// And those that begin so.
+const PREFIXES_PASSED_ON: [&str; 5] = ["CUDA_", "NVIDIA_", "ORT_", "OMP_", "MALLOC_"];
+
+/// What is run for each model, and what it may take.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The executable: one that calls [`runtime::commission`](crate::runtime::commission).
+    pub path: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Bytes of memory of its own that each process may have; files that it maps do not count.
+    pub memory_limit: Option<u64>,
+    /// What its loader is made from.
+    pub loader: serde_json::Value,
+}
+
+impl Program {
+    /// This executable with these arguments, also where its file was replaced meanwhile.
+    #[must_use]
+    pub fn this(arguments: &[&str], loader: serde_json::Value) -> Self {
+        let itself = PathBuf::from("/proc/self/exe");
+        let path = if itself.exists() {
+            itself
+        } else {
+            std::env::current_exe().unwrap_or(itself)
+        };
+        Self {
+            path,
+            arguments: arguments.iter().map(OsString::from).collect(),
+            memory_limit: None,
+            loader,
+        }
+    }
+
+    /// Starts a process and has it load a model.
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills the process.
+    ///
+    /// # Errors
+    /// The loader's own; `InvalidInput` when the process ended over it; `Internal` when there can
+    /// be no process.
+    pub(crate) async fn load(
+        &self,
+        assignment: &Assignment,
+        turn: u64,
+    ) -> Result<LoadedProcess, PredictError> {
+        let failed = |error| PredictError::internal("a process for the model cannot start", error);
+        let (mut process, mut socket) = self.spawn().map_err(failed)?;
+        let order = ChildCommand {
+            settings: WorkerSettings {
+                memory_limit: self.memory_limit,
+                turn,
+                loader: self.loader.clone(),
+            },
+            assignment: assignment.clone(),
+        };
+        let talk = async {
+            order.send(&mut socket).await?;
+            message::outcome(&mut socket).await
+        };
+        match talk.await {
+            Ok(Ok(told)) => Ok(LoadedProcess {
+                process,
+                socket,
+                told,
+            }),
+            Ok(Err(error)) => Err(error),
+            Err(error) => {
+                let how = ProcessEnd::of(&mut process).await;
+                let message = format!(
+                    "the model's process {how} while the model was loaded and tried; its files may \
+                     be damaged, or made to do harm"
+                );
+                let error = PredictError::invalid(message).with_source(error);
+                Err(error.with_origin(ErrorOrigin::Model))
+            }
+        }
+    }
+
+    fn spawn(&self) -> std::io::Result<(Process, UnixStream)> {
+        let (ours, theirs) = Socket::pair()?;
+        ours.set_nonblocking(true)?;
+        let passed_on = |name: &str| {
+            PASSED_ON.contains(&name) || PREFIXES_PASSED_ON.iter().any(|it| name.starts_with(it))
+        };
+        let environment = std::env::vars_os();
+        let environment = environment.filter(|(name, _)| name.to_str().is_some_and(passed_on));
+        let process = Command::new(&self.path)
+            .args(&self.arguments)
+            .env_clear()
+            .envs(environment)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()?;
+        Ok((process, UnixStream::from_std(ours)?))
+    }
+}
+
+/// A process that has loaded its model and waits for requests.
+#[derive(Debug)]
+pub(crate) struct LoadedProcess {
+    pub(crate) process: Process,
+    pub(crate) socket: UnixStream,
+    pub(crate) told: LoadReport,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProcessEnd {
+    Signal(i32),
+    Exit(i32),
+    /// It did not; it was killed, as it answered no more.
+    Stuck,
+}
+
+impl ProcessEnd {
+    /// Waits for the end of a process whose socket is closed or dead, and sees to it.
+    pub(crate) async fn of(process: &mut Process) -> Self {
+        match tokio::time::timeout(LAST_BREATH, process.wait()).await {
+            Ok(Ok(status)) => Self::from(status),
+            Ok(Err(_)) | Err(_) => {
+                // An error means that it is gone already.
+                let _ = process.kill().await;
+                Self::Stuck
+            }
+        }
+    }
+}
+
+impl From<ExitStatus> for ProcessEnd {
+    fn from(status: ExitStatus) -> Self {
+        match status.signal() {
+            Some(signal) => Self::Signal(signal),
+            None => Self::Exit(status.code().unwrap_or(-1)),
+        }
+    }
+}
+
+impl std::fmt::Display for ProcessEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (signal, name) = match self {
+            Self::Exit(code) => return write!(f, "ended with code {code}"),
+            Self::Stuck => return f.write_str("answered no more and was killed"),
+            Self::Signal(signal) => match signal {
+                4 => (4, "illegal instruction"),
+                6 => (6, "abort; perhaps it ran out of memory"),
+                7 => (7, "bus error"),
+                8 => (8, "arithmetic error"),
+                9 => (9, "killed; perhaps for want of memory"),
+                11 => (11, "segmentation fault"),
+                other => return write!(f, "was ended by signal {other}"),
+            },
+        };
+        write!(f, "was ended by signal {signal} ({name})")
+    }
+}
+
+/// Of a request that was in a process when that ended. One whose answer had `begun` may be gone on
+/// with at another replica; any other is never tried there: it may be what ended the process.
+pub(crate) fn broke(how: ProcessEnd, begun: bool) -> PredictError {
+    let message = format!(
+        "the model's process {how} while it ran this request; the process is started again"
+    );
+    PredictError::new(code_of(begun), message).with_origin(ErrorOrigin::Model)
+}
+
+/// The code of the error of a request whose process ended.
+pub(crate) fn code_of(begun: bool) -> ErrorCode {
+    match begun {
+        true => ErrorCode::Unavailable,
+        false => ErrorCode::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn ends_are_told_in_words() {
+        for (script, told) in [
+            ("kill -SEGV $$", "signal 11 (segmentation fault)"),
+            ("kill -ABRT $$", "signal 6 (abort"),
+            ("exit 3", "ended with code 3"),
+        ] {
+            let mut shell = Command::new("sh");
+            let mut process = shell.args(["-c", script]).spawn().unwrap();
+            let how = ProcessEnd::of(&mut process).await.to_string();
+            assert!(how.contains(told), "{how}");
+        }
+    }
+}

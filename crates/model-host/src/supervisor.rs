@@ -1,0 +1,328 @@
+//! A model over all its processes: one after the other, as long as they do not end too often.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use tokio::process::Child as Process;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use volley_backend::{Backend, LossFuture};
+use volley_flight::client::FlightClient;
+use volley_flight::local;
+use volley_telemetry::Metrics;
+use volley_types::registry::Assignment;
+use volley_types::{
+    ChunkStream, ErrorCode, ErrorOrigin, ModelName, ModelRef, Predict, PredictError,
+    PredictRequest, Signature,
+};
+
+use crate::message::LoadReport;
+use crate::process::{LoadedProcess, ProcessEnd, Program, broke, code_of};
+
+/// Between the end of a stream and the news of the process' end.
+const NEWS: Duration = Duration::from_secs(10);
+
+/// When a process is started again, and when no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restarts {
+    /// The wait before the first start after an end; it doubles with each further one.
+    pub first_wait: Duration,
+    /// The longest wait.
+    pub longest_wait: Duration,
+    /// So many ends within `window`, and the model is lost.
+    pub most: usize,
+    /// See `most`.
+    pub window: Duration,
+}
+
+impl Default for Restarts {
+    fn default() -> Self {
+        Self {
+            first_wait: Duration::from_millis(100),
+            longest_wait: Duration::from_secs(10),
+            most: 5,
+            window: Duration::from_secs(600),
+        }
+    }
+}
+
+/// What is there of the model.
+#[derive(Clone)]
+enum State {
+    /// A process that serves it.
+    Up(FlightClient),
+    /// The last one ended so.
+    Down(ProcessEnd),
+    /// There will be no other.
+    Lost(PredictError),
+}
+
+/// A model in a process of its own.
+pub(crate) struct HostedModel {
+    model: ModelName,
+    told: LoadReport,
+    signature: Signature,
+    overhead_bytes: u64,
+    life: Arc<Life>,
+}
+
+/// The processes of a model. Streams hold it too: it ends with the last of them.
+struct Life {
+    state: watch::Receiver<State>,
+    _keeper: AbortOnDropHandle<()>,
+}
+
+/// What starts processes, and counts their ends.
+pub(crate) struct Supervisor {
+    pub(crate) program: Arc<Program>,
+    pub(crate) assignment: Assignment,
+    pub(crate) turn: u64,
+    pub(crate) restarts: Restarts,
+    pub(crate) metrics: Metrics,
+}
+
+impl HostedModel {
+    /// The model of `loaded`, which `keeper` sees to.
+    ///
+    /// # Errors
+    /// When it does not say what it takes and gives.
+    pub(crate) async fn new(
+        keeper: Supervisor,
+        loaded: LoadedProcess,
+        overhead_bytes: u64,
+    ) -> Result<Self, PredictError> {
+        let LoadedProcess {
+            process,
+            socket,
+            told,
+        } = loaded;
+        let model = keeper.assignment.model.clone();
+        let (client, gone) = local::client(socket);
+        let signature = client.signature(&ModelRef::deployed(model.clone())).await?;
+        let (sender, state) = watch::channel(State::Up(client));
+        let keeper = tokio::spawn(keeper.keep(process, gone, sender));
+        Ok(Self {
+            model,
+            told,
+            signature,
+            overhead_bytes,
+            life: Arc::new(Life {
+                state,
+                _keeper: AbortOnDropHandle::new(keeper),
+            }),
+        })
+    }
+}
+
+impl Backend for HostedModel {
+    fn capacity(&self) -> usize {
+        self.told.capacity
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.told.memory_bytes.saturating_add(self.overhead_bytes)
+    }
+
+    fn lost(&self) -> Option<LossFuture> {
+        let mut state = self.life.state.clone();
+        Some(Box::pin(async move {
+            let lost = state.wait_for(|it| matches!(it, State::Lost(_))).await;
+            match &*lost.ok()? {
+                State::Lost(error) => Some(error.clone()),
+                State::Up(_) | State::Down(_) => None,
+            }
+        }))
+    }
+}
+
+#[async_trait]
+impl Predict for HostedModel {
+    async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
+        let mut news = self.life.state.clone();
+        let state = news.borrow_and_update().clone();
+        let client = match state {
+            State::Up(client) => client,
+            State::Down(how) => return Err(away(how)),
+            State::Lost(error) => return Err(error),
+        };
+        match client.predict(request).await {
+            Ok(answer) => {
+                let mut begun = false;
+                let judged = answer.map_batches(|batches| {
+                    batches.then(move |item| {
+                        begun |= item.is_ok();
+                        judge_batch(item, news.clone(), begun)
+                    })
+                });
+                Ok(judged.holding(self.life.clone()))
+            }
+            Err(error) => Err(judge(error, news, false).await),
+        }
+    }
+
+    async fn signature(&self, _: &ModelRef) -> Result<Signature, PredictError> {
+        Ok(self.signature.clone())
+    }
+
+    async fn models(&self) -> Vec<ModelName> {
+        vec![self.model.clone()]
+    }
+}
+
+fn judge_batch(
+    item: volley_types::chunk::BatchResult,
+    news: watch::Receiver<State>,
+    begun: bool,
+) -> Pin<Box<dyn Future<Output = volley_types::chunk::BatchResult> + Send>> {
+    match item {
+        Ok(batch) => Box::pin(std::future::ready(Ok(batch))),
+        Err(error) => Box::pin(async move { Err(judge(error, news, begun).await) }),
+    }
+}
+
+/// The error of a request: its own, or that of the process that it was in, whose answer may have
+/// `begun`. `news` has seen the state that the request found.
+async fn judge(error: PredictError, mut news: watch::Receiver<State>, begun: bool) -> PredictError {
+    // Only a connection that broke gives this: models have no such error.
+    if error.code != ErrorCode::Unavailable {
+        return error;
+    }
+    match tokio::time::timeout(NEWS, news.changed()).await {
+        Ok(Ok(())) => match &*news.borrow() {
+            State::Down(how) => broke(*how, begun).with_source(error),
+            State::Lost(lost) => lost.clone(),
+            State::Up(_) => restarted(begun).with_source(error),
+        },
+        Ok(Err(_)) | Err(_) => error,
+    }
+}
+
+fn restarted(begun: bool) -> PredictError {
+    let message = "the model's process ended while it ran this request, and was started again";
+    PredictError::new(code_of(begun), message).with_origin(ErrorOrigin::Model)
+}
+
+/// Of requests that come between two processes: another replica may take them.
+fn away(how: ProcessEnd) -> PredictError {
+    let message = format!("the model's process {how} and is being started again");
+    PredictError::new(ErrorCode::Unavailable, message)
+        .with_retry_after(Duration::from_secs(1))
+        .with_origin(ErrorOrigin::Worker)
+}
+
+impl Supervisor {
+    /// Sees to it that there is a process, until there were too many.
+    async fn keep(
+        self,
+        mut process: Process,
+        mut gone: CancellationToken,
+        state: watch::Sender<State>,
+    ) {
+        let mut ends = RecentEnds::new(self.restarts);
+        loop {
+            let how = tokio::select! {
+                ended = process.wait() => ended.map_or(ProcessEnd::Stuck, ProcessEnd::from),
+                () = gone.cancelled() => ProcessEnd::of(&mut process).await,
+            };
+            self.note(how);
+            state.send_replace(State::Down(how));
+            (process, gone) = loop {
+                let Some(wait) = ends.next(Instant::now()) else {
+                    state.send_replace(State::Lost(self.lost(how)));
+                    return;
+                };
+                tokio::time::sleep(wait).await;
+                match self.program.load(&self.assignment, self.turn).await {
+                    Ok(loaded) => {
+                        let (client, gone) = local::client(loaded.socket);
+                        tracing::info!(model = %self.assignment.model, "model process started again");
+                        state.send_replace(State::Up(client));
+                        break (loaded.process, gone);
+                    }
+                    Err(error) => {
+                        let (model, error) = (&self.assignment.model, error.chain());
+                        tracing::warn!(%model, error, "model process not started again");
+                    }
+                }
+            };
+        }
+    }
+
+    fn note(&self, how: ProcessEnd) {
+        let model = &self.assignment.model;
+        self.metrics.model_process_ended(model);
+        tracing::error!(%model, version = %self.assignment.spec.version, %how, "model process ended");
+    }
+
+    fn lost(&self, how: ProcessEnd) -> PredictError {
+        let message = format!(
+            "the model's process {how}; it ended {} times within {} minutes, and is not started \
+             again for now; look at the model's files, and at what it is asked",
+            self.restarts.most,
+            self.restarts.window.as_secs().div_ceil(60)
+        );
+        PredictError::new(ErrorCode::Unavailable, message).with_origin(ErrorOrigin::Model)
+    }
+}
+
+/// The ends of the last while.
+struct RecentEnds {
+    rule: Restarts,
+    last: VecDeque<Instant>,
+}
+
+impl RecentEnds {
+    fn new(rule: Restarts) -> Self {
+        Self {
+            rule,
+            last: VecDeque::new(),
+        }
+    }
+
+    /// How long to wait after an end, or a start that failed, at `now`; `None` when it was one too
+    /// many.
+    fn next(&mut self, now: Instant) -> Option<Duration> {
+        let window = self.rule.window;
+        self.last.retain(|end| now.duration_since(*end) < window);
+        self.last.push_back(now);
+        if self.rule.most <= self.last.len() {
+            return None;
+        }
+        let doublings = u32::try_from(self.last.len() - 1).unwrap_or(u32::MAX);
+        let wait = 2_u32
+            .checked_pow(doublings)
+            .and_then(|by| self.rule.first_wait.checked_mul(by));
+        let wait = wait.map_or(self.rule.longest_wait, |wait| {
+            wait.min(self.rule.longest_wait)
+        });
+        // Several models that fell together do not rise together.
+        Some(wait.mul_f64(0.75 + fastrand::f64() / 2.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_and_old_ends_are_forgotten() {
+        let rule = Restarts {
+            most: 4,
+            ..Restarts::default()
+        };
+        let (mut ends, start) = (RecentEnds::new(rule), Instant::now());
+        let waits: Vec<_> = (0..4).map(|_| ends.next(start)).collect();
+        let millis = |index: usize| waits[index].unwrap().as_millis();
+        assert!((75..=125).contains(&millis(0)), "{waits:?}");
+        assert!((300..=500).contains(&millis(2)), "{waits:?}");
+        assert_eq!(waits[3], None);
+        let later = start + rule.window;
+        assert!(ends.next(later).is_some());
+    }
+}

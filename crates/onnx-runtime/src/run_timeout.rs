@@ -1,0 +1,167 @@
+//! The limit on how long a run may take.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use volley_types::{ErrorCode, ErrorOrigin, PredictError};
+
+use crate::session::SharedRunOptions;
+
+/// No run can be stopped sooner: the clock of the runtime has no shorter tick.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// Stops runs that take longer than they may: `ONNX Runtime` ends them after the operator that
+/// they are in.
+///
+/// One task looks after all runs of a session, and sleeps meanwhile: a run wakes nobody.
+pub struct RunTimeout {
+    limit: Duration,
+    under_way: Arc<CurrentRun>,
+    task: AbortHandle,
+}
+
+/// The run that is under way, or was the last.
+#[derive(Default)]
+struct CurrentRun(Mutex<Option<Run>>);
+
+struct Run {
+    since: Instant,
+    options: Arc<SharedRunOptions>,
+    /// It was stopped.
+    late: bool,
+}
+
+impl RunTimeout {
+    /// A watch of the runtime that this is called in.
+    ///
+    /// # Errors
+    /// `Internal` outside of one.
+    pub fn new(limit: Duration) -> Result<Self, PredictError> {
+        let runtime = Handle::try_current()
+            .map_err(|error| PredictError::internal("a model is loaded within a runtime", error))?;
+        let limit = limit.max(SHORTEST);
+        let under_way = Arc::new(CurrentRun::default());
+        let watched = under_way.clone();
+        let task = runtime.spawn(async move {
+            let mut wait = limit;
+            loop {
+                // A run that begins meanwhile is not late before this ends.
+                tokio::time::sleep(wait).await;
+                wait = watched.stop_late(limit);
+            }
+        });
+        Ok(Self {
+            limit,
+            under_way,
+            task: task.abort_handle(),
+        })
+    }
+
+    /// What `run` gives, on this thread. Nothing else may run with `options` meanwhile.
+    ///
+    /// # Errors
+    /// The run's own; `DeadlineExceeded` when it was stopped.
+    pub fn over<'o, T>(
+        &mut self,
+        options: &'o Arc<SharedRunOptions>,
+        run: impl FnOnce(&'o SharedRunOptions) -> Result<T, PredictError>,
+    ) -> Result<T, PredictError> {
+        *self.under_way.lock() = Some(Run {
+            since: Instant::now(),
+            options: options.clone(),
+            late: false,
+        });
+        let result = run(options);
+        let late = self.under_way.lock().take().is_some_and(|run| run.late);
+        if late && let Err(error) = options.unterminate() {
+            tracing::error!(error = %error, "what stopped a run stops all that follow");
+        }
+        match result {
+            Err(error) if late => {
+                let seconds = self.limit.as_secs_f64();
+                tracing::warn!(seconds, error = error.chain(), "a run took too long");
+                let message = format!(
+                    "the run took longer than {seconds} s and was stopped; send less at once, or \
+                     raise 'onnx.run_timeout'"
+                );
+                let late = PredictError::new(ErrorCode::DeadlineExceeded, message);
+                Err(late.with_origin(ErrorOrigin::Model))
+            }
+            result => result,
+        }
+    }
+}
+
+impl Drop for RunTimeout {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl CurrentRun {
+    fn lock(&self) -> MutexGuard<'_, Option<Run>> {
+        // Nothing can be half done in it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stops the run that is late. Returns how long nothing can be late.
+    fn stop_late(&self, limit: Duration) -> Duration {
+        let mut under_way = self.lock();
+        let Some(run) = under_way.as_mut().filter(|run| !run.late) else {
+            return limit;
+        };
+        let left = limit.saturating_sub(run.since.elapsed());
+        if !left.is_zero() {
+            return left;
+        }
+        // The lock is held: a late stop hits no other run.
+        run.late = true;
+        if let Err(error) = run.options.terminate() {
+            tracing::warn!(error = %error, "a run could not be stopped");
+        }
+        limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ort::session::RunOptions;
+
+    use super::*;
+    use crate::Runtime;
+
+    #[tokio::test]
+    async fn a_late_run_is_stopped_and_a_quick_one_is_not() {
+        let library = Runtime::locate(None).expect("run scripts/get-ort.sh before the tests");
+        Runtime::init(&library).unwrap();
+        let options = || Arc::new(RunOptions::new().unwrap());
+        let limit = Duration::from_millis(40);
+        let mut watch = RunTimeout::new(limit).unwrap();
+        let under_way = watch.under_way.clone();
+        let failed = || Err::<(), _>(PredictError::internal("the run failed", ""));
+        // A run that begins while the task sleeps has all its time.
+        assert_eq!(under_way.stop_late(limit), limit);
+        let quick = watch.over(&options(), |_| {
+            assert!(under_way.stop_late(limit) <= limit);
+            failed()
+        });
+        assert_eq!(quick.unwrap_err().code, ErrorCode::Internal);
+        let late = tokio::task::spawn_blocking(move || {
+            let until = Instant::now() + Duration::from_secs(20);
+            let result = watch.over(&options(), |_| {
+                let stopped = || under_way.lock().as_ref().is_some_and(|run| run.late);
+                while !stopped() && Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                failed()
+            });
+            (result, watch)
+        });
+        let (late, mut watch) = late.await.unwrap();
+        assert_eq!(late.unwrap_err().code, ErrorCode::DeadlineExceeded);
+        let next = watch.over(&options(), |_| Ok::<_, PredictError>(7));
+        assert_eq!(next.unwrap(), 7);
+    }
+}

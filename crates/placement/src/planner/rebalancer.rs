@@ -1,0 +1,247 @@
+//! Replicas that the leader moves although their workers are there, and what it waits for before
+//! it moves more. What is remembered here goes with the lead: whoever leads next finds a replica
+//! more than is wanted, lets the one go that does not serve yet, and begins anew.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use volley_types::control::Liveness;
+use volley_types::registry::{ModelEntry, RegistryState};
+use volley_types::{ModelName, WorkerId};
+
+use super::observed::ObservedWorkers;
+use crate::assignments::differences;
+use crate::input::Moves;
+use crate::output::{Move, MoveReason, Plan};
+
+/// Moves that are under way at a time.
+const MAX_UNDER_WAY: usize = 8;
+/// A move that takes longer is given up.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+/// Between two looks for what to move next: at first, and where nothing was found again and again.
+const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How far apart, in thousandths of their memory, the fullest and the emptiest worker are before
+/// replicas are moved between them, and until when they go on.
+const APART: (u64, u64) = (200, 100);
+
+/// What became of a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveOutcome {
+    /// The replica serves elsewhere, and is gone from where it was.
+    Done,
+    /// It stays where it was, or something else came between.
+    GivenUp,
+}
+
+impl MoveOutcome {
+    /// The stable name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::GivenUp => "given_up",
+        }
+    }
+}
+
+/// What the leader remembers of moves.
+#[derive(Debug)]
+pub struct Rebalancer {
+    /// For how long a model, a worker or a leader has to be as it is before anything is moved.
+    after: Duration,
+    since: Option<Instant>,
+    seen: Arc<RegistryState>,
+    /// When a model was deployed, scaled or placed otherwise.
+    changed: HashMap<ModelName, Instant>,
+    /// When a replica of it was moved, or could not be.
+    moved: HashMap<ModelName, Instant>,
+    /// Since when workers take replicas.
+    present: HashMap<WorkerId, Instant>,
+    under_way: BTreeMap<ModelName, (Move, Instant)>,
+    wanted: bool,
+    rebalancing: bool,
+    look_at: Option<Instant>,
+    pause: Duration,
+}
+
+impl Rebalancer {
+    /// Nothing has moved yet. `after` is for how long a model, a worker or a leader has to be as
+    /// it is before anything is rebalanced.
+    #[must_use]
+    pub fn new(after: Duration) -> Self {
+        Self {
+            after,
+            since: None,
+            seen: Arc::default(),
+            changed: HashMap::new(),
+            moved: HashMap::new(),
+            present: HashMap::new(),
+            under_way: BTreeMap::new(),
+            wanted: false,
+            rebalancing: false,
+            look_at: None,
+            pause: LOOK.0,
+        }
+    }
+
+    /// This coordinator does not lead any more.
+    pub fn forget(&mut self) {
+        if self.since.is_some() {
+            *self = Self::new(self.after);
+        }
+    }
+
+    /// How many moves are under way.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// Takes in what is there now; gives the moves that are over.
+    pub fn learn(
+        &mut self,
+        state: &Arc<RegistryState>,
+        observed: &ObservedWorkers<'_>,
+        now: Instant,
+    ) -> Vec<(Move, MoveOutcome)> {
+        let after = self.after;
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) < after;
+        let before = std::mem::replace(&mut self.seen, state.clone());
+        if self.since.is_none() {
+            self.since = Some(now);
+        } else if !Arc::ptr_eq(&before, state) {
+            for (name, old, new) in differences(&before, state) {
+                if new.is_some_and(|new| is_other(old, new)) {
+                    self.changed.insert(name.clone(), now);
+                }
+            }
+        }
+        self.changed.retain(|_, at| is_recent(at));
+        self.moved.retain(|_, at| is_recent(at));
+        let takes = |id: &WorkerId| {
+            let worker = observed.workers.get(id);
+            let alive = worker.is_some_and(|worker| worker.liveness == Liveness::Alive);
+            alive && state.worker_drain(id).is_none()
+        };
+        self.present.retain(|id, _| takes(id));
+        for id in observed.workers.keys() {
+            if takes(id) && !self.present.contains_key(*id) {
+                self.present.insert((*id).clone(), now);
+                // There is another place to look at.
+                (self.pause, self.look_at) = (LOOK.0, None);
+            }
+        }
+        self.settle(state, now)
+    }
+
+    /// The moves that are over are forgotten.
+    fn settle(&mut self, state: &RegistryState, now: Instant) -> Vec<(Move, MoveOutcome)> {
+        let mut ended = Vec::new();
+        self.under_way.retain(|name, (one, begun)| {
+            let late = PATIENCE <= now.saturating_duration_since(*begun);
+            let entry = state.models.get(name);
+            let end = if late {
+                Some(MoveOutcome::GivenUp)
+            } else {
+                end_of(one, entry.map(|entry| &**entry))
+            };
+            if let Some(end) = end {
+                ended.push((one.clone(), end));
+            }
+            end.is_none()
+        });
+        for (one, end) in &ended {
+            self.moved.insert(one.model.clone(), now);
+            self.pause = LOOK.0;
+            self.look_at = Some(now);
+            tracing::info!(
+                model = %one.model, from = %one.from, to = %one.to, reason = one.reason.as_str(),
+                end = end.as_str(), "a replica's move is over",
+            );
+        }
+        ended
+    }
+
+    /// What placement is told. Nothing begins unless it `may`.
+    #[must_use]
+    pub fn moves<'a>(&'a self, state: &'a RegistryState, may: bool, now: Instant) -> Moves<'a> {
+        let is_due = self.look_at.is_none_or(|at| at <= now);
+        let may_begin = match self.wanted && is_due && may {
+            true => MAX_UNDER_WAY.saturating_sub(self.under_way.len()),
+            false => 0,
+        };
+        let leads = self
+            .since
+            .is_some_and(|since| self.after <= now.saturating_duration_since(since));
+        let apart = if self.rebalancing { APART.1 } else { APART.0 };
+        let recent = |(id, at): (&'a WorkerId, &Instant)| {
+            (now.saturating_duration_since(*at) < self.after).then_some(id)
+        };
+        let young = self.present.iter().filter_map(recent);
+        let under_way = self.under_way.iter().map(|(name, (one, _))| (name, one));
+        Moves {
+            under_way: under_way.collect(),
+            may_begin,
+            imbalance: (leads && state.rebalances()).then_some(apart),
+            resting: match may_begin {
+                0 => std::collections::HashSet::new(),
+                _ => self.changed.keys().collect(),
+            },
+            fixed: self.moved.keys().collect(),
+            young: young.collect(),
+        }
+    }
+
+    /// Takes in what was decided, where so many moves might have begun.
+    pub fn took(&mut self, plan: &Plan, may_begin: usize, now: Instant) {
+        self.wanted = plan.moves_wanted;
+        for one in &plan.moves {
+            tracing::info!(
+                model = %one.model, from = %one.from, to = %one.to, reason = one.reason.as_str(),
+                "a replica moves",
+            );
+            self.under_way.insert(one.model.clone(), (one.clone(), now));
+        }
+        if may_begin == 0 {
+            return;
+        }
+        let rebalances = |one: &Move| one.reason == MoveReason::Rebalance;
+        if plan.moves.iter().any(rebalances) {
+            self.rebalancing = true;
+        } else if self.under_way.is_empty() {
+            self.rebalancing = false;
+        }
+        self.pause = match self.under_way.is_empty() {
+            true => (self.pause * 2).min(LOOK.1),
+            false => LOOK.0,
+        };
+        self.look_at = Some(now + self.pause);
+    }
+}
+
+/// Whether a model shall run otherwise than before.
+fn is_other(old: Option<&ModelEntry>, new: &ModelEntry) -> bool {
+    let asked = |entry: &ModelEntry| {
+        let deployment = entry.deployment.as_ref();
+        deployment.map(|deployment| (deployment.revision, deployment.replicas))
+    };
+    let same = |old: &ModelEntry| asked(old) == asked(new) && old.placement == new.placement;
+    new.deployment.is_some() && !old.is_some_and(same)
+}
+
+/// How a move has ended, if it has: the leader leaves no more replicas than are wanted where one
+/// that stays is needed after all.
+fn end_of(one: &Move, entry: Option<&ModelEntry>) -> Option<MoveOutcome> {
+    let Some((entry, deployment)) = entry.and_then(|it| Some((it, it.deployment.as_ref()?))) else {
+        return Some(MoveOutcome::GivenUp);
+    };
+    let stands = deployment.revision == one.deployment && deployment.rollout.is_none();
+    let placed = |worker: &WorkerId| stands && entry.placement.contains(worker);
+    let beyond = (deployment.replicas as usize) < entry.placement.len();
+    match (placed(&one.from), placed(&one.to)) {
+        (true, true) if beyond => None,
+        (false, true) => Some(MoveOutcome::Done),
+        _ => Some(MoveOutcome::GivenUp),
+    }
+}
