@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrow_schema::{Schema, SchemaRef};
 
 use crate::error::PredictError;
-use crate::request::Input;
+use crate::input::Input;
 use crate::signature::Signature;
 
 /// A value with a record of the schema that it was checked against.

@@ -17,6 +17,7 @@ pub mod connector_check;
 pub mod continuation;
 pub mod control;
 pub mod details;
+pub mod input;
 pub mod native;
 pub mod octets;
 pub mod params;
@@ -51,11 +52,12 @@ pub use ids::{
     ConnectorId, Incarnation, KeyId, ModelGroupId, ModelName, ModelRef, ModelVersion, NodeId,
     RequestId, Revision, SecretName, TenantId, WorkerId,
 };
+pub use input::{BatchStream, Input};
 pub use intake::{Intake, Share};
 pub use native::Native;
 pub use params::{ParamValue, Parameters};
 pub use predict::Predict;
-pub use request::{Dialect, Input, PredictRequest, Priority};
+pub use request::{Dialect, PredictRequest, Priority};
 pub use resolved::Resolved;
 pub use signature::{Signature, Task};
 pub use streams::{EventId, EventPieces, ResumedStream, StreamId, StreamOwner, StreamSource};

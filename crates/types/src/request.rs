@@ -1,22 +1,13 @@
 //! What every dialect decodes into.
 
-use std::pin::Pin;
-
-use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
-use futures::Stream;
-
 use crate::checked::Checked;
 use crate::continuation::Continuation;
 use crate::deadline::Deadline;
-use crate::error::PredictError;
 use crate::ids::{ModelRef, RequestId, TenantId};
+use crate::input::Input;
 use crate::params::Parameters;
 use crate::resolved::Resolved;
 use crate::trace::TraceContext;
-
-/// A stream of request batches; an error ends it.
-pub type BatchStream = Pin<Box<dyn Stream<Item = Result<RecordBatch, PredictError>> + Send>>;
 
 /// How urgent a request is. Where requests wait, the higher of one tenant goes first; low ones wait
 /// for the others of all tenants.
@@ -84,57 +75,6 @@ impl Dialect {
     pub fn from_name(name: &str) -> Self {
         let known = Self::ALL.into_iter().find(|it| it.as_str() == name);
         known.unwrap_or_default()
-    }
-}
-
-/// The rows of a request: one row is one item.
-pub enum Input {
-    /// All rows are here; the request can be sent again to another replica.
-    Batch(RecordBatch),
-    /// Rows still arrive; answers may start before the input ends.
-    Stream {
-        /// The schema of every batch.
-        schema: SchemaRef,
-        /// The batches, in order.
-        batches: BatchStream,
-    },
-}
-
-impl Input {
-    /// The schema of the rows.
-    #[must_use]
-    pub fn schema(&self) -> SchemaRef {
-        match self {
-            Self::Batch(batch) => batch.schema(),
-            Self::Stream { schema, .. } => schema.clone(),
-        }
-    }
-
-    /// A second copy (buffers are shared), where all rows are here.
-    #[must_use]
-    pub fn try_clone(&self) -> Option<Self> {
-        match self {
-            Self::Batch(batch) => Some(Self::Batch(batch.clone())),
-            Self::Stream { .. } => None,
-        }
-    }
-
-    /// Both forms as one stream.
-    #[must_use]
-    pub fn into_stream(self) -> BatchStream {
-        match self {
-            Self::Batch(batch) => Box::pin(futures::stream::once(async { Ok(batch) })),
-            Self::Stream { batches, .. } => batches,
-        }
-    }
-}
-
-impl std::fmt::Debug for Input {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Batch(batch) => write!(f, "Input::Batch({} rows)", batch.num_rows()),
-            Self::Stream { .. } => f.write_str("Input::Stream"),
-        }
     }
 }
 

@@ -219,6 +219,18 @@ fn cells(items: &ArrayRef) -> Value {
     )
 }
 
+/// The value of an expression as a score.
+///
+/// # Errors
+/// `InvalidInput` for a value that is no number.
+pub(super) fn score(value: Value) -> Result<f32, PredictError> {
+    let wrong = |_| PredictError::invalid("its expression gives no number");
+    let number = f64::try_from(value).map_err(wrong)?;
+    #[expect(clippy::cast_possible_truncation, reason = "scores are of this type")]
+    let number = number as f32;
+    Ok(number)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

@@ -18,8 +18,8 @@ use volley_types::signature::TOKENS;
 use volley_types::{ChunkStream, PredictError, Task, Usage};
 
 use super::call::{self, PipelineRequest};
-use super::expression::{self, Scope};
-use super::table::{DomainRows, Table, pick};
+use super::expression::{self, Scope, score};
+use super::table::{DomainRows, Table, lost, pick};
 use super::typecheck::{QUESTION, TEXT, is_messages};
 use super::{local_steps, of_step, tensor, text_columns};
 
@@ -301,7 +301,7 @@ impl PipelineRun {
                 column,
             } => {
                 let known = self.known(inputs, &rows, given)?;
-                let numbers = expression::evaluate(expression, &known, rows.len, number)?;
+                let numbers = expression::evaluate(expression, &known, rows.len, score)?;
                 Ok(one(column, Arc::new(Float32Array::from(numbers))))
             }
         }
@@ -493,17 +493,4 @@ impl PipelineRun {
             PredictError::internal("the pipeline's answer is not of its columns", error)
         })
     }
-}
-
-fn lost(what: impl std::fmt::Display) -> PredictError {
-    let cause = format!("'{what}' is not there");
-    PredictError::internal("a step did not give what it was to", cause)
-}
-
-fn number(value: Value) -> Result<f32, PredictError> {
-    let wrong = |_| PredictError::invalid("its expression gives no number");
-    let number = f64::try_from(value).map_err(wrong)?;
-    #[expect(clippy::cast_possible_truncation, reason = "scores are of this type")]
-    let number = number as f32;
-    Ok(number)
 }

@@ -81,12 +81,7 @@ impl Table {
     /// A column, repeated over `rows` below.
     pub(super) fn spread(&self, name: &str, rows: &DomainRows) -> Result<ArrayRef, PredictError> {
         let column = self.columns.get(name);
-        let column = column.ok_or_else(|| {
-            PredictError::internal(
-                "a step did not give what it was to",
-                format!("no column '{name}'"),
-            )
-        })?;
+        let column = column.ok_or_else(|| lost(name))?;
         match rows.places_in(self.rows.domain) {
             None => Ok(column.clone()),
             Some(places) => pick(column, places),
@@ -98,4 +93,10 @@ impl Table {
 pub(super) fn pick(column: &ArrayRef, places: Vec<u32>) -> Result<ArrayRef, PredictError> {
     take(column, &UInt32Array::from(places), None)
         .map_err(|error| PredictError::internal("rows could not be chosen", error))
+}
+
+/// A step's output without a column or a table that the pipeline's types promise.
+pub(super) fn lost(what: impl std::fmt::Display) -> PredictError {
+    let cause = format!("'{what}' is missing");
+    PredictError::internal("a step of the pipeline returned an incomplete table", cause)
 }

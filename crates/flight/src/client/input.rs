@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use arrow_flight::{FlightData, FlightDescriptor};
 use futures::{Stream, StreamExt, stream};
-use volley_types::request::BatchStream;
+use volley_types::input::BatchStream;
 use volley_types::{Input, PredictError};
 
 use crate::END;

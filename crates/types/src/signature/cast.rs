@@ -19,7 +19,7 @@ use futures::StreamExt;
 
 use super::{Signature, is_bfloat16, same_type};
 use crate::error::PredictError;
-use crate::request::Input;
+use crate::input::Input;
 
 impl Signature {
     /// As [`Signature::check_input`], for columns that [`Signature::conform`] makes the model's own.
