@@ -5,6 +5,7 @@ use std::process::Command;
 
 const GUIDE: &str = "docs/contributing/add-a-provider.md";
 const DIALECT_GUIDE: &str = "docs/contributing/add-a-dialect.md";
+const BACKEND_GUIDE: &str = "docs/contributing/add-a-backend.md";
 
 /// The workspace's root.
 fn root() -> PathBuf {
@@ -48,16 +49,7 @@ fn a_provider_is_the_file_and_the_line_of_its_guide() {
     let scratch = tempfile::tempdir().unwrap();
     let home = scratch.path().join("crates/providers");
     copy(&root().join("crates/providers"), &home);
-    let manifest = read("Cargo.toml");
-    let (head, rest) = manifest.split_once("members = ").unwrap();
-    let (_, rest) = rest.split_once("[workspace.package]").unwrap();
-    let crates = format!("path = \"{}/crates/", root().display());
-    let rest = rest.replace("path = \"crates/", &crates);
-    let own = format!("{crates}providers\"");
-    let rest = rest.replace(&own, "path = \"crates/providers\"");
-    let manifest = format!("{head}members = [\"crates/providers\"]\n[workspace.package]{rest}");
-    std::fs::write(scratch.path().join("Cargo.toml"), manifest).unwrap();
-    std::fs::copy(root().join("Cargo.lock"), scratch.path().join("Cargo.lock")).unwrap();
+    workspace(scratch.path(), "providers", None);
     // The reference is generated into a copy of the templates.
     copy(
         &root().join("tests/reference"),
@@ -66,11 +58,7 @@ fn a_provider_is_the_file_and_the_line_of_its_guide() {
     std::fs::create_dir_all(scratch.path().join("docs/reference")).unwrap();
 
     std::fs::write(home.join("src/acme.rs"), file).unwrap();
-    let list = std::fs::read_to_string(home.join("src/lib.rs")).unwrap();
-    let last = "    custom: PROVIDER;\n";
-    assert_eq!(list.matches(last).count(), 1);
-    let list = list.replace(last, &format!("{line}{last}"));
-    std::fs::write(home.join("src/lib.rs"), list).unwrap();
+    insert_before(&home.join("src/lib.rs"), line, "    custom: PROVIDER;\n");
 
     let arguments = [
         "test",
@@ -79,15 +67,51 @@ fn a_provider_is_the_file_and_the_line_of_its_guide() {
         "--package",
         "volley-providers",
     ];
-    let told = cargo(scratch.path(), &arguments);
-    assert!(!told.contains("warning:"), "{told}");
+    let printed = cargo(scratch.path(), &arguments);
+    assert!(!printed.contains("warning:"), "{printed}");
     let test = "acme::tests::the_list_finds_acme_by_its_name_and_by_its_url ... ok";
-    assert!(told.contains(test), "{told}");
+    assert!(printed.contains(test), "{printed}");
     for page in ["connectors", "connector-parameters"] {
         let page = scratch.path().join(format!("docs/reference/{page}.md"));
         let page = std::fs::read_to_string(page).unwrap();
         assert!(page.contains("| `acme` |"), "{page}");
     }
+}
+
+/// Writes the manifest of a workspace which has a copy of the crate `copied`, perhaps an `added`
+/// one, and takes the others from where they are.
+fn workspace(home: &Path, copied: &str, added: Option<&str>) {
+    let manifest = read("Cargo.toml");
+    let (head, rest) = manifest.split_once("members = ").unwrap();
+    let (_, rest) = rest.split_once("[workspace.package]").unwrap();
+    let crates = format!("path = \"{}/crates/", root().display());
+    let rest = rest.replace("path = \"crates/", &crates);
+    let rest = rest.replace(
+        &format!("{crates}{copied}\""),
+        &format!("path = \"crates/{copied}\""),
+    );
+    let dependencies = "[workspace.dependencies]\n";
+    let added = added.map(|name| format!("volley-{name} = {{ path = \"crates/{name}\" }}\n"));
+    let all = format!("{dependencies}{}", added.unwrap_or_default());
+    let rest = rest.replace(dependencies, &all);
+    let manifest = format!("{head}members = [\"crates/*\"]\n[workspace.package]{rest}");
+    std::fs::write(home.join("Cargo.toml"), manifest).unwrap();
+    std::fs::copy(root().join("Cargo.lock"), home.join("Cargo.lock")).unwrap();
+}
+
+/// Adds the dependency `added` to the copy of a crate, without its dev-dependencies.
+fn dependency(copy: &Path, copied: &str, added: &str) {
+    let manifest = read(&format!("crates/{copied}/Cargo.toml"));
+    let manifest = manifest.split("[dev-dependencies]").next().unwrap();
+    let manifest = format!("{}\nvolley-{added}.workspace = true\n", manifest.trim_end());
+    std::fs::write(copy.join("Cargo.toml"), manifest).unwrap();
+}
+
+/// Inserts `line` before the only line `before` of a file.
+fn insert_before(file: &Path, line: &str, before: &str) {
+    let text = std::fs::read_to_string(file).unwrap();
+    assert_eq!(text.matches(before).count(), 1, "{}", file.display());
+    std::fs::write(file, text.replace(before, &format!("{line}{before}"))).unwrap();
 }
 
 /// Runs cargo in a scratch workspace, offline, as everything is there that the workspace itself was
@@ -102,10 +126,10 @@ fn cargo(home: &Path, arguments: &[&str]) -> String {
         .env("VOLLEY_WRITE_DOCS", "1")
         .output()
         .unwrap();
-    let told = [cargo.stdout, cargo.stderr].concat();
-    let told = String::from_utf8_lossy(&told).into_owned();
-    assert!(cargo.status.success(), "{told}");
-    told
+    let printed = [cargo.stdout, cargo.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed).into_owned();
+    assert!(cargo.status.success(), "{printed}");
+    printed
 }
 
 #[test]
@@ -127,32 +151,14 @@ fn a_dialect_is_the_crate_and_the_line_of_its_guide() {
     std::fs::write(acme.join("Cargo.toml"), own).unwrap();
     std::fs::write(acme.join("src/lib.rs"), source).unwrap();
 
-    let manifest = read("crates/gateway/Cargo.toml");
-    let (manifest, _) = manifest.split_once("[dev-dependencies]").unwrap();
-    let named = "volley-dialect-acme.workspace = true\n";
-    std::fs::write(gateway.join("Cargo.toml"), format!("{manifest}{named}")).unwrap();
-    let manifest = read("Cargo.toml");
-    let (head, rest) = manifest.split_once("members = ").unwrap();
-    let (_, rest) = rest.split_once("[workspace.package]").unwrap();
-    let crates = format!("path = \"{}/crates/", root().display());
-    let rest = rest.replace("path = \"crates/", &crates);
-    let rest = rest.replace(&format!("{crates}gateway\""), "path = \"crates/gateway\"");
-    let dependencies = "[workspace.dependencies]\n";
-    let acme = "volley-dialect-acme = { path = \"crates/dialect-acme\" }\n";
-    let rest = rest.replace(dependencies, &format!("{dependencies}{acme}"));
-    let manifest = format!("{head}members = [\"crates/*\"]\n[workspace.package]{rest}");
-    std::fs::write(scratch.path().join("Cargo.toml"), manifest).unwrap();
-    std::fs::copy(root().join("Cargo.lock"), scratch.path().join("Cargo.lock")).unwrap();
-
-    let list = gateway.join("src/compose.rs");
-    let text = std::fs::read_to_string(&list).unwrap();
+    dependency(&gateway, "gateway", "dialect-acme");
+    workspace(scratch.path(), "gateway", Some("dialect-acme"));
     let first = "        Box::new(Anthropic::new(edge)),\n";
-    assert_eq!(text.matches(first).count(), 1);
-    std::fs::write(&list, text.replace(first, &format!("{line}{first}"))).unwrap();
+    insert_before(&gateway.join("src/compose.rs"), line, first);
 
     let gateway = ["build", "--offline", "--package", "volley-gateway"];
-    let told = cargo(scratch.path(), &gateway);
-    assert!(!told.contains("warning:"), "{told}");
+    let printed = cargo(scratch.path(), &gateway);
+    assert!(!printed.contains("warning:"), "{printed}");
     let acme = [
         "test",
         "--offline",
@@ -160,6 +166,44 @@ fn a_dialect_is_the_crate_and_the_line_of_its_guide() {
         "--package",
         "volley-dialect-acme",
     ];
-    let told = cargo(scratch.path(), &acme);
-    assert!(told.contains("errors_have_acmes_form ... ok"), "{told}");
+    let printed = cargo(scratch.path(), &acme);
+    assert!(
+        printed.contains("errors_have_acmes_form ... ok"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn a_backend_is_the_crate_and_the_line_of_its_guide() {
+    let guide = read(BACKEND_GUIDE);
+    let [source, line] = blocks(&guide)[..] else {
+        panic!("{BACKEND_GUIDE} has a crate and a line as its blocks of Rust");
+    };
+    assert_eq!(line.lines().count(), 1, "{line}");
+    let (_, own) = guide.split_once("```toml,ignore\n").unwrap();
+    let (own, _) = own.split_once("```").unwrap();
+
+    // A workspace of the list and the backend, which takes the others from where they are.
+    let scratch = tempfile::tempdir().unwrap();
+    let backends = scratch.path().join("crates/backends");
+    copy(&root().join("crates/backends/src"), &backends.join("src"));
+    let acme = scratch.path().join("crates/backend-acme");
+    std::fs::create_dir_all(acme.join("src")).unwrap();
+    std::fs::write(acme.join("Cargo.toml"), own).unwrap();
+    std::fs::write(acme.join("src/lib.rs"), source).unwrap();
+    dependency(&backends, "backends", "backend-acme");
+    workspace(scratch.path(), "backends", Some("backend-acme"));
+    let first = "    entry(&volley_backend_onnx::INFO, onnx::loader),\n";
+    insert_before(&backends.join("src/lib.rs"), line, first);
+
+    let arguments = ["test", "--offline", "--lib", "--workspace"];
+    let printed = cargo(scratch.path(), &arguments);
+    assert!(!printed.contains("warning:"), "{printed}");
+    for test in [
+        "a_prompt_comes_back_in_upper_case",
+        "every_entry_makes_a_loader_of_its_name",
+    ] {
+        let test = format!("tests::{test} ... ok");
+        assert!(printed.contains(&test), "{printed}");
+    }
 }

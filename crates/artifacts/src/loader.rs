@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use volley_backend::{Backend, BackendLoader, Hold, LoadProgress, WrappedBackend};
 use volley_types::PredictError;
-use volley_types::registry::{Assignment, BackendKind, ModelSource};
+use volley_types::registry::{Assignment, BackendName, ModelSource};
 
 use crate::{ArtifactRequest, Artifacts, Lease};
 
@@ -25,8 +25,8 @@ impl FetchingLoader {
 
 #[async_trait]
 impl BackendLoader for FetchingLoader {
-    fn kind(&self) -> BackendKind {
-        self.inner.kind()
+    fn name(&self) -> BackendName {
+        self.inner.name()
     }
 
     async fn prepare(

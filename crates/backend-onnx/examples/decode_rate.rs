@@ -25,7 +25,7 @@ use futures::future::try_join_all;
 use volley_backend::{Backend, BackendLoader};
 use volley_backend_onnx::{Device, OnnxConfig, OnnxLoader, Runtime};
 use volley_onnx_generate::bare::BareModel;
-use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
+use volley_types::registry::{Assignment, BackendName, ModelSource, ModelVersionSpec};
 use volley_types::{
     Input, ModelName, ModelRef, ModelVersion, ParamValue, Parameters, PredictRequest,
 };
@@ -260,7 +260,7 @@ fn assignment(directory: &str) -> anyhow::Result<Assignment> {
         model: ModelName::new("decode")?,
         spec: ModelVersionSpec {
             version: ModelVersion(1),
-            backend: BackendKind::Onnx,
+            backend: BackendName::ONNX,
             source: ModelSource::Path(directory.to_owned()),
             parameters: Parameters::default(),
             description: String::new(),

@@ -19,7 +19,7 @@ use futures::future::try_join_all;
 use volley_backend::{Backend, BackendLoader};
 use volley_backend_onnx::{Device, OnnxConfig, OnnxLoader, Runtime};
 use volley_onnx_text::bare::BareEncoder;
-use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
+use volley_types::registry::{Assignment, BackendName, ModelSource, ModelVersionSpec};
 use volley_types::{Input, ModelName, ModelRef, ModelVersion, Parameters, PredictRequest};
 
 /// As in the `volley` binary.
@@ -138,7 +138,7 @@ async fn load(
         model: ModelName::new("encoder")?,
         spec: ModelVersionSpec {
             version: ModelVersion(1),
-            backend: BackendKind::Onnx,
+            backend: BackendName::ONNX,
             source: ModelSource::Path(directory.to_owned()),
             parameters: Parameters::default(),
             description: String::new(),

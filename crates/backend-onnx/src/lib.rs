@@ -13,3 +13,12 @@ pub use crate::inspect::{Description, describe, device};
 pub use crate::loader::{OnnxLoader, settle};
 pub use volley_model_directory::triton::ensemble;
 pub use volley_onnx_runtime::{Device, OnnxConfig, Runtime};
+use volley_types::registry::{BackendInfo, BackendName, SourceKind};
+
+/// This backend.
+pub static INFO: BackendInfo = BackendInfo {
+    name: BackendName::ONNX,
+    summary: "runs a model directory with ONNX Runtime",
+    source: SourceKind::Files,
+    takes_model_config: true,
+};

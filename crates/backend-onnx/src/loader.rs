@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use volley_backend::{Backend, BackendLoader};
-use volley_types::registry::{Assignment, BackendKind, ModelSource};
+use volley_types::registry::{Assignment, BackendName, ModelSource};
 use volley_types::{Parameters, PredictError};
 
 use crate::served;
@@ -55,8 +55,8 @@ impl OnnxLoader {
 
 #[async_trait]
 impl BackendLoader for OnnxLoader {
-    fn kind(&self) -> BackendKind {
-        BackendKind::Onnx
+    fn name(&self) -> BackendName {
+        BackendName::ONNX
     }
 
     fn stops_when_dropped(&self, _: &Assignment) -> bool {

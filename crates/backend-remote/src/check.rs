@@ -9,7 +9,7 @@ use futures::StreamExt;
 use volley_backend::BackendLoader;
 use volley_remote_http::naming::named;
 use volley_types::registry::{
-    Assignment, BackendKind, ConnectorSpec, ModelSource, ModelVersionSpec,
+    Assignment, BackendName, ConnectorSpec, ModelSource, ModelVersionSpec,
 };
 use volley_types::signature::{PROMPT, QUERY, TEXT};
 use volley_types::{
@@ -45,7 +45,7 @@ impl CheckConnector for RemoteLoader {
         let model = ModelName::new("connector-check")?;
         let spec = ModelVersionSpec {
             version: ModelVersion(1),
-            backend: BackendKind::Remote,
+            backend: BackendName::REMOTE,
             source: ModelSource::Connector(connector.id.clone()),
             parameters: Parameters::default(),
             description: String::new(),

@@ -41,12 +41,20 @@ pub use volley_remote_http::config::RemoteConfig;
 use volley_remote_http::credential::Opener;
 use volley_telemetry::Metrics;
 use volley_types::PredictError;
-use volley_types::registry::{Assignment, BackendKind, OpenSecret};
+use volley_types::registry::{Assignment, BackendInfo, BackendName, OpenSecret, SourceKind};
 
 use crate::account::Account;
 use crate::predict::RemoteModel;
 use crate::rows::RemoteRows;
 use crate::servers::{AllServers, Servers};
+
+/// This backend.
+pub static INFO: BackendInfo = BackendInfo {
+    name: BackendName::REMOTE,
+    summary: "calls a server through a connector",
+    source: SourceKind::Connector,
+    takes_model_config: false,
+};
 
 /// Loads remote models.
 #[derive(Clone, Debug)]
@@ -122,8 +130,8 @@ impl RemoteLoader {
 
 #[async_trait]
 impl BackendLoader for RemoteLoader {
-    fn kind(&self) -> BackendKind {
-        BackendKind::Remote
+    fn name(&self) -> BackendName {
+        BackendName::REMOTE
     }
 
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
@@ -181,7 +189,7 @@ pub(crate) mod tests {
             model: ModelName::new("m").unwrap(),
             spec: ModelVersionSpec {
                 version: ModelVersion(1),
-                backend: BackendKind::Remote,
+                backend: BackendName::REMOTE,
                 source: ModelSource::Connector(id.clone()),
                 parameters: Parameters::default(),
                 description: String::new(),

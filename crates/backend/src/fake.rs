@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use async_stream::try_stream;
 use async_trait::async_trait;
-use volley_types::registry::{Assignment, BackendKind};
+use volley_types::registry::{Assignment, BackendInfo, BackendName, SourceKind};
 use volley_types::{
     ChunkStream, ErrorCode, ErrorOrigin, FinishReason, GenerationChunk, GenerationChunks,
     ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest, Signature, Usage,
@@ -36,6 +36,14 @@ pub struct Tally {
     pub loaded: AtomicU64,
 }
 
+/// This backend.
+pub static INFO: BackendInfo = BackendInfo {
+    name: BackendName::FAKE,
+    summary: "answers with scripted behaviour, for tests and drills",
+    source: SourceKind::None,
+    takes_model_config: false,
+};
+
 /// Loads [`FakeBackend`]s.
 #[derive(Clone, Debug, Default)]
 pub struct FakeLoader {
@@ -52,8 +60,8 @@ impl FakeLoader {
 
 #[async_trait]
 impl BackendLoader for FakeLoader {
-    fn kind(&self) -> BackendKind {
-        BackendKind::Fake
+    fn name(&self) -> BackendName {
+        BackendName::FAKE
     }
 
     async fn estimate(&self, assignment: &Assignment) -> Result<u64, PredictError> {
@@ -85,8 +93,8 @@ pub struct DisallowedFake;
 
 #[async_trait]
 impl BackendLoader for DisallowedFake {
-    fn kind(&self) -> BackendKind {
-        BackendKind::Fake
+    fn name(&self) -> BackendName {
+        BackendName::FAKE
     }
 
     async fn load(&self, _: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use volley_types::registry::{Assignment, BackendKind};
+use volley_types::registry::{Assignment, BackendName};
 use volley_types::{Predict, PredictError};
 
 pub use progress::LoadProgress;
@@ -47,7 +47,7 @@ pub trait Backend: Predict {
 #[async_trait]
 pub trait BackendLoader: Send + Sync + 'static {
     /// The kind that this loads.
-    fn kind(&self) -> BackendKind;
+    fn name(&self) -> BackendName;
 
     /// Brings here what [`BackendLoader::load`] needs of a model and this worker lacks: the slow
     /// part, before memory is told and a turn is taken. What it gives is held until the load has

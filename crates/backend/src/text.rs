@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_stream::try_stream;
 use async_trait::async_trait;
 use volley_types::params::COUNT_TOKENS;
-use volley_types::registry::{Assignment, BackendKind};
+use volley_types::registry::{Assignment, BackendInfo, BackendName, SourceKind};
 use volley_types::{
     ChunkStream, FinishReason, GenerationChunk, GenerationChunks, ModelName, ModelRef, Parameters,
     Predict, PredictError, PredictRequest, Signature, Usage,
@@ -24,14 +24,22 @@ const CAPACITY: usize = 4_096;
 /// The longest delay before a chunk.
 const MAX_DELAY_MS: u64 = 60_000;
 
+/// This backend.
+pub static INFO: BackendInfo = BackendInfo {
+    name: BackendName::TEXT,
+    summary: "streams the prompt back, word by word",
+    source: SourceKind::None,
+    takes_model_config: false,
+};
+
 /// Loads [`TextBackend`]s.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextLoader;
 
 #[async_trait]
 impl BackendLoader for TextLoader {
-    fn kind(&self) -> BackendKind {
-        BackendKind::Text
+    fn name(&self) -> BackendName {
+        BackendName::TEXT
     }
 
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {

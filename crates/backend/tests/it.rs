@@ -8,10 +8,10 @@ use futures::StreamExt;
 use volley_backend::fake::FakeLoader;
 use volley_backend::text::TextLoader;
 use volley_backend::{Backend, BackendLoader};
-use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
+use volley_types::registry::{Assignment, BackendName, ModelSource, ModelVersionSpec};
 use volley_types::*;
 
-fn assignment(backend: BackendKind, parameters: Parameters) -> Assignment {
+fn assignment(backend: BackendName, parameters: Parameters) -> Assignment {
     Assignment {
         model: ModelName::new("m").unwrap(),
         spec: ModelVersionSpec {
@@ -63,7 +63,7 @@ async fn read(stream: ChunkStream) -> (Vec<String>, Result<bool, ErrorCode>) {
 async fn fake(model: &[(&str, &str)]) -> (FakeLoader, Result<Arc<dyn Backend>, PredictError>) {
     let loader = FakeLoader::default();
     let loaded = loader
-        .load(&assignment(BackendKind::Fake, parameters(model)))
+        .load(&assignment(BackendName::FAKE, parameters(model)))
         .await;
     (loader, loaded)
 }
@@ -71,7 +71,7 @@ async fn fake(model: &[(&str, &str)]) -> (FakeLoader, Result<Arc<dyn Backend>, P
 #[tokio::test]
 async fn words_come_back_one_by_one_and_spell_the_prompt() {
     let text = TextLoader
-        .load(&assignment(BackendKind::Text, Parameters::default()))
+        .load(&assignment(BackendName::TEXT, Parameters::default()))
         .await
         .unwrap();
     let stream = text
@@ -122,7 +122,7 @@ async fn a_models_parameters_are_defaults_and_the_requests_own_win() {
 
     let never = parameters(&[("delay_ms", "60001")]);
     let text = TextLoader
-        .load(&assignment(BackendKind::Text, never))
+        .load(&assignment(BackendName::TEXT, never))
         .await
         .unwrap();
     let refused = text.predict(request(&["x"], &[])).await.unwrap_err();
@@ -134,7 +134,7 @@ async fn a_models_parameters_are_defaults_and_the_requests_own_win() {
 #[tokio::test]
 async fn sequences_run_over_the_whole_stream_whatever_the_item() {
     let text = TextLoader
-        .load(&assignment(BackendKind::Text, Parameters::default()))
+        .load(&assignment(BackendName::TEXT, Parameters::default()))
         .await
         .unwrap();
     let mut stream = text.predict(request(&["a b", "c"], &[])).await.unwrap();

@@ -346,7 +346,8 @@ pub(crate) enum Model {
 
 #[derive(Debug, Args)]
 #[group(skip)]
-#[command(group = ArgGroup::new("source").required(true).args(["path", "from", "repository", "connector", "text", "fake"]))]
+#[command(group = ArgGroup::new("source").args(["path", "from", "repository", "connector", "text", "fake"]))]
+#[command(group = ArgGroup::new("model").required(true).multiple(true).args(["source", "backend"]))]
 pub(crate) struct Register {
     /// Name of the model, which is also its id.
     #[arg(required_unless_present = "repository", conflicts_with = "repository")]
@@ -375,6 +376,9 @@ pub(crate) struct Register {
     /// Scripted model for tests and drills. Workers load it if they run with --allow-fake-backend.
     #[arg(long)]
     pub(crate) fake: bool,
+    /// Backend that runs the model [default: onnx for files, remote for a connector].
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["repository", "text", "fake"])]
+    pub(crate) backend: Option<String>,
     /// Description for people.
     #[arg(long, default_value = "")]
     pub(crate) description: String,

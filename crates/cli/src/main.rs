@@ -1,7 +1,6 @@
 //! The `volley` binary: arguments, configuration, signals and wiring; no logic of its own.
 
 mod args;
-mod backends;
 mod command;
 mod config;
 mod node;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use volley_backend::{Backend, BackendLoader, Hold, LoadProgress, WrappedBackend};
 use volley_telemetry::otlp::{SpanKind, TracedPredict, Tracer};
-use volley_types::registry::{Assignment, BackendKind};
+use volley_types::registry::{Assignment, BackendName};
 use volley_types::{Predict, PredictError};
 
 /// The same loaders, whose replicas have a span for each prediction where anything is exported.
@@ -32,8 +32,8 @@ struct TracedLoader {
 
 #[async_trait]
 impl BackendLoader for TracedLoader {
-    fn kind(&self) -> BackendKind {
-        self.inner.kind()
+    fn name(&self) -> BackendName {
+        self.inner.name()
     }
 
     async fn prepare(
@@ -54,7 +54,7 @@ impl BackendLoader for TracedLoader {
 
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
         let backend = self.inner.load(assignment).await?;
-        let told = vec![("volley.backend", self.kind().as_str().to_owned())];
+        let told = vec![("volley.backend", self.name().as_str().to_owned())];
         let predict: Arc<dyn Predict> = backend.clone();
         let traced = TracedPredict::around(predict, &self.tracer, "run", SpanKind::Internal, told);
         Ok(Arc::new(WrappedBackend::through(backend, traced)))

@@ -22,7 +22,7 @@ use volley_cluster::{Cluster, ClusterConfig};
 use volley_proto::raft::v1::WriteRequest;
 use volley_proto::raft::v1::membership_service_client::MembershipServiceClient;
 use volley_proto::registry_records::{command_to_wire, reply_from_wire};
-use volley_types::registry::{BackendKind, ModelSource, ModelVersionSpec, RegistryCommand};
+use volley_types::registry::{BackendName, ModelSource, ModelVersionSpec, RegistryCommand};
 use volley_types::{ModelName, ModelVersion, NodeId, Parameters};
 
 type AnyError = Box<dyn Error + Send + Sync>;
@@ -138,7 +138,7 @@ async fn write_until_done(
     let name = ModelName::new(format!("round-{round}"))?;
     let spec = ModelVersionSpec {
         version: ModelVersion(0),
-        backend: BackendKind::Text,
+        backend: BackendName::TEXT,
         source: ModelSource::None,
         parameters: Parameters::default(),
         description: String::new(),

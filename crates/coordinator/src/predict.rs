@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use volley_telemetry::StreamRecord;
 use volley_types::chunk::ChunkStream;
-use volley_types::registry::{BackendKind, RegistryState, no_versions};
+use volley_types::registry::{ModelSource, RegistryState, no_versions};
 use volley_types::{
     Continuation, Deadline, ModelName, ModelRef, ModelVersion, Predict, PredictError,
     PredictRequest, Resolved, Revision, Signature, TenantId,
@@ -309,7 +309,7 @@ impl Coordinator {
             keeps_prefixes: entry
                 .versions
                 .get(&version)
-                .is_some_and(|spec| spec.backend != BackendKind::Remote),
+                .is_some_and(|spec| !matches!(spec.source, ModelSource::Connector(_))),
         })
     }
 }

@@ -2,7 +2,7 @@
 //! client of a server with one model names none.
 
 use serde::Deserialize;
-use volley_types::registry::{BackendKind, ModelEntry, ModelState, RegistryState, ReplicaState};
+use volley_types::registry::{ModelEntry, ModelSource, ModelState, RegistryState, ReplicaState};
 use volley_types::{ErrorCode, ModelName, ModelRef, PredictError, Signature, Task};
 
 use volley_http_edge::edge::Caller;
@@ -117,7 +117,7 @@ pub fn runs_here(caller: &Caller, model: &ModelRef) -> bool {
     let deployed = entry.deployment.as_ref().map(|deployed| deployed.version);
     let version = model.version.or(deployed);
     let spec = version.and_then(|version| entry.versions.get(&version));
-    spec.is_some_and(|spec| spec.backend == BackendKind::Onnx)
+    spec.is_some_and(|spec| matches!(spec.source, ModelSource::Path(_) | ModelSource::Url { .. }))
 }
 
 fn newest_ms(entry: &ModelEntry) -> u64 {

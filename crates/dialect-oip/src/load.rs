@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use volley_types::registry::{
-    BackendKind, ModelEntry, ModelSource, ModelVersionSpec, RegistryCommand, RegistryState,
+    BackendName, ModelEntry, ModelSource, ModelVersionSpec, RegistryCommand, RegistryState,
 };
 use volley_types::{ErrorCode, ModelName, ModelVersion, ParamValue, Parameters, PredictError};
 
@@ -199,6 +199,14 @@ pub(super) enum Version {
     New(Box<RegistryCommand>),
 }
 
+/// Whether a model is loaded from a directory or from fetched files.
+fn has_files(source: &ModelSource) -> bool {
+    match source {
+        ModelSource::Path(_) | ModelSource::Url { .. } => true,
+        ModelSource::None | ModelSource::Connector(_) => false,
+    }
+}
+
 /// The version of a model that has this configuration, and where `files` are kept somewhere, those
 /// in place of the repository's.
 ///
@@ -214,7 +222,7 @@ pub(super) fn version(
     let mut spec = match files {
         Some(source) => ModelVersionSpec {
             version: ModelVersion(0),
-            backend: BackendKind::Onnx,
+            backend: BackendName::ONNX,
             source,
             parameters: Parameters::default(),
             description: String::new(),
@@ -223,10 +231,10 @@ pub(super) fn version(
         None => {
             let entry = entry.ok_or_else(|| unknown(model))?;
             let newest = own(entry).or_else(|| entry.versions.values().next_back());
-            let newest = newest.filter(|spec| spec.backend == BackendKind::Onnx);
+            let newest = newest.filter(|spec| has_files(&spec.source));
             newest.cloned().ok_or_else(|| {
                 PredictError::invalid(format!(
-                    "model '{model}' takes no configuration: it does not run on ONNX Runtime"
+                    "model '{model}' takes no configuration: it is not loaded from files"
                 ))
             })?
         }

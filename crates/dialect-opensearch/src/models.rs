@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use volley_http_edge::axum::Json;
 use volley_types::control::ModelStatus;
 use volley_types::registry::{
-    BackendKind, ModelEntry, ModelSource, ModelUrl, ModelUrlKind, ModelVersionSpec,
-    RegistryCommand, RegistryState, ReplicaState,
+    BackendList, ModelEntry, ModelSource, ModelUrl, ModelUrlKind, ModelVersionSpec,
+    RegistryCommand, RegistryState, ReplicaState, SourceKind,
 };
 use volley_types::{
     ConnectorId, ErrorCode, ModelName, ModelRef, ModelVersion, PredictError, WorkerId,
@@ -25,6 +25,10 @@ use volley_dialect_kit::rollout::failure;
 use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::{Path, Query};
+
+/// What a registration without `function_name` means, by the fields that it has.
+const REMOTE: &str = "remote";
+const ONNX: &str = "onnx";
 
 /// The index that holds models in OpenSearch.
 const INDEX: &str = ".plugins-ml-model";
@@ -42,7 +46,7 @@ pub(crate) async fn register(
     JsonObject(body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let model = ModelName::new(body.required("name")?)?;
-    let mut spec = spec(&body)?;
+    let mut spec = spec(&body, &caller.backends)?;
     let registry = caller.cluster.registry.state();
     let group = lifecycle::group(&registry, &body)?;
     lifecycle::allowed(&registry, &spec)?;
@@ -140,7 +144,10 @@ const FIELDS: [&str; 15] = [
 ];
 
 /// What to run, from `function_name` and the fields that go with it.
-fn spec(body: &Map<String, Value>) -> Result<ModelVersionSpec, PredictError> {
+fn spec(
+    body: &Map<String, Value>,
+    backends: &BackendList,
+) -> Result<ModelVersionSpec, PredictError> {
     body.only("a model", &FIELDS)?;
     let function = body
         .text("function_name")?
@@ -151,42 +158,42 @@ fn spec(body: &Map<String, Value>) -> Result<ModelVersionSpec, PredictError> {
     let onnx = body
         .text("model_format")?
         .is_some_and(|format| format.eq_ignore_ascii_case("onnx"));
-    let backend = match function.as_str() {
-        "text" => BackendKind::Text,
-        "fake" => BackendKind::Fake,
-        "remote" => BackendKind::Remote,
-        "" if connector.is_some() || body.contains_key("connector") => BackendKind::Remote,
-        "" | "onnx" | "text_embedding" | "text_similarity" | "text_generation"
-        | "sparse_encoding"
-            if has_source || onnx || function == "onnx" =>
+    let name = match function.as_str() {
+        "" if connector.is_some() || body.contains_key("connector") => REMOTE,
+        "" | "text_embedding" | "text_similarity" | "text_generation" | "sparse_encoding"
+            if has_source || onnx =>
         {
-            BackendKind::Onnx
+            ONNX
         }
-        _ => {
+        "" => {
             return Err(PredictError::invalid(
-                "field 'function_name' must be 'remote' (with 'connector_id'), 'onnx' (with \
-                 'path'), 'text' or 'fake'",
+                "field 'function_name' is missing: 'remote' (with 'connector_id'), 'onnx' (with \
+                 'path' or 'url'), or another backend",
             ));
         }
+        named => named,
     };
-    let source = match backend {
-        BackendKind::Text | BackendKind::Fake => ModelSource::None,
-        BackendKind::Remote => match connector {
+    let backend = backends.find(name).map_err(|error| {
+        PredictError::invalid(format!("field 'function_name': {}", error.message))
+    })?;
+    let source = match backend.source {
+        SourceKind::None => ModelSource::None,
+        SourceKind::Connector => match connector {
             Some(id) => ModelSource::Connector(ConnectorId::new(id)?),
             None if body.contains_key("connector") => ModelSource::None,
             None => return Err(PredictError::invalid("field 'connector_id' is missing")),
         },
-        BackendKind::Onnx => local_source(body)?,
+        SourceKind::Files => local_source(body)?,
     };
     let empty = Map::new();
     let parameters = body.object("parameters")?.unwrap_or(&empty);
     let mut parameters = parameters::from_json(parameters)?;
-    if backend == BackendKind::Onnx {
+    if backend.takes_model_config {
         model_config::add(&mut parameters, &function, body)?;
     }
     Ok(ModelVersionSpec {
         version: ModelVersion::default(),
-        backend,
+        backend: backend.name,
         source,
         parameters,
         description: body.text("description")?.unwrap_or_default().to_owned(),

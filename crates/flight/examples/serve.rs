@@ -17,7 +17,7 @@ use volley_backend::fake::FakeLoader;
 use volley_backend::{Backend, BackendLoader};
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
-use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
+use volley_types::registry::{Assignment, BackendName, ModelSource, ModelVersionSpec};
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, ModelVersion, Parameters, Predict, PredictError,
     PredictRequest, Signature, Task,
@@ -85,7 +85,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).unwrap_or("127.0.0.1:8815".into());
     let spec = ModelVersionSpec {
         version: ModelVersion(1),
-        backend: BackendKind::Fake,
+        backend: BackendName::FAKE,
         source: ModelSource::None,
         parameters: Parameters::default(),
         description: String::new(),

@@ -20,6 +20,7 @@ use volley_http_edge::axum::{Extension, Router};
 use volley_security::Authenticator;
 use volley_security::tls::EdgeTls;
 use volley_types::arrow_messages::OpenArrow;
+use volley_types::registry::BackendList;
 use volley_types::{ClusterHandle, Intake};
 
 use crate::compose::Parts;
@@ -58,6 +59,7 @@ pub struct ApiServer {
     arrow: Option<OpenArrow>,
     oip: OipNode,
     origins: Origins,
+    backends: BackendList,
     intake: Intake,
     administers: bool,
 }
@@ -85,6 +87,7 @@ impl ApiServer {
             arrow: None,
             oip: OipNode::new(config.shared_memory, config.edge.max_tensor_bytes),
             origins: Origins::default(),
+            backends: BackendList::default(),
             intake: Intake::new(config.edge.max_inflight_body_bytes),
             administers: true,
         }
@@ -146,6 +149,13 @@ impl ApiServer {
     #[must_use]
     pub fn with_origins(mut self, origins: Origins) -> Self {
         self.origins = origins;
+        self
+    }
+
+    /// The same, with the backends that models may be registered for. Without, there are none.
+    #[must_use]
+    pub fn with_backends(mut self, backends: BackendList) -> Self {
+        self.backends = backends;
         self
     }
 
@@ -253,6 +263,7 @@ impl ApiServer {
         let (cluster, gate) = (self.cluster.clone(), self.gate.clone());
         let edge = Edge::new(cluster, gate, self.config.edge)
             .with_origins(self.origins.clone())
+            .with_backends(self.backends.clone())
             .with_intake(self.intake.clone())
             .with_keeper(Arc::new(keeper.clone()));
         Parts {

@@ -14,6 +14,7 @@ use axum::response::Response;
 use http::HeaderMap;
 use http::request::Parts;
 use volley_security::{Authenticator, Principal};
+use volley_types::registry::BackendList;
 use volley_types::{ClusterHandle, Intake, StreamOwner};
 
 use crate::config::EdgeConfig;
@@ -30,6 +31,7 @@ pub struct Edge {
     gate: Arc<Authenticator>,
     config: EdgeConfig,
     origins: Origins,
+    backends: BackendList,
     intake: Intake,
     keeper: Option<Arc<dyn StreamKeeper>>,
 }
@@ -42,6 +44,7 @@ impl Edge {
             gate,
             config,
             origins: Origins::default(),
+            backends: BackendList::default(),
             intake: Intake::new(config.max_inflight_body_bytes),
             keeper: None,
         }
@@ -50,6 +53,12 @@ impl Edge {
     /// The same, open to pages of these origins.
     pub fn with_origins(mut self, origins: Origins) -> Self {
         self.origins = origins;
+        self
+    }
+
+    /// The same, with the backends that models may be registered for.
+    pub fn with_backends(mut self, backends: BackendList) -> Self {
+        self.backends = backends;
         self
     }
 
@@ -113,6 +122,7 @@ impl Edge {
             config: self.config,
             gate: self.gate.clone(),
             intake: self.intake.clone(),
+            backends: self.backends.clone(),
             answered_by,
         }
     }
@@ -153,6 +163,8 @@ pub struct Caller {
     pub gate: Arc<Authenticator>,
     /// The memory for bodies.
     pub intake: Intake,
+    /// The backends that models may be registered for.
+    pub backends: BackendList,
     /// Where the model that answers is noted.
     pub answered_by: ServedModel,
 }

@@ -23,7 +23,7 @@ use volley_backend::{Backend, BackendLoader};
 use volley_backend_onnx::{Device, OnnxConfig, OnnxLoader, Runtime};
 use volley_model_host::{HostedLoader, Program, Use, runtime};
 use volley_telemetry::Metrics;
-use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
+use volley_types::registry::{Assignment, BackendName, ModelSource, ModelVersionSpec};
 use volley_types::{
     Input, ModelName, ModelRef, ModelVersion, ParamValue, Parameters, PredictRequest,
 };
@@ -281,7 +281,7 @@ fn assignment(directory: &Path) -> anyhow::Result<Assignment> {
         model: ModelName::new("measured")?,
         spec: ModelVersionSpec {
             version: ModelVersion(1),
-            backend: BackendKind::Onnx,
+            backend: BackendName::ONNX,
             source: ModelSource::Path(directory.to_string_lossy().into_owned()),
             parameters: Parameters::default(),
             description: String::new(),

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use volley_backend::{Backend, BackendLoader, Hold, LoadProgress};
 use volley_telemetry::Metrics;
 use volley_types::PredictError;
-use volley_types::registry::{Assignment, BackendKind, ModelSource};
+use volley_types::registry::{Assignment, BackendName, ModelSource};
 
 use crate::process::Program;
 use crate::supervisor::{HostedModel, Restarts, Supervisor};
@@ -75,8 +75,8 @@ impl HostedLoader {
 
 #[async_trait]
 impl BackendLoader for HostedLoader {
-    fn kind(&self) -> BackendKind {
-        self.inner.kind()
+    fn name(&self) -> BackendName {
+        self.inner.name()
     }
 
     async fn prepare(
@@ -173,8 +173,8 @@ impl BySource {
 
 #[async_trait]
 impl BackendLoader for BySource {
-    fn kind(&self) -> BackendKind {
-        self.own.kind()
+    fn name(&self) -> BackendName {
+        self.own.name()
     }
 
     async fn prepare(

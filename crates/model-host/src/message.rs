@@ -113,7 +113,7 @@ async fn read(from: &mut (impl AsyncRead + Unpin)) -> std::io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use volley_types::registry::{BackendKind, ModelSource, ModelVersionSpec};
+    use volley_types::registry::{BackendName, ModelSource, ModelVersionSpec};
     use volley_types::{ErrorCode, ErrorOrigin, ModelName, ModelVersion, ParamValue};
 
     use super::*;
@@ -131,7 +131,7 @@ mod tests {
                 model: ModelName::new("m").unwrap(),
                 spec: ModelVersionSpec {
                     version: ModelVersion(2),
-                    backend: BackendKind::Onnx,
+                    backend: BackendName::ONNX,
                     source: ModelSource::Path("/models/m".to_owned()),
                     parameters: [task].into_iter().collect(),
                     description: String::new(),

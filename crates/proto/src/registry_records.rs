@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use volley_types::registry::size::DefinitionBytes;
 use volley_types::registry::{
-    Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, Drain, ModelEntry,
+    Assignment, BackendName, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, Drain, ModelEntry,
     ModelSource, ModelUrl, ModelVersionSpec, ProviderName, RegistryCommand, RegistryState, Sha256,
 };
 use volley_types::{
@@ -160,8 +160,7 @@ pub fn version_to_wire(spec: &ModelVersionSpec) -> wire::ModelVersion {
 pub fn version_from_wire(spec: wire::ModelVersion) -> Result<ModelVersionSpec, PredictError> {
     Ok(ModelVersionSpec {
         version: ModelVersion(spec.version),
-        backend: BackendKind::from_name(&spec.backend)
-            .ok_or_else(|| PredictError::invalid("a model version's backend is unknown"))?,
+        backend: BackendName::new(&spec.backend)?,
         source: match spec.source {
             None => ModelSource::None,
             Some(Source::Path(path)) => ModelSource::Path(path),

@@ -19,8 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use volley_types::registry::{
-    BackendKind, ConnectorSpec, ModelEntry, ModelSource, ModelVersionSpec, RegistryCommand,
-    RegistryReply, RegistryState,
+    ConnectorSpec, ModelEntry, ModelSource, ModelVersionSpec, RegistryCommand, RegistryReply,
+    RegistryState,
 };
 use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, PredictError, Revision};
 
@@ -214,27 +214,12 @@ fn register(
     model: &ModelName,
     spec: &ModelVersionSpec,
 ) -> Result<RegistryReply, PredictError> {
-    match (spec.backend, &spec.source) {
-        (BackendKind::Remote, ModelSource::Connector(id)) => {
-            if !state.connectors.contains_key(id) {
-                return Err(not_found("connector", id));
-            }
-        }
-        (BackendKind::Onnx, ModelSource::Path(_) | ModelSource::Url { .. })
-        | (BackendKind::Text | BackendKind::Fake, ModelSource::None) => {}
-        (BackendKind::Remote, _) => {
-            return Err(PredictError::invalid("a remote model needs a connector"));
-        }
-        (BackendKind::Onnx, _) => {
-            return Err(PredictError::invalid(
-                "an ONNX model needs the path of its directory, or a URL",
-            ));
-        }
-        (BackendKind::Text | BackendKind::Fake, _) => {
-            return Err(PredictError::invalid(
-                "this kind of model is loaded from nowhere",
-            ));
-        }
+    // Edges check what else a backend needs. Here all versions must decide alike, whichever
+    // backends they were built with.
+    if let ModelSource::Connector(id) = &spec.source
+        && !state.connectors.contains_key(id)
+    {
+        return Err(not_found("connector", id));
     }
     names::free_for_model(state, model)?;
     version_fits(spec)?;

@@ -17,7 +17,7 @@ fn name(text: &str) -> ModelName {
 fn text_model() -> ModelVersionSpec {
     ModelVersionSpec {
         version: ModelVersion(0),
-        backend: BackendKind::Text,
+        backend: BackendName::TEXT,
         source: ModelSource::None,
         parameters: Parameters::default(),
         description: String::new(),
@@ -27,7 +27,7 @@ fn text_model() -> ModelVersionSpec {
 
 fn remote_model(connector: &str) -> ModelVersionSpec {
     ModelVersionSpec {
-        backend: BackendKind::Remote,
+        backend: BackendName::REMOTE,
         source: ModelSource::Connector(ConnectorId::new(connector).unwrap()),
         ..text_model()
     }
@@ -137,11 +137,11 @@ fn a_backend_takes_only_its_own_kind_of_source() {
     let mut state = RegistryState::default();
     let specs = [
         ModelVersionSpec {
-            backend: BackendKind::Remote,
+            backend: BackendName::REMOTE,
             ..text_model()
         },
         ModelVersionSpec {
-            backend: BackendKind::Onnx,
+            backend: BackendName::ONNX,
             ..text_model()
         },
         ModelVersionSpec {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use volley_coordinator::route::{RoutingHints, decide};
 use volley_types::registry::{
-    BackendKind, DeployOptions, ModelSource, ModelVersionSpec, RegistryCommand,
+    BackendName, DeployOptions, ModelSource, ModelVersionSpec, RegistryCommand,
 };
 use volley_types::{ModelName, ModelVersion, Parameters};
 
@@ -162,7 +162,7 @@ fn name(model: usize) -> ModelName {
 pub fn filling(size: &Size) -> Vec<RegistryCommand> {
     let spec = |model: usize| ModelVersionSpec {
         version: ModelVersion(0),
-        backend: BackendKind::Onnx,
+        backend: BackendName::ONNX,
         source: ModelSource::Path(format!("/var/lib/models/model-{model:06}")),
         parameters: Parameters::default(),
         description: "simulated".to_owned(),

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use volley_sim_kit::{Scenario, World};
 use volley_types::registry::{
-    BackendKind, DeployOptions, ModelSource, ModelVersionSpec, RegistryCommand,
+    BackendName, DeployOptions, ModelSource, ModelVersionSpec, RegistryCommand,
 };
 use volley_types::{ModelName, ModelVersion, Parameters};
 
@@ -219,7 +219,7 @@ fn name(model: usize) -> ModelName {
 fn register(model: usize) -> RegistryCommand {
     let spec = ModelVersionSpec {
         version: ModelVersion(0),
-        backend: BackendKind::Text,
+        backend: BackendName::TEXT,
         source: ModelSource::None,
         parameters: Parameters::default(),
         description: String::new(),

@@ -21,7 +21,7 @@ use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
 use volley_sql::output::{OutputFormat, write};
 use volley_sql::{ClusterConfig, SqlCluster, session};
-use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
+use volley_types::registry::{Assignment, BackendName, ModelSource, ModelVersionSpec};
 use volley_types::signature::with_labels;
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, ModelVersion, Parameters, Predict, PredictError,
@@ -146,7 +146,7 @@ impl Story {
     async fn begin() -> Self {
         let spec = ModelVersionSpec {
             version: ModelVersion(1),
-            backend: BackendKind::Text,
+            backend: BackendName::TEXT,
             source: ModelSource::None,
             parameters: Parameters::default(),
             description: String::new(),

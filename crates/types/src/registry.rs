@@ -2,6 +2,7 @@
 //! commands that change them. The cluster replicates these; routing and the edges read them.
 
 mod alias;
+mod backend;
 mod connector;
 mod deployment;
 mod drain;
@@ -12,6 +13,7 @@ mod names;
 mod pipeline;
 mod secret;
 mod setting;
+mod short_name;
 pub mod size;
 mod source;
 mod task;
@@ -35,6 +37,7 @@ use crate::ids::{
 };
 use crate::params::Parameters;
 
+pub use self::backend::{BackendInfo, BackendList, BackendName, SourceKind};
 pub use self::drain::Drain;
 pub use self::group::ModelGroup;
 pub use self::level::{ENSEMBLE_LEVEL, LEVEL, MEMBER_LEVEL, MOVING_LEVEL, PARTS_LEVEL};
@@ -49,41 +52,6 @@ pub use self::secret::{OpenSecret, SealedSecret};
 pub use self::setting::{MAX_MODEL_ON_NODE, PLACEMENT_STRATEGY, PlacementStrategy, REBALANCE};
 pub use self::source::{MAX_MODEL_URL_BYTES, ModelUrl, ModelUrlKind, ModelUrlScheme, Sha256};
 pub use self::task::{TaskRecord, TaskState};
-
-/// Which kind of executor runs a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum BackendKind {
-    /// ONNX Runtime on this worker.
-    Onnx,
-    /// A remote model through a connector.
-    Remote,
-    /// Splits its prompt into words: a real stream with no model.
-    Text,
-    /// Scripted behaviours for tests and drills.
-    Fake,
-}
-
-impl BackendKind {
-    /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Onnx, Self::Remote, Self::Text, Self::Fake];
-
-    /// The stable name.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Onnx => "onnx",
-            Self::Remote => "remote",
-            Self::Text => "text",
-            Self::Fake => "fake",
-        }
-    }
-
-    /// The kind of that name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
-}
 
 /// Where a model's replica comes from.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,7 +77,7 @@ pub struct ModelVersionSpec {
     /// The version, from 1.
     pub version: ModelVersion,
     /// The executor.
-    pub backend: BackendKind,
+    pub backend: BackendName,
     /// Where it is loaded from.
     pub source: ModelSource,
     /// Default request parameters; a request's own win.

@@ -29,7 +29,7 @@ pub(crate) fn converge(held: &[Assignment], wanted: &[Assignment]) -> Actions {
 
 #[cfg(test)]
 mod tests {
-    use volley_types::registry::{BackendKind, ModelSource, ModelVersionSpec};
+    use volley_types::registry::{BackendName, ModelSource, ModelVersionSpec};
     use volley_types::{ModelName, ModelVersion, Parameters};
 
     use super::*;
@@ -39,7 +39,7 @@ mod tests {
             model: ModelName::new(model).unwrap(),
             spec: ModelVersionSpec {
                 version: ModelVersion(version),
-                backend: BackendKind::Text,
+                backend: BackendName::TEXT,
                 source: ModelSource::None,
                 parameters: Parameters::default(),
                 description: String::new(),

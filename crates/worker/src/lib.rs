@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use volley_backend::BackendLoader;
 use volley_telemetry::Metrics;
-use volley_types::registry::{Assignment, BackendKind};
+use volley_types::registry::{Assignment, BackendName};
 use volley_types::{Assignments, Incarnation, ModelName, Revision};
 
 use crate::abandoned_loads::AbandonedLoads;
@@ -50,7 +50,7 @@ struct Shared {
     config: WorkerConfig,
     started: Instant,
     incarnation: Incarnation,
-    loaders: BTreeMap<BackendKind, Arc<dyn BackendLoader>>,
+    loaders: BTreeMap<BackendName, Arc<dyn BackendLoader>>,
     metrics: Metrics,
     replicas: RwLock<Vec<Arc<Replica>>>,
     /// The newest assignments that any coordinator gave.
@@ -99,7 +99,7 @@ impl Worker {
             incarnation: Incarnation(incarnation),
             loaders: loaders
                 .into_iter()
-                .map(|loader| (loader.kind(), loader))
+                .map(|loader| (loader.name(), loader))
                 .collect(),
             metrics,
             replicas: RwLock::default(),

@@ -122,9 +122,13 @@ impl Worker {
         &self,
         assignment: &Assignment,
     ) -> Result<Arc<dyn BackendLoader>, PredictError> {
-        let kind = assignment.spec.backend;
-        self.0.loaders.get(&kind).cloned().ok_or_else(|| {
-            let message = format!("this worker has no backend for '{}' models", kind.as_str());
+        let backend = assignment.spec.backend;
+        self.0.loaders.get(&backend).cloned().ok_or_else(|| {
+            let message = format!(
+                "this worker's version, {}, has no backend '{backend}': upgrade the worker, or \
+                 place the model by a label on workers that have it",
+                env!("CARGO_PKG_VERSION")
+            );
             PredictError::new(ErrorCode::Unimplemented, message)
         })
     }

@@ -81,6 +81,19 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "remote-http",
         ],
     ),
+    // The list of backends. Its line for a backend is all that names it.
+    (
+        "backends",
+        &[
+            "types",
+            "telemetry",
+            "artifacts",
+            "backend",
+            "backend-onnx",
+            "backend-remote",
+            "model-host",
+        ],
+    ),
     (
         "worker",
         &["types", "proto", "telemetry", "backend", "security"],
@@ -157,6 +170,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "artifacts",
             "model-host",
             "backend",
+            "backends",
             "backend-onnx",
             "backend-remote",
             "worker",

@@ -238,7 +238,7 @@ fn assignment(path: &Path) -> registry::Assignment {
         model: ModelName::new("m").unwrap(),
         spec: registry::ModelVersionSpec {
             version: ModelVersion(1),
-            backend: registry::BackendKind::Onnx,
+            backend: registry::BackendName::ONNX,
             source: registry::ModelSource::Path(path.to_string_lossy().into_owned()),
             parameters: Parameters::default(),
             description: String::new(),

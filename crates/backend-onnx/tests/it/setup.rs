@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use volley_backend::{Backend, BackendLoader};
 use volley_backend_onnx::{Device, OnnxConfig, OnnxLoader, Runtime};
-use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
+use volley_types::registry::{Assignment, BackendName, ModelSource, ModelVersionSpec};
 use volley_types::{ModelName, ModelVersion, Parameters, PredictError};
 
 pub(crate) fn runtime() -> Runtime {
@@ -71,7 +71,7 @@ pub(crate) fn assignment(directory: &Path, parameters: Parameters) -> Assignment
         model: ModelName::new(directory.file_name().unwrap().to_string_lossy()).unwrap(),
         spec: ModelVersionSpec {
             version: ModelVersion(1),
-            backend: BackendKind::Onnx,
+            backend: BackendName::ONNX,
             source: ModelSource::Path(directory.to_string_lossy().into_owned()),
             parameters,
             description: String::new(),

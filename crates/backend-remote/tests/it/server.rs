@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use volley_backend::{Backend, BackendLoader};
 use volley_backend_remote::{RemoteConfig, RemoteLoader};
 use volley_types::registry::{
-    Assignment, BackendKind, ConnectorPolicy, ConnectorSpec, CredentialRef, ModelSource,
+    Assignment, BackendName, ConnectorPolicy, ConnectorSpec, CredentialRef, ModelSource,
     ModelVersionSpec, ProviderName,
 };
 use volley_types::*;
@@ -259,7 +259,7 @@ pub(crate) fn assignment(connector: ConnectorSpec) -> Assignment {
         model: ModelName::new("m").unwrap(),
         spec: ModelVersionSpec {
             version: ModelVersion(1),
-            backend: BackendKind::Remote,
+            backend: BackendName::REMOTE,
             source: ModelSource::Connector(connector.id.clone()),
             parameters: Parameters::default(),
             description: String::new(),

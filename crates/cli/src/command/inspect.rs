@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use volley_backend::{Backend, BackendLoader};
 use volley_backend_onnx::{OnnxConfig, OnnxLoader, Runtime, describe, settle};
-use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
+use volley_types::registry::{Assignment, BackendName, ModelSource, ModelVersionSpec};
 use volley_types::signature::DIMENSIONS;
 use volley_types::{ModelName, ModelRef, ModelVersion, ParamValue, Parameters, PredictError, Task};
 
@@ -181,7 +181,7 @@ async fn load(
         model,
         spec: ModelVersionSpec {
             version: ModelVersion(1),
-            backend: BackendKind::Onnx,
+            backend: BackendName::ONNX,
             source: ModelSource::Path(path.to_string_lossy().into_owned()),
             parameters,
             description: String::new(),

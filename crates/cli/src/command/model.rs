@@ -156,8 +156,11 @@ async fn register(client: &Client, register: Register) -> anyhow::Result<()> {
     } else if let Some(connector) = register.connector {
         body["function_name"] = "remote".into();
         body["connector_id"] = connector.into();
-    } else {
+    } else if register.backend.is_none() {
         body["function_name"] = if register.fake { "fake" } else { "text" }.into();
+    }
+    if let Some(backend) = register.backend {
+        body["function_name"] = backend.into();
     }
     let registered = client.register(&body).await.map_err(explain)?;
     let reference = format!("{}:{}", registered.model_id, registered.model_version);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use volley_backend_onnx::{Device, OnnxConfig};
 use volley_backend_remote::RemoteConfig;
+use volley_backends::{Isolation, OnnxPlan};
 use volley_config::FileKind;
 use volley_config::worker::{OnnxSection, RemoteSection, WorkerFile};
 use volley_flight::server::FlightServerConfig;
@@ -18,7 +19,6 @@ use volley_worker::WorkerConfig;
 use super::otlp;
 use super::security::SecurityPlan;
 use super::{hosts, read_file, set, set_count, set_size, set_span};
-use crate::backends::{Isolation, OnnxPlan};
 use crate::node::worker::WorkerPlan;
 
 /// Reads and checks a worker's file.
@@ -111,6 +111,7 @@ fn onnx_plan(mut section: OnnxSection) -> anyhow::Result<OnnxPlan> {
     let mut plan = OnnxPlan {
         library: section.library.take(),
         process_memory: section.process_memory.take().map(|size| size.0),
+        system_memory: volley_worker::system_bytes(),
         ..OnnxPlan::default()
     };
     if let Some(name) = section.isolation.take() {

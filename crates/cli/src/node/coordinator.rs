@@ -224,6 +224,7 @@ pub(crate) async fn start(
     .with_intake(intake)
     .with_tls(plan.security.tls.clone())
     .with_origins(plan.origins)
+    .with_backends(volley_backends::list())
     .with_models(plan.uploads.map(uploads::store))
     .with_arrow(Arc::new(|| Box::new(Decoder::default())));
     let served = serve_public(api, public, further, &stop_public)?;

@@ -12,6 +12,7 @@ use anyhow::Context;
 use tokio::net::TcpListener;
 use volley_artifacts::ArtifactConfig;
 use volley_backend_remote::RemoteConfig;
+use volley_backends::OnnxPlan;
 use volley_cluster::ClusterConfig;
 use volley_coordinator::CoordinatorConfig;
 use volley_flight::server::FlightServerConfig;
@@ -24,7 +25,6 @@ use super::coordinator::{self, CoordinatorPlan, ExtraListeners, Membership};
 use super::uploads;
 use super::worker::{self, WorkerPlan};
 use crate::args::Up;
-use crate::backends::OnnxPlan;
 use crate::config::otlp;
 use crate::config::{self, security::SecurityPlan};
 use crate::signals;
@@ -216,7 +216,8 @@ fn worker_plan(
         max_body_memory: EdgeConfig::default().max_inflight_body_bytes,
         drain_timeout: DRAIN_TIMEOUT,
         onnx: OnnxPlan {
-            brought: Some(data_dir.join("models")),
+            system_memory: volley_worker::system_bytes(),
+            bundled: Some(data_dir.join("models")),
             ..OnnxPlan::default()
         },
         remote: RemoteConfig::default(),

@@ -10,6 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::service::interceptor::InterceptedService;
 use volley_artifacts::ArtifactConfig;
 use volley_backend_remote::RemoteConfig;
+use volley_backends::{BackendsConfig, OnnxPlan};
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
 use volley_gateway::EdgeConfig;
@@ -20,7 +21,6 @@ use volley_types::{Intake, NodeIdentity};
 use volley_worker::{Worker, WorkerConfig};
 
 use super::{bind, export, serve_internal};
-use crate::backends::{self, OnnxPlan};
 use crate::config::security::SecurityPlan;
 use crate::{signals, traced};
 
@@ -80,15 +80,15 @@ pub(crate) fn start(
     let metrics = Metrics::new();
     let instance = plan.worker.id.to_string();
     let (tracer, exporter) = export(plan.otlp.as_ref(), "volley-worker", instance)?;
-    let (loaders, connectors) = backends::loaders(
-        plan.onnx,
-        plan.remote,
-        plan.artifacts,
-        plan.security.open_secrets(),
-        plan.allow_fake,
-        metrics.clone(),
-    )?;
-    let loaders = traced::loaders(loaders, &tracer);
+    let backends = BackendsConfig {
+        onnx: plan.onnx,
+        remote: plan.remote,
+        artifacts: plan.artifacts,
+        secrets: plan.security.open_secrets(),
+        allow_fake: plan.allow_fake,
+    };
+    let backends = volley_backends::loaders(backends, &metrics)?;
+    let loaders = traced::loaders(backends.loaders, &tracer);
     let worker = Worker::start(plan.worker, loaders, metrics.clone());
 
     let told = Vec::new();
@@ -97,7 +97,7 @@ pub(crate) fn start(
     let members = worker.clone();
     let server = FlightServer::new(served, plan.exchanges)
         .taking_in(Intake::new(plan.max_body_memory))
-        .checking(connectors)
+        .checking(backends.connectors)
         .ending_at(Arc::new(move |node| Box::pin(members.revocation_of(node))));
     let members = worker.clone();
     let is_member = Arc::new(move |node: &NodeIdentity| members.takes_calls_of(node));

@@ -13,7 +13,7 @@ use volley_backend_onnx::{Device, OnnxConfig, OnnxLoader, Runtime};
 use volley_client::ClientError;
 use volley_model_host::{HostedLoader, Program, Restarts, Use};
 use volley_telemetry::Metrics;
-use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
+use volley_types::registry::{Assignment, BackendName, ModelSource, ModelVersionSpec};
 use volley_types::{
     ChunkStream, ErrorCode, ErrorOrigin, GenerationRow, Input, ModelName, ModelRef, ModelVersion,
     ParamValue, Parameters, PredictError, PredictRequest,
@@ -144,7 +144,7 @@ fn assignment(directory: &Path) -> Assignment {
         model: ModelName::new("m").unwrap(),
         spec: ModelVersionSpec {
             version: ModelVersion(1),
-            backend: BackendKind::Onnx,
+            backend: BackendName::ONNX,
             source: ModelSource::Path(directory.to_string_lossy().into_owned()),
             parameters: Parameters::default(),
             description: String::new(),

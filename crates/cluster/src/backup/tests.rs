@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use volley_types::registry::{BackendKind, ModelSource, ModelVersionSpec, RegistryCommand};
+use volley_types::registry::{BackendName, ModelSource, ModelVersionSpec, RegistryCommand};
 use volley_types::{ModelName, ModelVersion, Parameters};
 
 use super::*;
@@ -9,7 +9,7 @@ fn registry(models: usize) -> RegistryState {
     for index in 0..models {
         let spec = ModelVersionSpec {
             version: ModelVersion(0),
-            backend: BackendKind::Text,
+            backend: BackendName::TEXT,
             source: ModelSource::None,
             parameters: Parameters::default(),
             description: format!("number {index}"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use volley_types::registry::{BackendKind, ModelSource, ModelVersionSpec, RegistryCommand};
+use volley_types::registry::{BackendName, ModelSource, ModelVersionSpec, RegistryCommand};
 use volley_types::{ErrorCode, ModelName, ModelVersion, Parameters, PredictError};
 
 use super::history::{History, Outcome, Read, Write};
@@ -30,7 +30,7 @@ pub(super) struct Users {
 fn register(model: &ModelName, mark: &str) -> RegistryCommand {
     let spec = ModelVersionSpec {
         version: ModelVersion(0),
-        backend: BackendKind::Text,
+        backend: BackendName::TEXT,
         source: ModelSource::None,
         parameters: Parameters::default(),
         description: mark.to_owned(),

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use volley_cluster::{Cluster, ClusterConfig};
 use volley_types::registry::{
-    BackendKind, ConnectorPolicy, ConnectorSpec, LEVEL, ModelSource, ModelVersionSpec,
+    BackendName, ConnectorPolicy, ConnectorSpec, LEVEL, ModelSource, ModelVersionSpec,
     ProviderName, RegistryCommand, RegistryState,
 };
 use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, NodeId, Parameters};
@@ -216,7 +216,7 @@ pub(crate) fn members(nodes: &[TestNode]) -> BTreeMap<NodeId, String> {
 pub(crate) fn register(name: &str) -> RegistryCommand {
     let spec = ModelVersionSpec {
         version: ModelVersion(0),
-        backend: BackendKind::Text,
+        backend: BackendName::TEXT,
         source: ModelSource::None,
         parameters: Parameters::default(),
         description: String::new(),

@@ -15,7 +15,7 @@ use volley_proto::registry_records::{
 };
 use volley_proto::secret_records::{credential_from_text, credential_to_text};
 use volley_types::registry::{
-    AliasEntry, Assignment, BackendKind, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec,
+    AliasEntry, Assignment, BackendName, ConnectorEndpoint, ConnectorPolicy, ConnectorSpec,
     CredentialRef, DeployOptions, Deployment, ModelEntry, ModelGroup, ModelSource, ModelUrl,
     ModelVersionSpec, PipelineEntry, PlacementDecision, ProviderName, RegistryCommand,
     RegistryReply, RegistryState, Rollout, RolloutAction, Scaling, Sha256,
@@ -151,7 +151,7 @@ fn source() -> impl Strategy<Value = ModelSource> {
 prop_compose! {
     fn version()(
         version in 1_u32..,
-        backend in 0..BackendKind::ALL.len(),
+        backend in "[a-z_]{1,31}",
         source in source(),
         parameters in parameters(),
         description in ".*",
@@ -159,7 +159,7 @@ prop_compose! {
     ) -> ModelVersionSpec {
         ModelVersionSpec {
             version: ModelVersion(version),
-            backend: BackendKind::ALL[backend],
+            backend: BackendName::new(&backend).unwrap(),
             source,
             parameters,
             description,

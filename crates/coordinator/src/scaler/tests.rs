@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use volley_cluster::{Cluster, ClusterConfig};
 use volley_telemetry::Metrics;
 use volley_types::registry::{
-    BackendKind, DeployOptions, ModelSource, ModelVersionSpec, PipelineSpec, PipelineStep,
+    BackendName, DeployOptions, ModelSource, ModelVersionSpec, PipelineSpec, PipelineStep,
     RegistryCommand, Scaling, StepKind,
 };
 use volley_types::{
@@ -87,7 +87,7 @@ impl Stage {
     async fn deploy(&self, model: &str) {
         let spec = ModelVersionSpec {
             version: ModelVersion(0),
-            backend: BackendKind::Fake,
+            backend: BackendName::FAKE,
             source: ModelSource::None,
             parameters: Parameters::default(),
             description: String::new(),

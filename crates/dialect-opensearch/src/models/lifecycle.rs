@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use volley_http_edge::axum::Json;
 use volley_types::control::DeploymentFailure;
 use volley_types::registry::{
-    BackendKind, ModelSource, ModelState, ModelVersionSpec, RegistryCommand, RegistryState,
+    ModelSource, ModelState, ModelVersionSpec, RegistryCommand, RegistryState,
 };
 use volley_types::{
     ErrorCode, ModelGroupId, ModelName, ModelRef, ModelVersion, PredictError, WorkerId,
@@ -176,22 +176,21 @@ pub(super) fn allowed(
     registry: &RegistryState,
     spec: &ModelVersionSpec,
 ) -> Result<(), PredictError> {
-    match spec.backend {
-        BackendKind::Remote => {
-            settings::demand(registry, settings::REMOTE_ENABLED, "Remote Inference")?;
-        }
-        BackendKind::Onnx => {
-            settings::demand(registry, settings::LOCAL_ENABLED, "Local Model")?;
-        }
-        BackendKind::Text | BackendKind::Fake => {}
-    }
+    let demand = |setting, what| settings::demand(registry, setting, what);
     match &spec.source {
-        ModelSource::Connector(id) => match registry.connectors.get(id) {
-            Some(connector) => settings::trust_connector(registry, connector),
-            None => Ok(()),
-        },
-        ModelSource::Url { url, .. } => settings::trust_url(registry, url.as_str()),
-        ModelSource::None | ModelSource::Path(_) => Ok(()),
+        ModelSource::Connector(id) => {
+            demand(settings::REMOTE_ENABLED, "Remote Inference")?;
+            match registry.connectors.get(id) {
+                Some(connector) => settings::trust_connector(registry, connector),
+                None => Ok(()),
+            }
+        }
+        ModelSource::Url { url, .. } => {
+            demand(settings::LOCAL_ENABLED, "Local Model")?;
+            settings::trust_url(registry, url.as_str())
+        }
+        ModelSource::Path(_) => demand(settings::LOCAL_ENABLED, "Local Model"),
+        ModelSource::None => Ok(()),
     }
 }
 

@@ -1,7 +1,7 @@
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use volley_backend::BackendLoader;
 use volley_backend::text::TextLoader;
-use volley_types::registry::{Assignment, BackendKind, ModelSource, ModelVersionSpec};
+use volley_types::registry::{Assignment, BackendName, ModelSource, ModelVersionSpec};
 use volley_types::{
     ErrorCode, GenerationRow, Input, ModelName, ModelRef, ModelVersion, Parameters, PredictRequest,
 };
@@ -13,7 +13,7 @@ async fn words() -> Arc<dyn Predict> {
         model: ModelName::new("words").unwrap(),
         spec: ModelVersionSpec {
             version: ModelVersion(1),
-            backend: BackendKind::Text,
+            backend: BackendName::TEXT,
             source: ModelSource::None,
             parameters: Parameters::default(),
             description: String::new(),

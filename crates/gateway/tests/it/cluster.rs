@@ -18,7 +18,7 @@ use volley_types::control::{
     ClusterStatus, DrainStatus, Liveness, ModelStatus, ReplicaStatus, WorkerStatus,
 };
 use volley_types::registry::{
-    BackendKind, ConnectorSpec, CoordinatorMember, Deployment, ModelEntry, ModelSource, ModelState,
+    BackendName, ConnectorSpec, CoordinatorMember, Deployment, ModelEntry, ModelSource, ModelState,
     ModelVersionSpec, RaftStatus, RegistryCommand, RegistryReply, RegistryState, ReplicaState,
 };
 use volley_types::scale::ScaleSignal;
@@ -131,7 +131,7 @@ fn entry(name: &ModelName, revision: Revision) -> ModelEntry {
     let version = ModelVersion(1);
     let spec = ModelVersionSpec {
         version,
-        backend: BackendKind::Text,
+        backend: BackendName::TEXT,
         source: ModelSource::None,
         parameters: Parameters::default(),
         description: "scripted".to_owned(),

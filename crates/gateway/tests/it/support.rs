@@ -18,6 +18,7 @@ use volley_gateway::{
     ApiConfig, ApiServer, LocalStreams, ModelStore, Origins, PeerStreams, Streams,
 };
 use volley_security::{Authenticator, ReadRegistry};
+use volley_types::registry::{BackendInfo, BackendList, BackendName, SourceKind};
 use volley_types::{ClusterHandle, GenerationChunk, Registry};
 
 use crate::cluster::Cluster;
@@ -25,6 +26,23 @@ pub(crate) use crate::cluster::Script;
 
 /// How long a test waits for what must happen.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+const fn backend(name: BackendName, source: SourceKind) -> BackendInfo {
+    BackendInfo {
+        name,
+        summary: "is scripted",
+        source,
+        takes_model_config: matches!(source, SourceKind::Files),
+    }
+}
+
+/// What models may be registered for.
+static BACKENDS: [BackendInfo; 4] = [
+    backend(BackendName::ONNX, SourceKind::Files),
+    backend(BackendName::REMOTE, SourceKind::Connector),
+    backend(BackendName::TEXT, SourceKind::None),
+    backend(BackendName::FAKE, SourceKind::None),
+];
 
 /// A running edge over a scripted cluster.
 pub(crate) struct Edge {
@@ -95,6 +113,7 @@ impl Edge {
         let gate = Arc::new(gate(Arc::new(move || read.state())));
         let metrics = Arc::new(|| "# EOF\n".to_owned());
         let api = ApiServer::new(ClusterHandle::new(cluster.clone()), metrics, config, gate)
+            .with_backends(BackendList::new(&BACKENDS))
             .with_arrow(Arc::new(|| Box::new(Decoder::default())));
         let api = finish(api);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

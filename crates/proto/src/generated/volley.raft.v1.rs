@@ -875,7 +875,10 @@ pub mod membership_service_client {
         pub async fn transfer_leadership(
             &mut self,
             request: impl tonic::IntoRequest<super::TransferLeadershipRequest>,
-        ) -> std::result::Result<tonic::Response<super::TransferLeadershipReply>, tonic::Status> {
+        ) -> std::result::Result<
+            tonic::Response<super::TransferLeadershipReply>,
+            tonic::Status,
+        > {
             self.inner
                 .ready()
                 .await
@@ -890,14 +893,22 @@ pub mod membership_service_client {
             );
             let mut req = request.into_request();
             req.extensions_mut()
-                .insert(GrpcMethod::new("volley.raft.v1.MembershipService", "TransferLeadership"));
+                .insert(
+                    GrpcMethod::new(
+                        "volley.raft.v1.MembershipService",
+                        "TransferLeadership",
+                    ),
+                );
             self.inner.unary(req, path, codec).await
         }
         /// From the leader to the voter that it has chosen: stand for election now.
         pub async fn timeout_now(
             &mut self,
             request: impl tonic::IntoRequest<super::TimeoutNowRequest>,
-        ) -> std::result::Result<tonic::Response<super::TimeoutNowReply>, tonic::Status> {
+        ) -> std::result::Result<
+            tonic::Response<super::TimeoutNowReply>,
+            tonic::Status,
+        > {
             self.inner
                 .ready()
                 .await
@@ -912,7 +923,9 @@ pub mod membership_service_client {
             );
             let mut req = request.into_request();
             req.extensions_mut()
-                .insert(GrpcMethod::new("volley.raft.v1.MembershipService", "TimeoutNow"));
+                .insert(
+                    GrpcMethod::new("volley.raft.v1.MembershipService", "TimeoutNow"),
+                );
             self.inner.unary(req, path, codec).await
         }
         /// What a coordinator is. Versions that do not have this speak level 1.
@@ -978,7 +991,10 @@ pub mod membership_service_server {
         async fn transfer_leadership(
             &self,
             request: tonic::Request<super::TransferLeadershipRequest>,
-        ) -> std::result::Result<tonic::Response<super::TransferLeadershipReply>, tonic::Status>;
+        ) -> std::result::Result<
+            tonic::Response<super::TransferLeadershipReply>,
+            tonic::Status,
+        >;
         /// From the leader to the voter that it has chosen: stand for election now.
         async fn timeout_now(
             &self,
@@ -1263,7 +1279,11 @@ pub mod membership_service_server {
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as MembershipService>::transfer_leadership(&inner, request).await
+                                <T as MembershipService>::transfer_leadership(
+                                        &inner,
+                                        request,
+                                    )
+                                    .await
                             };
                             Box::pin(fut)
                         }

@@ -1,6 +1,6 @@
 use volley_types::ErrorCode;
 use volley_types::registry::{
-    AliasMirror, AliasTarget, BackendKind, ModelSource, ModelVersionSpec, PipelineStep,
+    AliasMirror, AliasTarget, BackendName, ModelSource, ModelVersionSpec, PipelineStep,
     RegistryCommand, StepKind,
 };
 use volley_types::{ModelVersion, Parameters, Task};
@@ -19,7 +19,7 @@ fn registered(names: &[&str]) -> RegistryState {
 fn register(state: &mut RegistryState, name: &str) -> Result<RegistryReply, PredictError> {
     let spec = ModelVersionSpec {
         version: ModelVersion(0),
-        backend: BackendKind::Text,
+        backend: BackendName::TEXT,
         source: ModelSource::None,
         parameters: Parameters::default(),
         description: String::new(),

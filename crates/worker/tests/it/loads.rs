@@ -9,7 +9,7 @@ use tokio::sync::{Semaphore, watch};
 use volley_backend::fake::FakeLoader;
 use volley_backend::{Backend, BackendLoader, Hold, LoadProgress, LossFuture};
 use volley_telemetry::Metrics;
-use volley_types::registry::{Assignment, BackendKind, ReplicaState};
+use volley_types::registry::{Assignment, BackendName, ReplicaState};
 use volley_types::{
     Assignments, ChunkStream, ErrorCode, ModelName, ModelRef, Predict, PredictError,
     PredictRequest, Signature,
@@ -26,8 +26,8 @@ struct StubbornLoader {
 
 #[async_trait]
 impl BackendLoader for StubbornLoader {
-    fn kind(&self) -> BackendKind {
-        BackendKind::Fake
+    fn name(&self) -> BackendName {
+        BackendName::FAKE
     }
 
     fn stops_when_dropped(&self, _: &Assignment) -> bool {
@@ -68,8 +68,8 @@ struct Fragile {
 
 #[async_trait]
 impl BackendLoader for FragileLoader {
-    fn kind(&self) -> BackendKind {
-        BackendKind::Fake
+    fn name(&self) -> BackendName {
+        BackendName::FAKE
     }
 
     async fn prepare(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use volley_telemetry::Metrics;
-use volley_types::registry::{BackendKind, ReplicaState};
+use volley_types::registry::{BackendName, ReplicaState};
 use volley_types::{ErrorCode, ErrorOrigin, ModelRef, Predict};
 use volley_worker::Worker;
 
@@ -88,7 +88,7 @@ async fn a_load_that_fails_or_panics_is_told_and_tried_again() {
 #[tokio::test]
 async fn a_kind_without_a_loader_fails_with_a_reason_and_goes_when_it_is_unassigned() {
     let mut assigned = assignment("m", 1, &[]);
-    assigned.spec.backend = BackendKind::Onnx;
+    assigned.spec.backend = BackendName::ONNX;
     let setting = Setting::start(&[], |_| {}).await;
     setting.coordinator.say(orders(2, &[assigned]));
     let reason = eventually("it fails", || match setting.coordinator.state("m", 1)? {
@@ -96,7 +96,8 @@ async fn a_kind_without_a_loader_fails_with_a_reason_and_goes_when_it_is_unassig
         _ => None,
     })
     .await;
-    assert_eq!(reason, "this worker has no backend for 'onnx' models");
+    let expected = "has no backend 'onnx': upgrade the worker, or place the model by a label";
+    assert!(reason.contains(expected), "{reason}");
     setting.coordinator.say(orders(3, &[]));
     let gone = || setting.coordinator.state("m", 1).is_none().then_some(());
     eventually("it goes", gone).await;

@@ -25,7 +25,7 @@ use volley_proto::worker::v1::worker_service_server::{WorkerService, WorkerServi
 use volley_proto::worker_report::orders_to_wire;
 use volley_telemetry::Metrics;
 use volley_types::registry::{
-    Assignment, BackendKind, ModelSource, ModelVersionSpec, ReplicaState,
+    Assignment, BackendName, ModelSource, ModelVersionSpec, ReplicaState,
 };
 use volley_types::*;
 use volley_worker::{Worker, WorkerConfig};
@@ -216,7 +216,7 @@ pub(crate) fn assignment(model: &str, version: u32, given: &[(&str, &str)]) -> A
         model: ModelName::new(model).unwrap(),
         spec: ModelVersionSpec {
             version: ModelVersion(version),
-            backend: BackendKind::Fake,
+            backend: BackendName::FAKE,
             source: ModelSource::None,
             parameters: parameters(given),
             description: String::new(),
@@ -324,8 +324,8 @@ pub(crate) struct FlakyLoader {
 
 #[async_trait]
 impl BackendLoader for FlakyLoader {
-    fn kind(&self) -> BackendKind {
-        BackendKind::Fake
+    fn name(&self) -> BackendName {
+        BackendName::FAKE
     }
 
     async fn estimate(&self, assignment: &Assignment) -> Result<u64, PredictError> {

@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 use tokio::time::Instant;
 use volley_coordinator::Coordinator;
 use volley_types::registry::{
-    BackendKind, DeployOptions, ModelEntry, ModelSource, ModelVersionSpec, RegistryCommand,
+    BackendName, DeployOptions, ModelEntry, ModelSource, ModelVersionSpec, RegistryCommand,
     ReplicaState,
 };
 use volley_types::{ClusterView, ModelName, ModelVersion, Parameters, Registry};
@@ -96,7 +96,7 @@ async fn want(
     } else {
         let spec = ModelVersionSpec {
             version: ModelVersion::default(),
-            backend: BackendKind::Onnx,
+            backend: BackendName::ONNX,
             source,
             parameters: Parameters::default(),
             description: demo.description.to_owned(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use volley_types::registry::{
-    AliasEntry, AliasSpec, AliasTarget, BackendKind, ConnectorPolicy, ModelGroup, ModelVersionSpec,
+    AliasEntry, AliasSpec, AliasTarget, BackendName, ConnectorPolicy, ModelGroup, ModelVersionSpec,
     ProviderName, SealedSecret,
 };
 use volley_types::{ModelVersion, Parameters, Revision, TenantId};
@@ -33,7 +33,7 @@ fn connector(id: &str, credential: Option<CredentialRef>) -> ConnectorSpec {
 fn version(source: ModelSource) -> ModelVersionSpec {
     ModelVersionSpec {
         version: ModelVersion(1),
-        backend: BackendKind::Remote,
+        backend: BackendName::REMOTE,
         source,
         parameters: Parameters::default(),
         description: String::new(),

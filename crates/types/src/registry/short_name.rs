@@ -1,0 +1,84 @@
+//! Names of 1 to 31 lower-case letters, digits and `_`, which are copied like numbers.
+
+/// Declares a type of such names: its documentation, its name, and what to call it in errors.
+macro_rules! short_name {
+    ($(#[$meta:meta])* $name:ident, $what:literal) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name {
+            bytes: [u8; Self::MAX_LEN],
+            length: u8,
+        }
+
+        impl $name {
+            /// The longest name, in bytes.
+            pub const MAX_LEN: usize = 31;
+
+            /// Validates `name`.
+            ///
+            /// # Errors
+            /// `InvalidInput` when the name is not well formed.
+            pub fn new(name: &str) -> Result<Self, $crate::error::PredictError> {
+                Self::parse(name).ok_or_else(|| {
+                    $crate::error::PredictError::invalid(format!(
+                        concat!($what, " must be 1 to {} lower-case letters, digits and '_'"),
+                        Self::MAX_LEN
+                    ))
+                })
+            }
+
+            /// The name that stands in a source file. In a constant a malformed one fails to compile.
+            ///
+            /// # Panics
+            /// When the name is not well formed.
+            #[must_use]
+            pub const fn from_static(name: &'static str) -> Self {
+                match Self::parse(name) {
+                    Some(name) => name,
+                    None => panic!(concat!($what, " is malformed")),
+                }
+            }
+
+            const fn parse(name: &str) -> Option<Self> {
+                let given = name.as_bytes();
+                if given.is_empty() || Self::MAX_LEN < given.len() {
+                    return None;
+                }
+                let mut bytes = [0; Self::MAX_LEN];
+                let mut at = 0;
+                while at < given.len() {
+                    if !matches!(given[at], b'a'..=b'z' | b'0'..=b'9' | b'_') {
+                        return None;
+                    }
+                    bytes[at] = given[at];
+                    at += 1;
+                }
+                // At most MAX_LEN.
+                let length = given.len() as u8;
+                Some(Self { bytes, length })
+            }
+
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                let bytes = &self.bytes[..usize::from(self.length)];
+                // It was validated as ASCII.
+                std::str::from_utf8(bytes).unwrap_or_default()
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{:?}", self.as_str())
+            }
+        }
+    };
+}
+
+pub(crate) use short_name;
