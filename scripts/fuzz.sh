@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Throws made-up bytes at everything that reads the bytes of servers and callers: `fuzz.sh` for a
-# minute at each door, `fuzz.sh 600 events tensors` for ten minutes at two of them, `fuzz.sh --list`
+# minute at each target, `fuzz.sh 600 events tensors` for ten minutes at two of them, `fuzz.sh --list`
 # for their names. What breaks one is kept in target/fuzz/findings, and is tried first from then on.
 # Needs a C++ compiler; the stable compiler of the project does.
 set -euo pipefail
@@ -24,7 +24,7 @@ chosen=("$@")
 [ "$#" -gt 0 ] || chosen=("${all[@]}")
 for name in "${chosen[@]}"; do
   [ -f "fuzz/fuzz_targets/$name.rs" ] || give_up \
-    "There is no door '$name'; there are: ${all[*]}."
+    "There is no target '$name'; there are: ${all[*]}."
 done
 
 need rust c++
@@ -47,21 +47,21 @@ RUSTFLAGS="${flags[*]}" CARGO_TARGET_DIR="$root/target/fuzz" cargo build \
   --manifest-path fuzz/Cargo.toml --release --quiet --bins --target "$host"
 
 # Begins of a corpus: the transcripts of the project's own tests, under the two bytes that tell the
-# door whose they are and in what pieces they come.
+# target whose they are and in what pieces they come.
 seed() {
   local name="$1" seeds="$root/target/fuzz/seeds/$1" at=0
   mkdir -p "$seeds"
   case "$name" in
     answer)
-      local folder house
+      local folder dialect
       # The glob sorts by name, as the target sorts the providers.
       for folder in crates/backend-remote/tests/fixtures/*/; do
-        house="$(basename "$folder")"
+        dialect="$(basename "$folder")"
         local file
         for file in "$folder"*.{sse,ndjson}; do
           [ -f "$file" ] || continue
           { printf "\\x$(printf %02x "$at")\\x07"; cat "$file"; } \
-            >"$seeds/$house-$(basename "$file")"
+            >"$seeds/$dialect-$(basename "$file")"
         done
         at=$((at + 1))
       done

@@ -53,7 +53,7 @@ pub async fn printed(command: &mut Command) -> String {
     text
 }
 
-/// Waits until a server of another house answers: some import a great deal before they listen.
+/// Waits until another server answers: some import a great deal before they listen.
 ///
 /// # Panics
 /// When it ends, or does not answer in time.

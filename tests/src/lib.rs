@@ -13,7 +13,7 @@ pub mod overload;
 pub mod ports;
 pub mod process;
 pub mod recorder;
-pub mod teller;
+pub mod steady_decoder;
 pub mod upstream;
 
 use std::time::Duration;

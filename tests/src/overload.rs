@@ -3,8 +3,8 @@
 //! `scripts/promises.sh`.
 
 pub mod client;
-pub mod crowds;
 pub mod hostile;
+pub mod idle_streams;
 pub mod losses;
 pub mod stage;
 pub mod streams;
@@ -123,8 +123,8 @@ pub async fn play(scene: &str, scale: &Scale) -> Figure {
         "quorum" => losses::quorum(scale).await,
         "worker" => losses::lost_worker(scale).await,
         "restarts" => losses::restarts(scale).await,
-        "idle" => crowds::idle(scale).await,
-        "stalled" => crowds::stalled(scale).await,
+        "idle" => idle_streams::idle(scale).await,
+        "stalled" => idle_streams::stalled(scale).await,
         "slow" => hostile::slow(scale).await,
         "handshakes" => hostile::handshakes(scale).await,
         "flood" => hostile::flood(scale).await,

@@ -15,6 +15,8 @@ mod documents;
 mod providers;
 #[path = "tidy/sources.rs"]
 mod sources;
+#[path = "tidy/vocabulary.rs"]
+mod vocabulary;
 
 use std::path::{Path, PathBuf};
 

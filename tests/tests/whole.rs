@@ -34,6 +34,8 @@ mod fidelity;
 mod foreign_pages;
 #[path = "whole/life.rs"]
 mod life;
+#[path = "whole/logged_once.rs"]
+mod logged_once;
 #[path = "whole/lost_disks.rs"]
 mod lost_disks;
 #[path = "whole/membership.rs"]
@@ -76,8 +78,6 @@ mod structured;
 mod tables;
 #[path = "whole/tenants.rs"]
 mod tenants;
-#[path = "whole/told_once.rs"]
-mod told_once;
 #[path = "whole/traces.rs"]
 mod traces;
 #[path = "whole/udf.rs"]

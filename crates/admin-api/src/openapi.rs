@@ -77,6 +77,10 @@ pub fn document(
     errors: &ErrorFormats,
 ) -> Value {
     let describe = Describe { operations, errors };
+    #[expect(
+        clippy::expect_used,
+        reason = "the file is compiled in, and tests parse it"
+    )]
     let schemas: Value =
         serde_json::from_str(SCHEMAS).expect("the file is JSON, as the tests of this module read");
     let mut paths = Map::new();

@@ -91,7 +91,7 @@ pub(crate) async fn status(caller: Caller) -> Json<Value> {
             "id": name.as_str(),
             "version": model.version.map(|version| version.0),
             "state": model.state.as_str(),
-            "wanted_replicas": model.wanted_replicas,
+            "desired_replicas": model.desired_replicas,
             "ready_replicas": ready.count(),
             "failure": registry.models.get(name).map(|entry| failure(entry, &model)),
         }))

@@ -240,7 +240,8 @@ impl Artifacts {
 
     async fn file(&self, work: &Work, wanted: &FileRequest) -> Result<(), PredictError> {
         let permit = self.0.files.acquire().await;
-        let _permit = permit.expect("the semaphore is never closed");
+        let closed = |error| PredictError::internal("the limit of concurrent files", error);
+        let _permit = permit.map_err(closed)?;
         fetch::file(work, wanted).await
     }
 }

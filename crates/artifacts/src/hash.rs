@@ -17,7 +17,9 @@ impl Hasher {
     pub(crate) fn finish(self) -> Sha256 {
         let digest = self.0.finish();
         let bytes = digest.as_ref().try_into();
-        Sha256(bytes.expect("a SHA-256 digest has 32 bytes"))
+        #[expect(clippy::expect_used, reason = "the algorithm fixes the length")]
+        let bytes = bytes.expect("a SHA-256 digest has 32 bytes");
+        Sha256(bytes)
     }
 }
 

@@ -10,7 +10,7 @@ mod loader;
 mod served;
 
 pub use crate::inspect::{Description, describe, device};
-pub use crate::loader::{OnnxLoader, settle};
+pub use crate::loader::{OnnxLoader, resolve_device};
 pub use volley_model_directory::triton::ensemble;
 pub use volley_onnx_runtime::{Device, OnnxConfig, Runtime};
 use volley_types::registry::{BackendInfo, BackendName, SourceKind};

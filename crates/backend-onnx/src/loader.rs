@@ -69,7 +69,7 @@ impl BackendLoader for OnnxLoader {
         let (runtime, settled, config) = (self.runtime.clone(), self.settled.clone(), self.config);
         on_thread(move || {
             let config = match &runtime {
-                Ok(runtime) => settle_once(&settled, runtime, config),
+                Ok(runtime) => resolve_device_once(&settled, runtime, config),
                 Err(_) => config,
             };
             estimate(&directory, &parameters, &config)
@@ -106,7 +106,7 @@ impl BackendLoader for OnnxLoader {
         let directory = self.directory(assignment)?;
         let (assignment, settled) = (assignment.clone(), self.settled.clone());
         on_thread(move || {
-            let config = settle_once(&settled, &runtime, config);
+            let config = resolve_device_once(&settled, &runtime, config);
             load(&runtime, &directory, &assignment, config)
         })
         .await
@@ -126,7 +126,7 @@ impl OnnxLoader {
 
 /// The knobs as they are meant on this machine: `auto` is `cuda` where a session can have it.
 #[must_use]
-pub fn settle(runtime: &Runtime, config: OnnxConfig) -> OnnxConfig {
+pub fn resolve_device(runtime: &Runtime, config: OnnxConfig) -> OnnxConfig {
     let there = config.device == Device::Auto
         && matches!(
             session::place(runtime, &config),
@@ -139,9 +139,13 @@ pub fn settle(runtime: &Runtime, config: OnnxConfig) -> OnnxConfig {
     OnnxConfig { device, ..config }
 }
 
-/// As [`settle`], which asks the machine; it is asked once. Blocks.
-fn settle_once(settled: &OnceLock<Device>, runtime: &Runtime, config: OnnxConfig) -> OnnxConfig {
-    let device = *settled.get_or_init(|| settle(runtime, config).device);
+/// As [`resolve_device`], which asks the machine; it is asked once. Blocks.
+fn resolve_device_once(
+    settled: &OnceLock<Device>,
+    runtime: &Runtime,
+    config: OnnxConfig,
+) -> OnnxConfig {
+    let device = *settled.get_or_init(|| resolve_device(runtime, config).device);
     OnnxConfig { device, ..config }
 }
 

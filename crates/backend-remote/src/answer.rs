@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use volley_provider_kit::calls::ToolCallAccumulator;
 use volley_provider_kit::citations::Passages;
-use volley_provider_kit::framing::{Ending, Framing};
+use volley_provider_kit::framing::{Framing, StreamEnd};
 use volley_provider_kit::step::{self, Delta, Step};
 use volley_provider_kit::wire::Wire;
 use volley_remote_http::sse::Parser;
@@ -262,10 +262,10 @@ impl UpstreamAnswer {
 
     fn end_of_body(&mut self, part: &mut Part) -> Option<PredictError> {
         let is_end = match self.wire.ending() {
-            Ending::Event | Ending::BodyAfterReason => self.has_reason(),
-            Ending::WholeBody => self.bounded,
+            StreamEnd::Event | StreamEnd::BodyAfterReason => self.has_reason(),
+            StreamEnd::WholeBody => self.bounded,
         };
-        self.details.unterminated = self.wire.ending() == Ending::Event;
+        self.details.unterminated = self.wire.ending() == StreamEnd::Event;
         if is_end {
             self.end(part);
             return self.failure.take();
@@ -300,14 +300,14 @@ impl UpstreamAnswer {
         if delta.has_content() {
             if !std::mem::replace(&mut self.begun, true) {
                 part.prompt = self.usage.filter(|usage| 0 < usage.prompt_tokens);
-                self.tell_first(&mut delta);
+                self.record_first_token(&mut delta);
             }
             part.deltas.push(delta);
         }
     }
 
     /// What a server tells of the usage in front of its answer goes with the first row.
-    fn tell_first(&self, delta: &mut Delta) {
+    fn record_first_token(&self, delta: &mut Delta) {
         if let (Some(usage), Some(format)) = (&self.details.usage, &self.details.format) {
             let details = delta.details();
             details.format = Some(format.clone());

@@ -20,8 +20,8 @@ use volley_remote_http::client::Clients;
 use volley_remote_http::config::RemoteConfig;
 use volley_remote_http::credential::Secret;
 use volley_remote_http::event::MAX_EVENT_BYTES;
-use volley_remote_http::refusal::Refusal;
 use volley_remote_http::upstream;
+use volley_remote_http::upstream_error::Refusal;
 use volley_types::registry::ConnectorSpec;
 use volley_types::{Deadline, Native, ParamValue, PredictError};
 

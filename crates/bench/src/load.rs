@@ -86,7 +86,7 @@ impl Target {
 
 /// What a whole stream gave.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct StreamResult {
     /// Content events.
     pub(crate) chunks: u32,
     /// All content.
@@ -145,10 +145,10 @@ impl Stream {
     }
 
     /// Reads to the end.
-    pub(crate) async fn finish(mut self) -> anyhow::Result<Outcome> {
-        let mut outcome = Outcome {
+    pub(crate) async fn finish(mut self) -> anyhow::Result<StreamResult> {
+        let mut outcome = StreamResult {
             in_order: true,
-            ..Outcome::default()
+            ..StreamResult::default()
         };
         while let Some(text) = self.next().await? {
             let now = unix_nanos();
@@ -198,7 +198,7 @@ pub(crate) async fn run(
     target: &Target,
     streams: usize,
     limit: Duration,
-) -> anyhow::Result<Vec<Outcome>> {
+) -> anyhow::Result<Vec<StreamResult>> {
     let tasks: Vec<_> = (0..streams)
         .map(|_| {
             let target = target.clone();

@@ -303,13 +303,13 @@ fn coordinator_toml(
 }
 
 /// `volley up`.
-pub(crate) struct Embedded {
+pub(crate) struct SingleProcess {
     _process: Process,
     _folder: TempDir,
     rest: String,
 }
 
-impl Embedded {
+impl SingleProcess {
     /// Starts it in a new folder.
     pub(crate) async fn start(_: &TestBed) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;

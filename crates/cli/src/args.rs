@@ -132,7 +132,7 @@ pub(crate) enum Command {
     /// running work finishes.
     Drain(ops::Drain),
     /// Return a drained node to service.
-    Undrain(ops::Drained),
+    Undrain(ops::DrainTarget),
     /// Live view of requests, queues and latency per node.
     Top(ops::Top),
     /// Check this machine, a node's configuration and the coordinators, and suggest fixes.
@@ -218,7 +218,7 @@ pub(crate) struct Up {
 
 /// Where replicas go, and how many.
 #[derive(Debug, Args)]
-pub(crate) struct Placing {
+pub(crate) struct PlacementArgs {
     /// Only use workers with this label, `name=value`. Repeatable.
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub(crate) labels: Vec<String>,
@@ -292,7 +292,7 @@ pub(crate) enum Model {
         #[arg(long)]
         wait: bool,
         #[command(flatten)]
-        options: Placing,
+        options: PlacementArgs,
     },
     /// Control a rollout from one version to the next: pause, resume and undo.
     #[command(subcommand)]

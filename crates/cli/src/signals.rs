@@ -26,6 +26,7 @@ pub(crate) fn shutdown() -> anyhow::Result<CancellationToken> {
                 cancelled.cancel();
             }
         }
+        #[expect(clippy::disallowed_methods, reason = "the operator asked twice")]
         std::process::exit(130);
     });
     Ok(token)

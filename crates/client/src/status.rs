@@ -201,7 +201,7 @@ pub struct ModelSummary {
     /// `DEPLOY_FAILED`.
     pub state: String,
     /// How many replicas are asked for.
-    pub wanted_replicas: u32,
+    pub desired_replicas: u32,
     /// How many are ready.
     pub ready_replicas: u32,
     /// Why its deployment does not come up, where that is known.
@@ -254,7 +254,7 @@ pub struct ModelInfo {
     /// The deployed version.
     pub deployed_version: Option<u32>,
     /// How many replicas are asked for.
-    pub wanted_replicas: u32,
+    pub desired_replicas: u32,
     /// Whether workers may unload it while it is idle.
     #[serde(default)]
     pub overcommit: bool,

@@ -58,6 +58,10 @@ pub fn encode(state: &RegistryState, created_ms: u64) -> Vec<u8> {
         keys: state.keys.len(),
         bytes: payload.len(),
     };
+    #[expect(
+        clippy::expect_used,
+        reason = "serializing numbers and one text cannot fail"
+    )]
     let head = serde_json::to_vec(&head).expect("numbers and a version are JSON");
     let mut out = MAGIC.as_bytes().to_vec();
     out.extend(head);
@@ -161,7 +165,7 @@ pub fn restore(backup: &[u8], beginning: &ClusterSeed<'_>) -> Result<BackupHead,
         state: &state,
         last_index: 0,
         term: 0,
-        lineage: new_mark()?,
+        epoch: new_mark()?,
         incarnation: new_mark()?,
     };
     sow(beginning.data_dir, &seed)?;
@@ -203,7 +207,7 @@ pub fn recover(old: &Path, beginning: &ClusterSeed<'_>) -> Result<RecoverySource
         state: &remains.state,
         last_index: remains.last.map_or(0, |last| last.index),
         term: remains.term,
-        lineage: new_mark()?,
+        epoch: new_mark()?,
         incarnation: new_mark()?,
     };
     sow(beginning.data_dir, &seed)?;

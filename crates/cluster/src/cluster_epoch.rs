@@ -14,7 +14,7 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 
 use crate::Cluster;
 
-const HEADER: &str = "volley-lineage";
+const HEADER: &str = "volley-cluster-epoch";
 
 /// The mark of a node's history.
 #[derive(Debug, Default)]
@@ -86,24 +86,24 @@ impl Cluster {
     /// # Errors
     /// `Unavailable` when the mark cannot be kept.
     pub(crate) async fn adopt(&self, mark: u64) -> Result<(), Status> {
-        let lineage = &self.0.lineage;
-        let _one = lineage.adopting.lock().await;
-        if mark == lineage.get() {
+        let epoch = &self.0.epoch;
+        let _one = epoch.adopting.lock().await;
+        if mark == epoch.get() {
             return Ok(());
         }
         let disk = self.0.disk.lock().clone();
         let disk = disk.ok_or_else(|| Status::unavailable("this coordinator is stopping"))?;
-        let kept = disk.lineage(mark).await;
+        let kept = disk.epoch(mark).await;
         kept.map_err(|_| Status::unavailable("the disk refused a write"))?;
-        lineage.mark.store(mark, Ordering::Release);
+        epoch.mark.store(mark, Ordering::Release);
         Ok(())
     }
 
     /// Refuses a message of another history. A node that has promised nothing yet may take over
     /// that of whoever calls it.
     pub(crate) async fn history_of(&self, metadata: &MetadataMap) -> Result<History, Status> {
-        let theirs = read(metadata).ok_or_else(|| Status::invalid_argument("malformed lineage"))?;
-        if theirs == self.0.lineage.get() {
+        let theirs = read(metadata).ok_or_else(|| Status::invalid_argument("malformed epoch"))?;
+        if theirs == self.0.epoch.get() {
             return Ok(History::Own);
         }
         if !self.is_initialised().await {

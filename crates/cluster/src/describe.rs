@@ -97,7 +97,7 @@ impl Cluster {
         let asked = tokio::time::timeout(patience, async {
             let channel = self.peer(address).await?;
             let mut request = Request::new(wire::DescribeRequest {});
-            self.0.lineage.mark(request.metadata_mut());
+            self.0.epoch.mark(request.metadata_mut());
             if let Some(member) = member {
                 self.0.identity.address(member.0, request.metadata_mut());
             }

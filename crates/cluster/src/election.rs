@@ -86,23 +86,23 @@ impl Cluster {
         if !votes || voters.len() == 1 || self.is_leader() {
             return Next::Wait(self.lease());
         }
-        let Some(standing) = self.standing().await else {
+        let Some(candidacy) = self.candidacy().await else {
             return Next::Wait(self.lease());
         };
-        if !standing.bound.is_zero() {
-            return Next::Wait(standing.bound + MARGIN);
+        if !candidacy.bound.is_zero() {
+            return Next::Wait(candidacy.bound + MARGIN);
         }
         let others = voters.iter().filter(|member| member.id != own);
         let patience = self.0.config.timing.pre_vote();
         let asked: FuturesUnordered<_> = others
             .map(|member| async {
                 let asked = tokio::time::timeout(patience, self.pre_vote(member)).await;
-                asked.ok().flatten().map(|standing| (member.id, standing))
+                asked.ok().flatten().map(|candidacy| (member.id, candidacy))
             })
             .collect();
         let answers: Vec<_> = asked.filter_map(std::future::ready).collect().await;
         let again = self.0.config.timing.recess();
-        decide((own, standing), &answers, voters.len(), again)
+        decide((own, candidacy), &answers, voters.len(), again)
     }
 
     pub(crate) fn lease(&self) -> Duration {
@@ -110,7 +110,7 @@ impl Cluster {
     }
 
     /// What this node has to say of an election; `None` once it has stopped.
-    pub(crate) async fn standing(&self) -> Option<Candidacy> {
+    pub(crate) async fn candidacy(&self) -> Option<Candidacy> {
         let seen = self.0.raft.with_raft_state(|state| {
             let heard = state.vote_last_modified();
             (state.server_state, state.vote_ref().committed, heard)
@@ -139,7 +139,7 @@ impl Cluster {
         })
     }
 
-    /// How long a leader keeps the others from standing: not at all once it has not heard more
+    /// How long a leader keeps the others from candidacy: not at all once it has not heard more
     /// than half of them for the length of its lease.
     fn leads_for(&self) -> Duration {
         let heard = self.0.raft.metrics().borrow().millis_since_quorum_ack;
@@ -156,7 +156,7 @@ impl Cluster {
         let line = self.peer(address).await?;
         let mut client = RaftServiceClient::new(line).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let mut request = Request::new(wire::PreVoteRequest {});
-        self.0.lineage.mark(request.metadata_mut());
+        self.0.epoch.mark(request.metadata_mut());
         let admission = &self.0.identity;
         admission.address(member.id.0, request.metadata_mut());
         match client.pre_vote(request).await {
@@ -213,23 +213,23 @@ fn decide(
     voters: usize,
     again: Duration,
 ) -> Next {
-    let (id, standing) = own;
+    let (id, candidacy) = own;
     if 2 * (1 + others.len()) <= voters {
         return Next::Wait(again);
     }
     let bound = others.iter().map(|(_, theirs)| theirs.bound);
-    let bound = bound.fold(standing.bound, Duration::max);
+    let bound = bound.fold(candidacy.bound, Duration::max);
     if !bound.is_zero() {
         return Next::Wait(bound.min(LONGEST_LEASE) + MARGIN);
     }
     let goes_before = |other: &NodeId, theirs: &Candidacy| {
-        standing.last < theirs.last
-            || (standing.last == theirs.last && theirs.willing && id < *other)
+        candidacy.last < theirs.last
+            || (candidacy.last == theirs.last && theirs.willing && id < *other)
     };
     let is_behind = others
         .iter()
         .any(|(other, theirs)| goes_before(other, theirs));
-    match standing.willing && !is_behind {
+    match candidacy.willing && !is_behind {
         true => Next::Stand,
         false => Next::Wait(again),
     }
@@ -304,8 +304,8 @@ mod tests {
                 last: None,
             },
         ];
-        for standing in said {
-            assert_eq!(Candidacy::from_wire(standing.to_wire()), standing);
+        for candidacy in said {
+            assert_eq!(Candidacy::from_wire(candidacy.to_wire()), candidacy);
         }
         let rounded = Candidacy {
             bound: Duration::from_micros(1),

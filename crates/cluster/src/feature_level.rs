@@ -48,7 +48,7 @@ impl Cluster {
     }
 
     /// Tells how many streams run here, for those who ask.
-    pub fn tell_streams(&self, streams: u32) {
+    pub fn report_streams(&self, streams: u32) {
         self.0.streams.store(streams, Ordering::Relaxed);
     }
 

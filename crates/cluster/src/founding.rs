@@ -123,7 +123,7 @@ impl Cluster {
         members: &BTreeMap<NodeId, String>,
         incarnations: &BTreeMap<NodeId, u64>,
     ) -> Result<(), PredictError> {
-        if self.0.lineage.get() == 0 {
+        if self.0.epoch.get() == 0 {
             let kept = self.adopt(self.0.mark).await;
             kept.map_err(|error| PredictError::internal("the cluster was not made", error))?;
         }

@@ -5,7 +5,7 @@
 //! Reading order: [`Cluster`] (what others call), `write` (how a
 //! write finds the leader), `election` (who stands for it), `founding` (how a cluster begins),
 //! `membership`, `levels`, `store`, `network`, `service`; [`backup`] for what is kept elsewhere,
-//! and `lineage`, `identity`, `witness` and `admission` for what must not come back.
+//! and `epoch`, `identity`, `witness` and `admission` for what must not come back.
 
 mod admission;
 pub mod backup;
@@ -66,9 +66,9 @@ type Metrics = openraft::RaftMetrics<u64, MemberNode>;
 
 /// One coordinator's part in the cluster. Cloning gives another handle.
 #[derive(Clone)]
-pub struct Cluster(Arc<Shared>);
+pub struct Cluster(Arc<ClusterInner>);
 
-struct Shared {
+struct ClusterInner {
     config: ClusterConfig,
     raft: Raft,
     log: LogStore,
@@ -82,7 +82,7 @@ struct Shared {
     peers: Mutex<BTreeMap<String, Line>>,
     /// Held while this node changes who is in the cluster.
     changing: Mutex<()>,
-    lineage: Arc<ClusterEpoch>,
+    epoch: Arc<ClusterEpoch>,
     /// Who this node is to others, and they to it.
     identity: Arc<Admission>,
     /// The mark of a cluster that this node founds.
@@ -131,7 +131,7 @@ impl Cluster {
         let raft_config = config.raft().validate().map_err(|error| {
             PredictError::invalid("the Raft timing is not consistent").with_source(error)
         })?;
-        let lineage = Arc::new(ClusterEpoch::new(store.lineage));
+        let epoch = Arc::new(ClusterEpoch::new(store.epoch));
         let registry = store.machine.registry();
         let disk = Arc::new(parking_lot::Mutex::new(Some(store.disk)));
         let admission = Arc::new(Admission::new(
@@ -146,7 +146,7 @@ impl Cluster {
             Arc::new(raft_config),
             network::Peers {
                 lines: lines.clone(),
-                lineage: lineage.clone(),
+                epoch: epoch.clone(),
                 admission: admission.clone(),
             },
             store.log.clone(),
@@ -157,7 +157,7 @@ impl Cluster {
         admission.watch(raft.metrics());
         let (publish, status) = watch::channel(raft_status(&raft.metrics().borrow()));
         let (publish_reports, reports) = watch::channel(Reports::new());
-        let cluster = Self(Arc::new(Shared {
+        let cluster = Self(Arc::new(ClusterInner {
             registry,
             status,
             gate: Semaphore::new(WRITES_IN_FLIGHT),
@@ -166,7 +166,7 @@ impl Cluster {
             lines,
             peers: Mutex::default(),
             changing: Mutex::default(),
-            lineage,
+            epoch,
             identity: admission,
             mark: store.mark,
             disk,

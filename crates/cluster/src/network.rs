@@ -28,7 +28,7 @@ const PART_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Peers {
     pub(crate) lines: Arc<dyn Lines>,
-    pub(crate) lineage: Arc<ClusterEpoch>,
+    pub(crate) epoch: Arc<ClusterEpoch>,
     pub(crate) admission: Arc<Admission>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Peer {
     target: u64,
     node: MemberNode,
     client: Option<RaftServiceClient<Line>>,
-    lineage: Arc<ClusterEpoch>,
+    epoch: Arc<ClusterEpoch>,
     admission: Arc<Admission>,
 }
 
@@ -57,7 +57,7 @@ impl RaftNetworkFactory<TypeConfig> for Peers {
             target,
             node: node.clone(),
             client: client.ok(),
-            lineage: self.lineage.clone(),
+            epoch: self.epoch.clone(),
             admission: self.admission.clone(),
         }
     }
@@ -98,7 +98,7 @@ impl Peer {
     fn request<T>(&self, message: T, option: &RPCOption) -> Request<T> {
         let mut request = Request::new(message);
         request.set_timeout(option.hard_ttl());
-        self.lineage.mark(request.metadata_mut());
+        self.epoch.mark(request.metadata_mut());
         self.admission.address(self.target, request.metadata_mut());
         request
     }

@@ -17,7 +17,7 @@ use crate::feature_level;
 #[cfg(not(test))]
 type Runtime = openraft::TokioRuntime;
 #[cfg(test)]
-type Runtime = crate::sim::runtime::Simulated;
+type Runtime = crate::sim::runtime::SimRuntime;
 
 openraft::declare_raft_types!(
     /// Registry commands in, their answers out, snapshots as bytes.

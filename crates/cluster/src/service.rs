@@ -1,4 +1,4 @@
-//! The gRPC doors of a coordinator: consensus, and forwarded writes and membership changes.
+//! The gRPC services of a coordinator: consensus, and forwarded writes and membership changes.
 
 use openraft::error::Fatal;
 use openraft::raft::SnapshotResponse;
@@ -103,9 +103,9 @@ impl RaftService for RaftEndpoint {
     ) -> Result<Response<wire::PreVoteReply>, Status> {
         self.0.0.identity.check_certificate(&request)?;
         self.0.check_call(request.metadata()).await?;
-        let standing = self.0.standing().await;
+        let candidacy = self.0.candidacy().await;
         let stopped = || Status::unavailable("this coordinator's Raft node has stopped");
-        Ok(self.0.signed(standing.ok_or_else(stopped)?.to_wire()))
+        Ok(self.0.signed(candidacy.ok_or_else(stopped)?.to_wire()))
     }
 }
 
@@ -204,7 +204,7 @@ impl MembershipService for MembershipEndpoint {
             self.check_leads()?;
             self.0.transfer_leadership_here(to).await
         } else {
-            self.0.hand_over(to).await
+            self.0.transfer_leadership(to).await
         };
         let reply =
             |leader: NodeId| Response::new(wire::TransferLeadershipReply { node_id: leader.0 });

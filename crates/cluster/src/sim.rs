@@ -1,9 +1,9 @@
 //! Stories of coordinators on simulated time: the whole of this crate, consensus and store and
-//! doors, over a network and disks that fail as a seed decides.
+//! services, over a network and disks that fail as a seed decides.
 //!
 //! One thread tells one story. Its time is tokio's paused clock, which leaps to the next thing
 //! that happens; its [network](net) carries the same gRPC requests to the same services; its
-//! disks are platters, which lose what was not synced; its processes are
+//! disks are faulty disks, which lose what was not synced; its processes are
 //! [lives](volley_sim_kit::process::Life), which end and freeze between two steps of any task. A
 //! [story](volley_sim_kit::Scenario) is made of its seed alone.
 //!
@@ -29,7 +29,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use volley_sim_kit::Scenario;
-use volley_sim_kit::scenario::{FailedScenario, tell_all};
+use volley_sim_kit::scenario::{FailedScenario, run_all};
 use volley_sim_kit::seeds::from_env;
 use volley_sim_kit::trace::Trace;
 
@@ -46,7 +46,7 @@ fn say(line: &str) {
 /// Tells a story, and gives its mark and what happened, whatever its end.
 fn traced(story: &Scenario<Consensus>) -> (u64, Vec<String>) {
     let trace = Trace::new(true);
-    if let Err(why) = story.tell_to(&trace) {
+    if let Err(why) = story.run_with_trace(&trace) {
         trace.line(format_args!("{why}"));
     }
     (trace.mark(), trace.lines())
@@ -67,7 +67,7 @@ fn whatever_fails_coordinators_agree_and_lose_nothing() {
     let first = from_env("VOLLEY_RAFT_SEED").unwrap_or(0);
     let count = from_env("VOLLEY_RAFT_SEEDS").unwrap_or(SEEDS);
     let began = Instant::now();
-    let told = tell_all::<Consensus>(first..first + count);
+    let told = run_all::<Consensus>(first..first + count);
     let told = told.unwrap_or_else(|broken| panic!("{}", explain(&broken)));
     let mut sum = Summary::default();
     told.iter().for_each(|one| sum.add(one));

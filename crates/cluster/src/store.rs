@@ -30,7 +30,7 @@ pub(crate) struct Store {
     pub(crate) log: LogStore,
     pub(crate) machine: Machine,
     /// The mark of the history that it belongs to.
-    pub(crate) lineage: u64,
+    pub(crate) epoch: u64,
     /// Who this process is to others.
     pub(crate) identity: Identity,
     /// What it knew of other members.
@@ -76,7 +76,7 @@ impl Store {
             disk,
             log,
             machine,
-            lineage: found.lineage,
+            epoch: found.epoch,
             identity,
             witness: found.witness,
             mark: found.draw.cluster,

@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-type Done = Result<(), Box<dyn std::error::Error>>;
+type GenerateResult = Result<(), Box<dyn std::error::Error>>;
 
-fn main() -> Done {
+fn main() -> GenerateResult {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let proto_dir = crate_dir.join("../../proto");
     let out_dir = crate_dir.join("../proto/src/generated");
@@ -14,20 +14,25 @@ fn main() -> Done {
     ];
     let ours = ours.map(|name| proto_dir.join(format!("volley/{name}/v1/{name}.proto")));
     generate(&proto_dir, &ours, &out_dir, None)?;
-    // Two skins have a service of the same name, so each is compiled by itself. The messages that
+    // Two flavors have a service of the same name, so each is compiled by itself. The messages that
     // they share are generated once, with Triton's.
-    let skin = |name: &str| [proto_dir.join(format!("inference/{name}.proto"))];
-    generate(&proto_dir, &skin("triton"), &out_dir.join("triton"), None)?;
+    let flavor = |name: &str| [proto_dir.join(format!("inference/{name}.proto"))];
+    generate(&proto_dir, &flavor("triton"), &out_dir.join("triton"), None)?;
     let shared = Some("crate::inference::triton");
     generate(
         &proto_dir,
-        &skin("mlserver"),
+        &flavor("mlserver"),
         &out_dir.join("mlserver"),
         shared,
     )
 }
 
-fn generate(root: &Path, files: &[PathBuf], out_dir: &Path, messages: Option<&str>) -> Done {
+fn generate(
+    root: &Path,
+    files: &[PathBuf],
+    out_dir: &Path,
+    messages: Option<&str>,
+) -> GenerateResult {
     let descriptors = protox::compile(files, [root])?;
     std::fs::create_dir_all(out_dir)?;
     let mut builder = tonic_prost_build::configure()

@@ -144,7 +144,7 @@ impl Coordinator {
         for end in ends_of(registry, name) {
             let woken = match registry.pipelines.get(&end.name) {
                 None => self.activate(&end.name, None).await,
-                Some(pipeline) => self.wake_steps(registry, &pipeline.spec).await,
+                Some(pipeline) => self.activate_steps(registry, &pipeline.spec).await,
             };
             match woken {
                 Ok(()) if self.end_signature(registry, end).is_ok() => return Ok(()),
@@ -156,7 +156,7 @@ impl Coordinator {
     }
 
     /// Wakes the models of a pipeline, and of steps that are aliases the first target that comes.
-    async fn wake_steps(
+    async fn activate_steps(
         &self,
         registry: &RegistryState,
         pipeline: &PipelineSpec,
@@ -240,7 +240,7 @@ impl Coordinator {
         };
         ModelStatus {
             state,
-            wanted_replicas: 0,
+            desired_replicas: 0,
             version: None,
             replicas: Vec::new(),
         }

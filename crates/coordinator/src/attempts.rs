@@ -1,4 +1,4 @@
-//! The tries of one request: which replica next, whether another may be tried, and the second
+//! The attempts of one request: which replica next, whether another may be tried, and the second
 //! call of a request that waits long for its first.
 
 mod continuation;
@@ -202,12 +202,12 @@ fn is_fault(error: &PredictError) -> bool {
     }
 }
 
-/// The tries of one request: each replica once, within the limits on retries.
+/// The attempts of one request: each replica once, within the limits on retries.
 pub(crate) struct AttemptPlan {
     coordinator: Coordinator,
     model: ModelName,
     version: ModelVersion,
-    wish: RoutingHints,
+    hints: RoutingHints,
     /// After how long without an answer a second replica is asked.
     hedge_after: Option<Duration>,
     untried: Vec<Candidate>,
@@ -222,7 +222,7 @@ pub(crate) struct AttemptPlan {
 }
 
 impl Coordinator {
-    pub(crate) fn tries(&self, target: &Target, request: &PredictRequest) -> AttemptPlan {
+    pub(crate) fn attempts(&self, target: &Target, request: &PredictRequest) -> AttemptPlan {
         self.0.retry_budget.earn();
         self.0.loss_budget.earn();
         let session = request.session.as_ref();
@@ -231,7 +231,7 @@ impl Coordinator {
         let held = session.is_some() && target.holds_sequences();
         AttemptPlan {
             untried: self.0.live.read().candidates(&target.model, target.version),
-            wish: RoutingHints {
+            hints: RoutingHints {
                 session: session.map(|name| affinity::hash(name.as_bytes())),
                 held,
                 prefix: target
@@ -311,7 +311,7 @@ impl AttemptPlan {
             .iter()
             .map(|candidate| candidate.view(now, slow_start))
             .collect();
-        let (chosen, reason) = route::decide(&views, &self.wish, &mut fastrand::Rng::new())?;
+        let (chosen, reason) = route::decide(&views, &self.hints, &mut fastrand::Rng::new())?;
         shared.metrics.routed(reason.as_str());
         Some(self.untried.swap_remove(chosen))
     }
@@ -360,7 +360,7 @@ impl AttemptPlan {
     /// may have come after the sequence began. No step was made then, so that asking the next one
     /// repeats nothing.
     fn is_elsewhere(&self, error: &PredictError) -> bool {
-        self.wish.held && error.reason == Some(ErrorReason::SequenceUnknown)
+        self.hints.held && error.reason == Some(ErrorReason::SequenceUnknown)
     }
 
     /// Decides after a failed try: `Ok` to go on to another replica, the error to give up.

@@ -112,7 +112,7 @@ impl Membership for Coordinator {
     }
 
     async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<NodeId, PredictError> {
-        self.0.cluster.hand_over(to).await
+        self.0.cluster.transfer_leadership(to).await
     }
 
     async fn backup(&self) -> Result<Vec<u8>, PredictError> {

@@ -36,7 +36,7 @@ impl Coordinator {
             self.follow(since);
             if drained && self.0.cluster.is_leader() {
                 // It leads on where nobody else can, and asks again.
-                match self.0.cluster.hand_over(None).await {
+                match self.0.cluster.transfer_leadership(None).await {
                     Ok(leader) => {
                         tracing::info!(leader = %leader, "drained: leadership handed over")
                     }
@@ -66,7 +66,7 @@ impl Coordinator {
         let left = since.is_some_and(|since| LEAVE <= since.elapsed());
         shared.left.store(left, Ordering::Release);
         let streams = u32::try_from(self.active_streams()).unwrap_or(u32::MAX);
-        shared.cluster.tell_streams(streams);
+        shared.cluster.report_streams(streams);
     }
 
     /// Whether a drain may be asked for now.

@@ -1,4 +1,4 @@
-//! The door for workers: one heartbeat stream from each, with its assignments as the answer.
+//! The service for workers: one heartbeat stream from each, which carries its assignments back.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;

@@ -113,7 +113,7 @@ impl Coordinator {
         };
         ModelStatus {
             state,
-            wanted_replicas: 0,
+            desired_replicas: 0,
             version: None,
             replicas: Vec::new(),
         }

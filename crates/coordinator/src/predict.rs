@@ -192,7 +192,7 @@ impl Coordinator {
             let mut request = Some(request);
             let mut tries = request
                 .as_ref()
-                .map(|request| coordinator.tries(&target, request))
+                .map(|request| coordinator.attempts(&target, request))
                 .ok_or_else(errors::spent)?;
             let answer = loop {
                 // 3. Route: the next replica that was not tried yet.

@@ -110,11 +110,11 @@ impl View<'_> {
 /// two (Mitzenmacher, 2001), in this zone while one there is not too loaded.
 pub fn decide(
     views: &[View<'_>],
-    wish: &RoutingHints,
+    hints: &RoutingHints,
     random: &mut fastrand::Rng,
 ) -> Option<(usize, Reason)> {
     let mut pool: Vec<usize> = (0..views.len()).collect();
-    if let (true, Some(key)) = (wish.held, wish.session) {
+    if let (true, Some(key)) = (hints.held, hints.session) {
         let own = affinity::ranked(views, &pool, key).first().copied();
         return own.map(|own| (own, Reason::Session));
     }
@@ -131,8 +131,8 @@ pub fn decide(
     let mut near = pool.clone();
     narrow(&mut near, |index| views[index].local);
     let wishes = [
-        (wish.session, Reason::Session),
-        (wish.prefix, Reason::Prefix),
+        (hints.session, Reason::Session),
+        (hints.prefix, Reason::Prefix),
     ];
     for (key, reason) in wishes {
         let Some(key) = key else { continue };

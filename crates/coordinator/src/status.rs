@@ -22,7 +22,7 @@ pub fn model(entry: &ModelEntry, live: &LiveWorkers) -> ModelStatus {
         });
     ModelStatus {
         state: state(entry, &replicas),
-        wanted_replicas: entry
+        desired_replicas: entry
             .deployment
             .as_ref()
             .map_or(0, |deployment| deployment.replicas),

@@ -90,10 +90,10 @@ impl Coordinator {
 
     /// Tells the other coordinators what is used here, until [`Coordinator::shutdown`].
     pub fn share_usage(&self, usage: Usage, open: OpenChannel) {
-        self.spawn(self.clone().tell_usage(usage, open));
+        self.spawn(self.clone().report_usage(usage, open));
     }
 
-    async fn tell_usage(self, usage: Usage, open: OpenChannel) {
+    async fn report_usage(self, usage: Usage, open: OpenChannel) {
         let mut talks: HashMap<(NodeId, String), AbortOnDropHandle<()>> = HashMap::new();
         let mut rounds = tokio::time::interval(EVERY);
         rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

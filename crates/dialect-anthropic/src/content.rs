@@ -16,7 +16,7 @@ struct Blocks<'a> {
     id: &'a str,
     content: Vec<Value>,
     /// The block that goes on.
-    open: Open,
+    open: OpenBlock,
     /// Characters of text that were said, and those in front of the open block.
     said: u32,
     begun: u32,
@@ -26,7 +26,7 @@ struct Blocks<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Open {
+enum OpenBlock {
     None,
     Text,
     Thinking,
@@ -44,7 +44,7 @@ pub(super) fn blocks(id: &str, choice: &Choice) -> Vec<Value> {
     let mut blocks = Blocks {
         id,
         content: Vec::new(),
-        open: Open::None,
+        open: OpenBlock::None,
         said: 0,
         begun: 0,
         call: (0, String::new()),
@@ -63,13 +63,13 @@ impl Blocks<'_> {
         match piece {
             Piece::Thinking(text) => {
                 self.enter(
-                    Open::Thinking,
+                    OpenBlock::Thinking,
                     || json!({ "type": "thinking", "thinking": "", "signature": "" }),
                 );
                 self.append("thinking", &text);
             }
             Piece::Text { text, .. } => {
-                self.enter(Open::Text, || json!({ "type": "text", "text": "" }));
+                self.enter(OpenBlock::Text, || json!({ "type": "text", "text": "" }));
                 self.append("text", &text);
                 let more = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
                 self.said = self.said.saturating_add(more);
@@ -82,26 +82,26 @@ impl Blocks<'_> {
     }
 
     fn call(&mut self, call: &CallPiece) {
-        if self.open != Open::Call || self.call.0 != call.index {
+        if self.open != OpenBlock::Call || self.call.0 != call.index {
             self.close();
             let id = call_id(call, self.id);
             let name = call.name.as_deref().unwrap_or_default();
             let mut block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
             supplement(&mut block, call.more.as_ref().unwrap_or(&Value::Null));
             self.content.push(block);
-            self.open = Open::Call;
+            self.open = OpenBlock::Call;
             self.call = (call.index, String::new());
         }
         self.call.1.push_str(&call.arguments);
     }
 
     fn details(&mut self, details: &Details) {
-        if details.begins && self.open == Open::Text {
+        if details.begins && self.open == OpenBlock::Text {
             self.close();
         }
         if let Some(signature) = envelope::signature(details, FORMAT) {
             self.enter(
-                Open::Thinking,
+                OpenBlock::Thinking,
                 || json!({ "type": "thinking", "thinking": "" }),
             );
             if let Some(block) = self.content.last_mut() {
@@ -120,7 +120,7 @@ impl Blocks<'_> {
         }
     }
 
-    fn enter(&mut self, open: Open, block: impl FnOnce() -> Value) {
+    fn enter(&mut self, open: OpenBlock, block: impl FnOnce() -> Value) {
         if self.open != open {
             self.close();
             self.content.push(block());
@@ -135,14 +135,14 @@ impl Blocks<'_> {
     }
 
     fn close(&mut self) {
-        match std::mem::replace(&mut self.open, Open::None) {
-            Open::None | Open::Thinking => {}
-            Open::Call => {
+        match std::mem::replace(&mut self.open, OpenBlock::None) {
+            OpenBlock::None | OpenBlock::Thinking => {}
+            OpenBlock::Call => {
                 if let Some(block) = self.content.last_mut() {
                     block["input"] = input(&self.call.1);
                 }
             }
-            Open::Text => {
+            OpenBlock::Text => {
                 let block = self.content.pop().unwrap_or_default();
                 let text = block["text"].as_str().unwrap_or_default();
                 let cited = self.cited_here();

@@ -74,11 +74,11 @@ pub(crate) async fn at_root(
                 .map(GenerateOutput::Whole),
         }
     };
-    match context.in_time(done).await.map_err(in_house)? {
+    match context.in_time(done).await.map_err(in_dialect)? {
         GenerateOutput::Whole(value) => Ok(Json(value).into_response()),
         GenerateOutput::Stream(chosen) => tgi::streamed(&caller, &context, chosen, body)
             .await
-            .map_err(|ApiError(error)| in_house(error)),
+            .map_err(|ApiError(error)| in_dialect(error)),
     }
 }
 
@@ -87,8 +87,8 @@ enum GenerateOutput {
     Stream(ResolvedModel),
 }
 
-/// An error at a path that other houses share.
-pub(crate) fn in_house(error: PredictError) -> DialectError {
+/// An error at a path that other dialects share.
+pub(crate) fn in_dialect(error: PredictError) -> DialectError {
     DialectError(&HuggingFaceErrors, error)
 }
 

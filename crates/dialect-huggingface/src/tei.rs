@@ -11,7 +11,7 @@ use volley_types::signature::{INPUT_TYPE, QUERY, TEXT, TEXT_PAIR};
 use volley_types::{PredictError, Task};
 
 use super::error::HuggingFaceErrors;
-use super::{Body, in_house};
+use super::{Body, in_dialect};
 use crate::tokens;
 use volley_dialect_kit::answer;
 use volley_dialect_kit::catalogue;
@@ -451,7 +451,7 @@ pub(crate) async fn decode(
         let texts = tokens::decoded(&caller, &context, &chosen, lists, skip).await?;
         Ok(Value::from(texts))
     };
-    context.in_time(work).await.map(Json).map_err(in_house)
+    context.in_time(work).await.map(Json).map_err(in_dialect)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a provider signed, on its way through a dialect of another house: the client keeps it
+//! What a provider signed, on its way through a dialect of another provider: the client keeps it
 //! unread and sends it back, and it goes to the provider that it came from. One that was changed
 //! on the way is dropped whole.
 

@@ -1,8 +1,8 @@
-//! The Open Inference Protocol over gRPC, in two skins: Triton's and MLServer's. Requests become
+//! The Open Inference Protocol over gRPC, in two flavors: Triton's and MLServer's. Requests become
 //! the same rows as over REST; only the wrapping differs.
 //!
-//! Reading order: `context` (around every call), `service` (what the skins share), `request` and
-//! `reply` (messages ⇄ rows), `stream` (`ModelStreamInfer`), `triton` and `mlserver` (the skins).
+//! Reading order: `context` (around every call), `service` (what the flavors share), `request` and
+//! `reply` (messages ⇄ rows), `stream` (`ModelStreamInfer`), `triton` and `mlserver` (the flavors).
 
 mod config;
 mod contents;
@@ -34,7 +34,7 @@ use volley_dialect_kit::answer;
 /// What a message may have beside the tensors of the largest answer.
 const MESSAGE_SLACK_BYTES: usize = 1 << 20;
 
-/// Whose clients a gRPC listener is for. The skins have one service name and differ in the messages
+/// Whose clients a gRPC listener is for. The flavors have one service name and differ in the messages
 /// of `ModelStreamInfer`, so each needs a listener of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrpcFlavor {
@@ -45,13 +45,13 @@ pub enum GrpcFlavor {
     MlServer,
 }
 
-/// The routes of one skin, for a router that has others too.
-pub fn routes(oip: &Oip, skin: GrpcFlavor) -> Router {
-    let calls = InferenceService { skin };
+/// The routes of one flavor, for a router that has others too.
+pub fn routes(oip: &Oip, flavor: GrpcFlavor) -> Router {
+    let calls = InferenceService { flavor };
     let receive = oip.edge().config().max_tensor_bytes;
     let send = answer::MAX_BYTES + MESSAGE_SLACK_BYTES;
     // What is sent is compressed only where the call was: the layer below sees to that.
-    let router = match skin {
+    let router = match flavor {
         GrpcFlavor::Triton => service(
             TritonServer::new(Triton(calls))
                 .max_decoding_message_size(receive)
@@ -74,9 +74,9 @@ pub fn routes(oip: &Oip, skin: GrpcFlavor) -> Router {
     router.layer(from_fn_with_state(oip.clone(), context::middleware))
 }
 
-/// A listener's routes that speaks this skin and nothing else.
-pub fn listener(oip: &Oip, skin: GrpcFlavor) -> Router {
-    routes(oip, skin).fallback(no_service)
+/// A listener's routes that speaks this flavor and nothing else.
+pub fn listener(oip: &Oip, flavor: GrpcFlavor) -> Router {
+    routes(oip, flavor).fallback(no_service)
 }
 
 fn service<S>(service: S) -> Router

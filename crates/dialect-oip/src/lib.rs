@@ -89,10 +89,10 @@ impl ResolvedModel {
     /// `NotFound` for what does not exist or is not loaded; `Unavailable` where it is being
     /// loaded, or its workers are away.
     async fn find(caller: &Caller, named: &ModelPath) -> Result<Self, PredictError> {
-        Self::look(caller, named).await.map_err(absent)
+        Self::lookup(caller, named).await.map_err(absent)
     }
 
-    async fn look(caller: &Caller, named: &ModelPath) -> Result<Self, PredictError> {
+    async fn lookup(caller: &Caller, named: &ModelPath) -> Result<Self, PredictError> {
         // No model has a name that is no name.
         let name = ModelName::new(named.model.clone());
         let name = name.map_err(|_| unknown(&named.model))?;

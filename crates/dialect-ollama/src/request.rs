@@ -113,7 +113,7 @@ fn native(
         Err(error) if messages.iter().all(Value::is_object) => (Vec::new(), Some(error.message)),
         Err(error) => return Err(error),
     };
-    // Servers of other houses are sent what can be said in their words.
+    // Servers of other providers are sent what can be said in their words.
     let given = match options(body) {
         Ok(mut given) => {
             if let Some(tools @ Value::Array(_)) = body.get("tools") {

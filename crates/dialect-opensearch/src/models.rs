@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use volley_http_edge::axum::Json;
 use volley_types::control::ModelStatus;
 use volley_types::registry::{
-    BackendList, ModelEntry, ModelSource, ModelUrl, ModelUrlKind, ModelVersionSpec,
+    BackendInfo, BackendList, ModelEntry, ModelSource, ModelUrl, ModelUrlKind, ModelVersionSpec,
     RegistryCommand, RegistryState, ReplicaState, SourceKind,
 };
 use volley_types::{
@@ -176,6 +176,7 @@ fn spec(
     let backend = backends.find(name).map_err(|error| {
         PredictError::invalid(format!("field 'function_name': {}", error.message))
     })?;
+    source_fields_fit(body, backend)?;
     let source = match backend.source {
         SourceKind::None => ModelSource::None,
         SourceKind::Connector => match connector {
@@ -199,6 +200,25 @@ fn spec(
         description: body.text("description")?.unwrap_or_default().to_owned(),
         created_ms: now_ms(),
     })
+}
+
+/// Rejects fields that name a source which the backend does not load from.
+fn source_fields_fit(body: &Map<String, Value>, backend: &BackendInfo) -> Result<(), PredictError> {
+    const FILES: [&str; 3] = ["path", "url", "model_content_hash_value"];
+    const CONNECTOR: [&str; 2] = ["connector_id", "connector"];
+    let (unused, takes): (&[&[&str]], _) = match backend.source {
+        SourceKind::None => (&[&FILES, &CONNECTOR], "needs no source"),
+        SourceKind::Files => (&[&CONNECTOR], "takes 'path' or 'url'"),
+        SourceKind::Connector => (&[&FILES], "takes 'connector_id' or 'connector'"),
+    };
+    let given = |name: &&&str| body.get(**name).is_some_and(|value| !value.is_null());
+    match unused.iter().copied().flatten().find(given) {
+        Some(name) => Err(PredictError::invalid(format!(
+            "field '{name}' does not fit the backend '{}', which {takes}",
+            backend.name
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// A directory on the workers, or what they fetch.
@@ -337,7 +357,7 @@ fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion
         "created_time": spec.map(|spec| spec.created_ms),
         "versions": entry.versions.keys().map(|version| version.0).collect::<Vec<_>>(),
         "deployed_version": status.version.map(|version| version.0),
-        "wanted_replicas": status.wanted_replicas,
+        "desired_replicas": status.desired_replicas,
         "overcommit": entry.deployment.as_ref().is_some_and(|deployment| deployment.overcommit),
         "deploy_to_all_nodes": entry.deployment.as_ref().is_none_or(|it| it.workers.is_empty()),
         "deployment": deployment::shown(entry.deployment.as_ref()),

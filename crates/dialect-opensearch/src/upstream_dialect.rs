@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn each_house_finds_its_own() {
+    fn each_dialect_finds_its_own() {
         let openai = told(UpstreamDialect::OpenAi);
         let message = &openai["choices"][0]["message"];
         assert_eq!(message["content"], "I look.");

@@ -30,6 +30,10 @@ const HEADER_ROOM: usize = 512 << 10;
 
 /// Buffers are padded to eight bytes, the least that Arrow allows. By default it is 64, and the
 /// buffers of a chunk hold a few bytes each.
+#[expect(
+    clippy::expect_used,
+    reason = "the options are constants, and every test encodes with them"
+)]
 static OPTIONS: LazyLock<IpcWriteOptions> = LazyLock::new(|| {
     IpcWriteOptions::try_new(8, false, MetadataVersion::V5)
         .expect("Arrow's format has eight for the least alignment")

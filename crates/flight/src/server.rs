@@ -208,7 +208,7 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
     type DoPutStream = Replies<PutResult>;
     type DoActionStream = Replies<ActionResult>;
     type ListActionsStream = Replies<ActionType>;
-    type DoExchangeStream = exchange::Outgoing;
+    type DoExchangeStream = exchange::ExchangeOutput;
 
     /// Answers with headers at once, whatever the call holds: everything else, refusals too,
     /// comes in the stream. A client that says so lets them wait for the first rows.

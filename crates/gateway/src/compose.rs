@@ -6,7 +6,7 @@ use volley_http_edge::axum::Router;
 use volley_security::Authenticator;
 use volley_types::arrow_messages::OpenArrow;
 
-use crate::listing::Listing;
+use crate::listing::ModelList;
 use crate::resume::{Resume, ResumeLayer};
 use crate::ws::Sockets;
 use volley_admin_api::admin_state::{Admin, EncodeMetrics, ReadEnsemble};
@@ -58,7 +58,7 @@ pub(crate) fn dialects(parts: &Parts) -> Vec<Box<dyn Dialect>> {
         Box::new(HuggingFace::new(edge)),
         Box::new(OpenAi::new(edge, responses, peers)),
         Box::new(OpenSearch::new(edge, metrics.clone(), batches, arrow)),
-        Box::new(Listing(edge.clone())),
+        Box::new(ModelList(edge.clone())),
         Box::new(Resume::new(edge, parts.keeper.clone())),
         Box::new(Sockets(edge.clone())),
         Box::new(Admin::new(edge, metrics.clone(), ensembles())),

@@ -201,16 +201,16 @@ impl ApiServer {
         .await;
     }
 
-    /// Serves nothing but gRPC in this skin, as [`ApiServer::serve`] does.
+    /// Serves nothing but gRPC in this flavor, as [`ApiServer::serve`] does.
     pub async fn serve_grpc(
         self,
-        skin: GrpcFlavor,
+        flavor: GrpcFlavor,
         listener: TcpListener,
         shutdown: CancellationToken,
     ) {
         let parts = self.parts();
         let errors = compose::errors(&compose::dialects(&parts));
-        let router = oip::grpc::listener(&Oip::new(&parts.edge, parts.oip), skin);
+        let router = oip::grpc::listener(&Oip::new(&parts.edge, parts.oip), flavor);
         let router = self.closed(router, &errors, &listener);
         let stays = self.stays();
         serve::run(

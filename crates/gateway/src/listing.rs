@@ -20,7 +20,7 @@ use volley_http_edge::operation::{self, Operation};
 use volley_http_edge::routes::{self, Routes};
 
 /// The list of models.
-pub(crate) struct Listing(pub(crate) Edge);
+pub(crate) struct ModelList(pub(crate) Edge);
 
 /// What they do, take and give.
 const OPERATIONS: &[Operation] = &[
@@ -33,7 +33,7 @@ const OPERATIONS: &[Operation] = &[
     operation::get("/v1/models/{id}", "Returns one deployed model.", "Model"),
 ];
 
-impl Dialect for Listing {
+impl Dialect for ModelList {
     fn operations(&self) -> &'static [Operation] {
         OPERATIONS
     }

@@ -30,7 +30,7 @@ use volley_http_edge::extract::Path;
 use volley_http_edge::handshake::{asks, offered};
 use volley_http_edge::operation::{self, Operation};
 use volley_http_edge::routes::{self, Routes};
-use volley_http_edge::serve::{Draining, Upgrades};
+use volley_http_edge::serve::{ServerShutdown, Upgrades};
 
 /// The subprotocol that is spoken.
 const PROTOCOL: &str = "volley.v1";
@@ -40,7 +40,7 @@ const READ_BUFFER_BYTES: usize = 16 << 10;
 pub(crate) struct Handshake {
     upgrade: OnUpgrade,
     upgrades: Upgrades,
-    draining: Draining,
+    draining: ServerShutdown,
     accept: String,
     protocol: bool,
 }
@@ -62,7 +62,7 @@ impl<S: Send + Sync> FromRequest<S> for Handshake {
         let found = (
             extensions.remove::<OnUpgrade>(),
             extensions.remove::<Upgrades>(),
-            extensions.get::<Draining>().cloned(),
+            extensions.get::<ServerShutdown>().cloned(),
         );
         let (Some(upgrade), Some(upgrades), Some(draining)) = found else {
             let message = "the connection cannot be upgraded";

@@ -58,6 +58,8 @@ mod predictions;
 mod probabilities;
 #[path = "it/reference.rs"]
 mod reference;
+#[path = "it/registrations.rs"]
+mod registrations;
 #[path = "it/responses.rs"]
 mod responses;
 #[path = "it/resume.rs"]

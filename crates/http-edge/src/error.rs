@@ -83,7 +83,7 @@ impl IntoResponse for DialectError {
     }
 }
 
-/// The code of a refusal that is HTTP's alone, for houses that have codes.
+/// The code of a refusal that is HTTP's alone, for dialects that have codes.
 #[derive(Clone, Copy, Debug)]
 struct Code(&'static str);
 

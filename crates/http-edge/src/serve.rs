@@ -47,7 +47,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Told to requests whose client might keep them open for ever: the server shuts down.
 #[derive(Clone, Default)]
-pub struct Draining(pub CancellationToken);
+pub struct ServerShutdown(pub CancellationToken);
 
 /// Where a request comes from: the other end of its connection.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +96,7 @@ pub async fn run(
         connections: TaskTracker::new(),
         upgraded: TaskTracker::new(),
         end: CancellationToken::new(),
-        draining: Draining(shutdown.clone()),
+        draining: ServerShutdown(shutdown.clone()),
         stays,
     };
     let _end = tasks.end.clone().drop_guard();
@@ -229,7 +229,7 @@ async fn connection<IO>(
                 served.as_mut().graceful_shutdown();
             }
             _ = check.tick() => {
-                watches.cut(Instant::now(), config.write_stall);
+                watches.abort_stalled(Instant::now(), config.write_stall);
                 if !leaves && idle.is_over(Instant::now(), config.idle_timeout) {
                     leaves = true;
                     served.as_mut().graceful_shutdown();
@@ -242,7 +242,10 @@ async fn connection<IO>(
 
 /// Rings once a connection is to end after what it has begun: when the server shuts down. A client
 /// that has connected and not asked yet may have a request on its way, and has a moment for it.
-fn leaving(draining: &Draining, asked: &CancellationToken) -> impl Future<Output = ()> + use<> {
+fn leaving(
+    draining: &ServerShutdown,
+    asked: &CancellationToken,
+) -> impl Future<Output = ()> + use<> {
     let (draining, asked) = (draining.0.clone(), asked.clone());
     async move {
         draining.cancelled().await;
@@ -285,7 +288,7 @@ struct Tasks {
     /// Of connections that were taken over.
     upgraded: TaskTracker,
     end: CancellationToken,
-    draining: Draining,
+    draining: ServerShutdown,
     stays: KeepAlivePolicy,
 }
 

@@ -37,7 +37,7 @@ impl BodyWatchdogs {
     }
 
     /// Drops the streams that have not been asked for more in the `limit` before `now`.
-    pub fn cut(&self, now: Instant, limit: Duration) {
+    pub fn abort_stalled(&self, now: Instant, limit: Duration) {
         let all: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
         for watched in all {
             let mut watched = watched.lock();
@@ -91,9 +91,9 @@ mod tests {
         stalled.frame().await.unwrap().unwrap();
         assert!(futures::poll!(waiting.frame()).is_pending());
         let limit = Duration::from_secs(60);
-        watches.cut(Instant::now(), limit);
+        watches.abort_stalled(Instant::now(), limit);
         stalled.frame().await.unwrap().unwrap();
-        watches.cut(Instant::now() + limit, limit);
+        watches.abort_stalled(Instant::now() + limit, limit);
         assert!(stalled.frame().await.unwrap().is_err());
         assert!(futures::poll!(waiting.frame()).is_pending());
     }

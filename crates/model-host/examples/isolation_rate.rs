@@ -49,10 +49,10 @@ struct Settings {
 async fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments == ["model-host"] {
-        let commission = runtime::commission().await?;
-        let Settings { library, onnx } = commission.settings()?;
+        let config = runtime::receive_config().await?;
+        let Settings { library, onnx } = config.settings()?;
         let loader = OnnxLoader::new(Runtime::init(&library), onnx);
-        return Ok(commission.serve(&loader).await?);
+        return Ok(config.serve(&loader).await?);
     }
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let directory = |at: usize, default: &str| {

@@ -37,7 +37,7 @@ const PREFIXES_PASSED_ON: [&str; 5] = ["CUDA_", "NVIDIA_", "ORT_", "OMP_", "MALL
 /// What is run for each model, and what it may take.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// The executable: one that calls [`runtime::commission`](crate::runtime::commission).
+    /// The executable: one that calls [`runtime::receive_config`](crate::runtime::receive_config).
     pub path: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,

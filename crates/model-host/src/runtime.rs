@@ -36,7 +36,7 @@ pub struct HostConfig {
 ///
 /// # Errors
 /// When standard input is not the socket of a worker.
-pub async fn commission() -> io::Result<HostConfig> {
+pub async fn receive_config() -> io::Result<HostConfig> {
     let socket = Socket::from(io::stdin().as_fd().try_clone_to_owned()?);
     socket.set_nonblocking(true)?;
     let mut socket = UnixStream::from_std(socket)?;
@@ -138,5 +138,9 @@ fn data_bytes() -> u64 {
 fn vanish() -> ! {
     let killed = kill_process(getpid(), Signal::KILL);
     tracing::error!(?killed, "a model's process could not end itself");
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an orderly end would wait for threads of a library"
+    )]
     std::process::exit(1)
 }

@@ -158,8 +158,8 @@ impl Decoder {
         let ran = self.prefill(0, 0, &[0], |_| ());
         ran.and_then(|()| self.decode(&[0], &[1], |_| ()))
             .map_err(session::cannot_run)?;
-        self.settle_prompts();
-        self.reads_together = self.tells_apart();
+        self.choose_prompt_graph();
+        self.reads_together = self.batches_prefill_correctly();
         if !self.reads_together {
             tracing::debug!("this decoder reads one prompt in a run");
         }
@@ -172,7 +172,7 @@ impl Decoder {
 
     /// Of a model in two graphs, keeps the one for prompts only where the other, from an empty past,
     /// gives other logits than that does, or fails: it holds all weights again.
-    fn settle_prompts(&mut self) {
+    fn choose_prompt_graph(&mut self) {
         let Kind::Growing(decoder) = &mut self.kind else {
             return;
         };
@@ -209,7 +209,7 @@ impl Decoder {
 
     /// Whether a short prompt beside a longer one is read as it is alone. Not all graphs take
     /// padding, or give the logits of all positions.
-    fn tells_apart(&mut self) -> bool {
+    fn batches_prefill_correctly(&mut self) -> bool {
         if self.slots < 2 || !matches!(self.kind, Kind::Shared(_)) {
             return false;
         }
@@ -369,15 +369,15 @@ impl Decoder {
     ///
     /// # Errors
     /// `Internal` when there is no room for a copy.
-    pub(crate) fn take_over(
+    pub(crate) fn reuse_prefix(
         &mut self,
         from: usize,
         to: usize,
         length: usize,
     ) -> Result<(), PredictError> {
         match &mut self.kind {
-            Kind::Shared(decoder) => decoder.take_over(from, to, length),
-            Kind::Growing(decoder) => decoder.take_over(from, to, length),
+            Kind::Shared(decoder) => decoder.reuse_prefix(from, to, length),
+            Kind::Growing(decoder) => decoder.reuse_prefix(from, to, length),
         }
     }
 

@@ -147,7 +147,7 @@ impl Predict for Generator {
         let options = Options::read(&parameters, self.files.context)?.or_seed(seed);
         options.check(self.files.vocabulary)?;
         if let Some(look) = TokenView::read(&parameters)? {
-            let batches = token_view::look(
+            let batches = token_view::inspect_tokens(
                 self.files.clone(),
                 request.input.into_inner(),
                 options,

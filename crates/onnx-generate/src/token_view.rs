@@ -48,7 +48,7 @@ impl TokenView {
         ];
         let mut wanted = wanted.into_iter().filter(|(wanted, _)| *wanted);
         match (wanted.next(), wanted.next()) {
-            (first, None) => Ok(first.map(|(_, look)| look)),
+            (first, None) => Ok(first.map(|(_, view)| view)),
             _ => Err(PredictError::invalid(
                 "a request has one of 'count_tokens', 'tokenize' and 'detokenize'",
             )),
@@ -96,11 +96,11 @@ impl TokenView {
 ///
 /// # Errors
 /// As the prompts of a generation; the stream's own.
-pub(crate) async fn look(
+pub(crate) async fn inspect_tokens(
     files: Arc<ModelFiles>,
     input: Input,
     options: Options,
-    look: TokenView,
+    view: TokenView,
 ) -> Result<RecordBatch, PredictError> {
     let rows = items::collect(input).await?;
     let mut merge = Merge::new(rows.len());
@@ -108,7 +108,7 @@ pub(crate) async fn look(
     let _guard = ended.on_drop();
     let told = move || {
         let told = rows.iter();
-        let told = told.map(|row| look.at(&files, row, &options, &ended));
+        let told = told.map(|row| view.at(&files, row, &options, &ended));
         told.collect::<Vec<_>>()
     };
     let told = tokio::task::spawn_blocking(told)

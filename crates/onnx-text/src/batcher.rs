@@ -70,7 +70,7 @@ struct WaitingJobs {
 
 /// What a thread found in the queue.
 #[derive(Debug, PartialEq, Eq)]
-enum Received {
+enum QueueEvent {
     Nothing,
     /// Jobs wait; `fresh` where none did before.
     Jobs {
@@ -192,12 +192,12 @@ impl Batcher {
                 continue;
             }
             match waiting.receive() {
-                Received::Nothing => waiting = self.sleep(waiting),
-                Received::Ended => {
+                QueueEvent::Nothing => waiting = self.sleep(waiting),
+                QueueEvent::Ended => {
                     waiting.wake_all();
                     return None;
                 }
-                Received::Jobs { fresh } => {
+                QueueEvent::Jobs { fresh } => {
                     if fresh && !waiting.window.is_zero() {
                         waiting = self.linger(waiting);
                     }
@@ -264,21 +264,23 @@ impl WaitingJobs {
     }
 
     /// Takes what has come.
-    fn receive(&mut self) -> Received {
+    fn receive(&mut self) -> QueueEvent {
         let waits = |begun: &StartedJob| begun.taken < begun.job.rows.len() && !begun.job.is_over();
         self.jobs.retain(waits);
         let fresh = self.jobs.is_empty();
         while self.jobs.len() < self.places {
             match self.queue.try_recv() {
                 Ok(job) => self.begin(job),
-                Err(TryRecvError::Disconnected) if self.jobs.is_empty() => return Received::Ended,
+                Err(TryRecvError::Disconnected) if self.jobs.is_empty() => {
+                    return QueueEvent::Ended;
+                }
                 Err(TryRecvError::Disconnected | TryRecvError::Empty) => break,
             }
         }
         if self.jobs.is_empty() {
-            Received::Nothing
+            QueueEvent::Nothing
         } else {
-            Received::Jobs { fresh }
+            QueueEvent::Jobs { fresh }
         }
     }
 

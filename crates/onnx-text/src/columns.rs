@@ -307,6 +307,10 @@ struct Entity {
     end: usize,
 }
 
+#[expect(
+    clippy::expect_used,
+    reason = "the builders are made from the fields of an entity"
+)]
 fn append(row: &mut StructBuilder, entity: &Entity) {
     const LISTED: &str = "the builders are those of an entity's fields";
     let texts = [(0, &entity.label), (2, &entity.text)];

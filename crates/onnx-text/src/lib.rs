@@ -337,7 +337,7 @@ impl Inner {
 
 impl Encoder {
     /// What is told of texts, without a run.
-    fn look(&self, input: Input, look: TokenView) -> ChunkStream {
+    fn inspect_tokens(&self, input: Input, view: TokenView) -> ChunkStream {
         let inner = self.inner.clone();
         let batches = try_stream! {
             let mut input = input.into_stream();
@@ -346,7 +346,7 @@ impl Encoder {
                 for Piece { first, rows } in inner.pieces(&rows, PIECE_ROWS)? {
                     let inner = inner.clone();
                     let at = before + first;
-                    let told = move || look.at(&inner.texts, &rows, at);
+                    let told = move || view.at(&inner.texts, &rows, at);
                     let told = tokio::task::spawn_blocking(told).await;
                     yield told.map_err(|error| {
                         PredictError::internal("tokenising failed", error)
@@ -381,7 +381,7 @@ impl Predict for Encoder {
     async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
         self.signature.check(&mut request.input)?;
         if let Some(look) = TokenView::read(&request.parameters)? {
-            return Ok(self.look(request.input.into_inner(), look));
+            return Ok(self.inspect_tokens(request.input.into_inner(), look));
         }
         let wanted = self.inner.shape.wanted(&request.parameters)?;
         let step = match wanted.token_vectors {

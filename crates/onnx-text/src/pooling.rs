@@ -2,7 +2,7 @@
 
 use volley_types::{PredictError, Task};
 
-use super::settings::Weighing;
+use super::settings::TermWeighting;
 use super::texts::Tokens;
 use volley_model_directory::overrides::{Activation, Pooling};
 use volley_onnx_runtime::failure::internal;
@@ -26,7 +26,7 @@ pub(super) struct Readout {
     pub(super) task: Task,
     pub(super) pooling: Pooling,
     pub(super) activation: Activation,
-    pub(super) weighing: Weighing,
+    pub(super) weighing: TermWeighting,
 }
 
 impl Readout {
@@ -141,7 +141,7 @@ pub(super) fn activated(numbers: &[f32], activation: Activation) -> Vec<f32> {
 fn weights<'v>(
     vectors: impl Iterator<Item = &'v [f32]>,
     width: usize,
-    weighing: Weighing,
+    weighing: TermWeighting,
 ) -> Values {
     let weight = |score: f32| match weighing.twice {
         true => score.ln_1p().ln_1p(),
@@ -188,7 +188,7 @@ mod tests {
         let scores = [[1.0, -1.0, 0.5], [3.0, -2.0, 0.25]];
         let weighed = |sums, twice| {
             let scores = scores.iter().map(<[f32; 3]>::as_slice);
-            let values = weights(scores, 3, Weighing { sums, twice });
+            let values = weights(scores, 3, TermWeighting { sums, twice });
             assert_eq!(values.terms, [0, 2]);
             values.numbers
         };

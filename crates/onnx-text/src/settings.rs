@@ -31,7 +31,7 @@ pub(super) struct EncoderSettings {
     guessed: bool,
     pub(super) pooling: Pooling,
     /// How the scores of tokens become weights of terms.
-    pub(super) weighing: Weighing,
+    pub(super) weighing: TermWeighting,
     /// Whether texts are made lower case before they become tokens.
     pub(super) lower_case: bool,
     /// A module of sentence-transformers that comes after pooling, and is not done here.
@@ -64,7 +64,7 @@ pub(super) struct EncoderSettings {
 /// How the scores of a text's tokens become one weight of each term: what is positive of each, as
 /// ln(1 + score), the largest over all tokens (SPLADE v2: Formal et al., 2021).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Weighing {
+pub(crate) struct TermWeighting {
     /// The sum over all tokens in place of the largest (SPLADE).
     pub(crate) sums: bool,
     /// The logarithm is taken twice, as OpenSearch's own models have it.

@@ -230,7 +230,7 @@ impl Texts {
     ///
     /// # Errors
     /// `InvalidInput` naming the row.
-    pub(super) fn look(
+    pub(super) fn inspect_tokens(
         &self,
         text: &str,
         special: bool,

@@ -110,7 +110,7 @@ impl TokenView {
                 ids.len()
             }
             Self::Tokens { special, spelled } => {
-                let tokens = texts.look(text, special, row)?;
+                let tokens = texts.inspect_tokens(text, special, row)?;
                 let told = tokens.iter().map(told);
                 chunk.token_logprobs = spelled.then(|| told.collect::<Value>().to_string());
                 chunk.token_ids = Some(tokens.iter().map(|token| token.id).collect());

@@ -3,7 +3,7 @@
 use volley_types::registry::{Deployment, ModelEntry};
 use volley_types::{ModelVersion, WorkerId};
 
-use crate::fleet::Need;
+use crate::fleet::ReplicaRequirements;
 
 /// One version of a model, its workers of now and how many there shall be.
 pub(crate) struct DesiredVersion<'a> {
@@ -27,8 +27,8 @@ pub(crate) fn need<'n>(
     one: &DesiredVersion<'n>,
     deployment: &'n Deployment,
     avoid: &'n [usize],
-) -> Need<'n> {
-    Need {
+) -> ReplicaRequirements<'n> {
+    ReplicaRequirements {
         labels: &deployment.options.labels,
         allowed: workers_of(deployment, one.old),
         spread: deployment.options.spread.as_deref(),

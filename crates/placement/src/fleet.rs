@@ -9,7 +9,7 @@ use crate::input::{PlacementInput, PlacementWorker};
 use crate::ranks::{Load, Ranks};
 
 /// What a replica needs of its worker.
-pub(crate) struct Need<'a> {
+pub(crate) struct ReplicaRequirements<'a> {
     pub(crate) labels: &'a BTreeMap<String, String>,
     /// The only workers that may be taken; any when empty.
     pub(crate) allowed: &'a [WorkerId],
@@ -35,8 +35,8 @@ pub(crate) struct Fleet<'a> {
 }
 
 impl<'a> Fleet<'a> {
-    pub(crate) fn new(situation: &'a PlacementInput<'a>) -> Self {
-        let workers = &situation.workers;
+    pub(crate) fn new(input: &'a PlacementInput<'a>) -> Self {
+        let workers = &input.workers;
         let numbered = workers.iter().enumerate();
         Self {
             index: numbered.map(|(index, worker)| (worker.id, index)).collect(),
@@ -44,8 +44,8 @@ impl<'a> Fleet<'a> {
             replicas: vec![0; workers.len()],
             promised: vec![(0, 0); workers.len()],
             coming: vec![0; workers.len()],
-            most_replicas: situation.most_replicas,
-            strategy: situation.strategy,
+            most_replicas: input.most_replicas,
+            strategy: input.strategy,
             ranks: Ranks::new(workers),
             workers,
         }
@@ -116,7 +116,12 @@ impl<'a> Fleet<'a> {
     }
 
     /// Whether a worker could take one more replica beside those in `kept` if it held nothing.
-    pub(crate) fn could_hold(&self, index: usize, need: &Need<'_>, kept: &[usize]) -> bool {
+    pub(crate) fn could_hold(
+        &self,
+        index: usize,
+        need: &ReplicaRequirements<'_>,
+        kept: &[usize],
+    ) -> bool {
         let worker = &self.workers[index];
         worker.placeable
             && (worker.budget_bytes == 0 || need.size <= worker.budget_bytes)
@@ -162,7 +167,7 @@ impl<'a> Fleet<'a> {
     /// and has the least id.
     pub(crate) fn best(
         &mut self,
-        need: &Need<'_>,
+        need: &ReplicaRequirements<'_>,
         kept: &[usize],
         may: impl Fn(&WorkerId) -> bool,
     ) -> Option<usize> {

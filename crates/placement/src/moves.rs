@@ -9,7 +9,7 @@ mod room;
 use volley_types::WorkerId;
 
 use crate::desired::{DesiredVersion, need};
-use crate::fleet::{Fleet, Need};
+use crate::fleet::{Fleet, ReplicaRequirements};
 use crate::input::PlacementInput;
 use crate::output::{Move, MoveReason, Plan};
 
@@ -29,29 +29,29 @@ struct Step {
 pub(crate) fn begin(
     wanted: &mut [DesiredVersion<'_>],
     fleet: &mut Fleet<'_>,
-    situation: &PlacementInput<'_>,
+    input: &PlacementInput<'_>,
     waiting: &[usize],
     plan: &mut Plan,
 ) {
     for one in wanted.iter() {
-        one.moving(situation).for_each(|(from, to)| {
+        one.moving(input).for_each(|(from, to)| {
             fleet.promise(from, to, one.counted_size());
         });
     }
-    let may_rebalance = waiting.is_empty() && is_calm(wanted, situation);
-    let imbalance = situation.moves.imbalance.filter(|_| may_rebalance);
+    let may_rebalance = waiting.is_empty() && is_calm(wanted, input);
+    let imbalance = input.moves.imbalance.filter(|_| may_rebalance);
     plan.moves_wanted = !waiting.is_empty()
-        || imbalance.is_some_and(|limit| balance::is_far_apart(wanted, fleet, situation, limit));
-    if !plan.moves_wanted || situation.moves.may_begin == 0 {
+        || imbalance.is_some_and(|limit| balance::is_far_apart(wanted, fleet, input, limit));
+    if !plan.moves_wanted || input.moves.may_begin == 0 {
         return;
     }
     let held = held(wanted, fleet.len());
     let (steps, reason) = if waiting.is_empty() {
         let limit = imbalance.unwrap_or(u64::MAX);
-        let steps = balance::steps(wanted, &held, fleet, situation, limit);
+        let steps = balance::steps(wanted, &held, fleet, input, limit);
         (steps, MoveReason::Rebalance)
     } else {
-        let steps = room::steps(wanted, &held, fleet, situation, waiting);
+        let steps = room::steps(wanted, &held, fleet, input, waiting);
         (steps, MoveReason::Room)
     };
     for step in steps {
@@ -74,12 +74,12 @@ pub(crate) fn begin(
 
 /// Whether nothing else goes on: no version follows another, no worker is drained that holds
 /// anything, and none is silent.
-fn is_calm(wanted: &[DesiredVersion<'_>], situation: &PlacementInput<'_>) -> bool {
+fn is_calm(wanted: &[DesiredVersion<'_>], input: &PlacementInput<'_>) -> bool {
     let goes_on = |one: &DesiredVersion<'_>| {
-        let leaves = one.leaving.len() != one.moving(situation).count();
+        let leaves = one.leaving.len() != one.moving(input).count();
         leaves || (one.old && rolls(one))
     };
-    let silent = situation
+    let silent = input
         .workers
         .iter()
         .any(|worker| worker.keep && !worker.placeable && worker.drain.is_none());
@@ -108,18 +108,15 @@ fn held(wanted: &[DesiredVersion<'_>], workers: usize) -> Vec<Vec<usize>> {
 
 impl DesiredVersion<'_> {
     /// The move of one of its replicas that is under way.
-    fn moving(
-        &self,
-        situation: &PlacementInput<'_>,
-    ) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let under_way = situation.moves.under_way.contains_key(&self.entry.name);
+    fn moving(&self, input: &PlacementInput<'_>) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let under_way = input.moves.under_way.contains_key(&self.entry.name);
         let moving = self.moving.filter(|_| under_way && !self.old);
         moving.into_iter()
     }
 
     /// Whether one of its replicas may be moved: each is there and serves, no version follows
     /// another, nobody has named their workers, and none is on its way already.
-    fn may_move(&self, fleet: &Fleet<'_>, situation: &PlacementInput<'_>) -> bool {
+    fn may_move(&self, fleet: &Fleet<'_>, input: &PlacementInput<'_>) -> bool {
         let Some(deployment) = self.entry.deployment.as_ref() else {
             return false;
         };
@@ -131,12 +128,12 @@ impl DesiredVersion<'_> {
             && self.entry.placement.len() == self.count;
         let name = &self.entry.name;
         settled
-            && !situation.moves.fixed.contains(name)
-            && !situation.moves.under_way.contains_key(name)
+            && !input.moves.fixed.contains(name)
+            && !input.moves.under_way.contains_key(name)
             && self.kept.iter().all(|worker| {
                 let id = fleet.worker(*worker).id;
                 let held = (name, self.version, id);
-                self.entry.placement.contains(id) && situation.ready.contains(&held)
+                self.entry.placement.contains(id) && input.ready.contains(&held)
             })
     }
 
@@ -145,18 +142,18 @@ impl DesiredVersion<'_> {
         &self,
         from: usize,
         fleet: &mut Fleet<'_>,
-        situation: &PlacementInput<'_>,
+        input: &PlacementInput<'_>,
         may: impl Fn(&WorkerId) -> bool,
     ) -> Option<usize> {
         let deployment = self.entry.deployment.as_ref()?;
         let others = self.kept.iter().copied();
         let others: Vec<_> = others.filter(|worker| *worker != from).collect();
-        let need: Need<'_> = need(self, deployment, &[]);
+        let need: ReplicaRequirements<'_> = need(self, deployment, &[]);
         let own = fleet.worker(from).id;
         let to = fleet.best(&need, &others, |worker| {
             let held = (&self.entry.name, self.version, worker);
             // One that is about to go there would be taken for the one that comes.
-            let fresh = !situation.failed.contains_key(&held) && !situation.ready.contains(&held);
+            let fresh = !input.failed.contains_key(&held) && !input.ready.contains(&held);
             worker != own && fresh && may(worker)
         })?;
         let spread = need.spread;

@@ -20,19 +20,19 @@ use crate::rollout::{self, RolloutStatus, RolloutStep};
 /// A replica on a worker that is drained, or that is moved, stays beside the one that replaces it
 /// until that is ready.
 #[must_use]
-pub fn plan(state: &RegistryState, situation: &PlacementInput<'_>) -> Plan {
+pub fn plan(state: &RegistryState, input: &PlacementInput<'_>) -> Plan {
     let mut plan = Plan::default();
-    let mut fleet = Fleet::new(situation);
+    let mut fleet = Fleet::new(input);
     let mut wanted = Vec::new();
     for entry in state.models.values() {
         let Some(deployment) = &entry.deployment else {
             continue;
         };
-        match steps(entry, deployment, situation) {
+        match steps(entry, deployment, input) {
             Ok((new, old)) => {
-                wanted.push(keep(entry, deployment, new, situation, &fleet, false));
+                wanted.push(keep(entry, deployment, new, input, &fleet, false));
                 if let Some(old) = old {
-                    wanted.push(keep(entry, deployment, old, situation, &fleet, true));
+                    wanted.push(keep(entry, deployment, old, input, &fleet, true));
                 }
             }
             Err(reason) => plan.stops.push((entry.name.clone(), reason)),
@@ -48,15 +48,15 @@ pub fn plan(state: &RegistryState, situation: &PlacementInput<'_>) -> Plan {
     order.retain(|index| wanted[*index].kept.len() < wanted[*index].count);
     order.sort_by_key(|index| (std::cmp::Reverse(wanted[*index].size), *index));
     for index in order {
-        let missing = fill(&mut wanted, index, &mut fleet, situation);
+        let missing = fill(&mut wanted, index, &mut fleet, input);
         plan.unschedulable += missing;
         if missing != 0 && lacks_room(&wanted[index], &fleet) {
             waiting.push(index);
         }
     }
-    moves::begin(&mut wanted, &mut fleet, situation, &waiting, &mut plan);
+    moves::begin(&mut wanted, &mut fleet, input, &waiting, &mut plan);
     for one in &mut wanted {
-        stay_until_replaced(one, &fleet, situation);
+        stay_until_replaced(one, &fleet, input);
     }
     collect(&wanted, &fleet, &mut plan);
     plan
@@ -68,7 +68,7 @@ type Steps = (RolloutStep, Option<RolloutStep>);
 fn steps(
     entry: &ModelEntry,
     deployment: &Deployment,
-    situation: &PlacementInput<'_>,
+    input: &PlacementInput<'_>,
 ) -> Result<Steps, String> {
     let replicas = deployment.replicas as usize;
     let new = RolloutStep {
@@ -78,11 +78,10 @@ fn steps(
     let Some(rollout) = &deployment.rollout else {
         return Ok((new, None));
     };
-    let failed = entry.placement.iter().find_map(|worker| {
-        situation
-            .failed
-            .get(&(&entry.name, deployment.version, worker))
-    });
+    let failed = entry
+        .placement
+        .iter()
+        .find_map(|worker| input.failed.get(&(&entry.name, deployment.version, worker)));
     if let Some(reason) = failed
         && rollout.moves()
     {
@@ -90,7 +89,7 @@ fn steps(
     }
     let ready = |version, workers: &[WorkerId]| {
         let held = workers.iter().map(|worker| (&entry.name, version, worker));
-        held.filter(|held| situation.ready.contains(held)).count()
+        held.filter(|held| input.ready.contains(held)).count()
     };
     let seen = RolloutStatus {
         replicas,
@@ -123,7 +122,7 @@ fn keep<'a>(
     entry: &'a ModelEntry,
     deployment: &'a Deployment,
     step: RolloutStep,
-    situation: &PlacementInput<'_>,
+    input: &PlacementInput<'_>,
     fleet: &Fleet<'_>,
     old: bool,
 ) -> DesiredVersion<'a> {
@@ -132,7 +131,7 @@ fn keep<'a>(
         _ => &entry.placement,
     };
     let (mut kept, mut failed, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
-    let mut moving = moving(entry, deployment, situation, fleet);
+    let mut moving = moving(entry, deployment, input, fleet);
     let mut goes = None;
     for id in before {
         let Some(index) = fleet.find(id) else {
@@ -147,7 +146,7 @@ fn keep<'a>(
         let held = (&entry.name, step.version, id);
         if worker.drain.is_some() {
             leaving.push(index);
-        } else if situation.failed.contains_key(&held) {
+        } else if input.failed.contains_key(&held) {
             failed.push(index);
         } else if !old && moving.is_some_and(|(from, _)| from == index) {
             goes = Some(index);
@@ -167,9 +166,7 @@ fn keep<'a>(
         let spread = deployment.options.spread.as_deref();
         let ready = |index: &usize| {
             let worker = fleet.worker(*index).id;
-            situation
-                .ready
-                .contains(&(&entry.name, step.version, worker))
+            input.ready.contains(&(&entry.name, step.version, worker))
         };
         fleet.drop_surplus(&mut kept, step.count, spread, ready);
     }
@@ -177,7 +174,7 @@ fn keep<'a>(
         entry,
         version: step.version,
         count: step.count,
-        size: size_of(entry, deployment, step.version, situation),
+        size: size_of(entry, deployment, step.version, input),
         kept,
         failed,
         leaving,
@@ -191,9 +188,9 @@ fn size_of(
     entry: &ModelEntry,
     deployment: &Deployment,
     version: ModelVersion,
-    situation: &PlacementInput<'_>,
+    input: &PlacementInput<'_>,
 ) -> u64 {
-    let reported = situation.sizes.get(&(&entry.name, version)).copied();
+    let reported = input.sizes.get(&(&entry.name, version)).copied();
     match deployment.options.memory_bytes {
         0 => reported.unwrap_or(0),
         asked => asked,
@@ -204,10 +201,10 @@ fn size_of(
 fn moving(
     entry: &ModelEntry,
     deployment: &Deployment,
-    situation: &PlacementInput<'_>,
+    input: &PlacementInput<'_>,
     fleet: &Fleet<'_>,
 ) -> Option<(usize, usize)> {
-    let one = situation.moves.under_way.get(&entry.name)?;
+    let one = input.moves.under_way.get(&entry.name)?;
     let stands = one.deployment == deployment.revision && deployment.rollout.is_none();
     let (from, to) = (fleet.find(&one.from)?, fleet.find(&one.to)?);
     let stays = |worker: usize| fleet.worker(worker).drain.is_none();
@@ -228,7 +225,7 @@ fn fill(
     wanted: &mut [DesiredVersion<'_>],
     index: usize,
     fleet: &mut Fleet<'_>,
-    situation: &PlacementInput<'_>,
+    input: &PlacementInput<'_>,
 ) -> usize {
     let one = &wanted[index];
     let Some(deployment) = &one.entry.deployment else {
@@ -247,11 +244,7 @@ fn fill(
     let other = other.filter(|other| other.entry.name == entry.name);
     let avoid = other.map_or_else(Vec::new, |other| other.kept.clone());
     let need = need(one, deployment, &avoid);
-    let has_failed = |worker: &WorkerId| {
-        situation
-            .failed
-            .contains_key(&(&entry.name, version, worker))
-    };
+    let has_failed = |worker: &WorkerId| input.failed.contains_key(&(&entry.name, version, worker));
     while kept.len() < count {
         let Some(found) = fleet.best(&need, &kept, |worker| !has_failed(worker)) else {
             break;
@@ -283,7 +276,7 @@ fn fill(
 fn stay_until_replaced(
     one: &mut DesiredVersion<'_>,
     fleet: &Fleet<'_>,
-    situation: &PlacementInput<'_>,
+    input: &PlacementInput<'_>,
 ) {
     if one.leaving.is_empty() {
         return;
@@ -291,7 +284,7 @@ fn stay_until_replaced(
     let is_ready = |index: &usize| {
         let id = fleet.worker(*index).id;
         let held = (&one.entry.name, one.version, id);
-        situation.ready.contains(&held)
+        input.ready.contains(&held)
     };
     let ready = one.kept.iter().filter(|index| is_ready(index)).count();
     let (coming, missing) = (one.kept.len() - ready, one.count.saturating_sub(ready));

@@ -3,8 +3,8 @@
 
 mod failures;
 mod observed;
+mod plan_input;
 mod rebalancer;
-mod situation;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,8 +13,8 @@ use volley_types::registry::{PlacementDecision, RegistryCommand, RegistryState};
 
 pub use self::failures::Failures;
 pub use self::observed::{ObservedWorker, ObservedWorkers};
+pub use self::plan_input::input;
 pub use self::rebalancer::{MoveOutcome, Rebalancer};
-pub use self::situation::situation;
 use crate::output::{Move, Plan};
 use crate::plan::plan;
 
@@ -35,9 +35,9 @@ pub fn decide(
     let ended = mover.learn(state, observed, now);
     let moves = mover.moves(state, may_move && !observed.settling, now);
     let may_begin = moves.may_begin;
-    let situation = situation(state, observed, failures, moves);
-    let plan = plan(state, &situation);
-    drop(situation);
+    let input = input(state, observed, failures, moves);
+    let plan = plan(state, &input);
+    drop(input);
     mover.took(&plan, may_begin, now);
     (plan, ended)
 }

@@ -57,7 +57,7 @@ pub fn wire_bytes(message: &impl prost::Message) -> usize {
     message.encoded_len()
 }
 
-/// The Open Inference Protocol over gRPC: Triton's service with the messages of both skins, and
+/// The Open Inference Protocol over gRPC: Triton's service with the messages of both flavors, and
 /// MLServer's service.
 pub use generated::inference;
 pub use generated::volley::{predict, quota, raft, registry, streams, tasks, worker};

@@ -208,9 +208,7 @@ pub fn session(name: String) -> Result<Option<String>, PredictError> {
 pub fn encode(command: &wire::PredictCommand) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(PREFIX.len() + command.encoded_len());
     bytes.extend_from_slice(PREFIX);
-    command
-        .encode(&mut bytes)
-        .expect("a vector grows to what the message needs");
+    bytes.extend(command.encode_to_vec());
     bytes
 }
 

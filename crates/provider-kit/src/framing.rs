@@ -52,7 +52,7 @@ impl BodyFraming {
 
 /// How a good answer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum StreamEnd {
     /// With an event that says so.
     Event,
     /// With its body, once it has told why it ends.

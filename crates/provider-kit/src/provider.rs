@@ -10,7 +10,7 @@ use volley_types::PredictError;
 use volley_types::registry::{ConnectorSpec, ProviderName};
 
 use crate::calls::ToolCallAccumulator;
-use crate::framing::{BodyFraming, Ending, Framing};
+use crate::framing::{BodyFraming, Framing, StreamEnd};
 use crate::hosted;
 use crate::parameters::{ParameterTable, RequestFields};
 use crate::rows::post_process::PostProcess;
@@ -56,7 +56,7 @@ pub struct Provider {
     /// Changes the body of a request for a whole answer, beyond `stream`.
     pub make_whole: fn(&mut Map<String, Value>),
     /// How a good answer ends.
-    pub ending: Ending,
+    pub ending: StreamEnd,
     /// The request parameters that its server takes.
     pub parameters: &'static ParameterTable,
     /// The dialects whose requests its server takes as they are.
@@ -128,7 +128,7 @@ impl Provider {
             stream_query: None,
             whole_route: None,
             make_whole: |_| {},
-            ending: Ending::Event,
+            ending: StreamEnd::Event,
             parameters,
             native: &[],
             native_defaults: &[],
@@ -240,7 +240,7 @@ pub trait ReadAnswer: fmt::Debug + Send + Sync {
     fn shape(&self, media: &str) -> Option<BodyFraming>;
 
     /// How a good answer ends.
-    fn ending(&self) -> Ending;
+    fn ending(&self) -> StreamEnd;
 
     /// Reads the data of an event.
     ///

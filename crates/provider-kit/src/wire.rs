@@ -10,7 +10,7 @@ use volley_types::registry::ConnectorSpec;
 
 use crate::calls::ToolCallAccumulator;
 use crate::conversation::{messages, openai_messages};
-use crate::framing::{BodyFraming, Ending};
+use crate::framing::{BodyFraming, StreamEnd};
 use crate::options::RequestOptions;
 use crate::parameters::RequestFields;
 use crate::provider::{Provider, ReadAnswer};
@@ -63,7 +63,7 @@ impl Wire {
     }
 
     /// How a good answer ends.
-    pub fn ending(&self) -> Ending {
+    pub fn ending(&self) -> StreamEnd {
         let reader = self.reader.as_ref().map(|reader| reader.ending());
         reader.unwrap_or(self.provider.ending)
     }

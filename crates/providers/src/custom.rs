@@ -8,7 +8,7 @@ use volley_backend::items::Item;
 use volley_provider_kit::calls::{ToolCallAccumulator, numbered};
 use volley_provider_kit::citations::annotation;
 use volley_provider_kit::fault::{json_position, text as error_text};
-use volley_provider_kit::framing::{BodyFraming, Ending};
+use volley_provider_kit::framing::{BodyFraming, StreamEnd};
 use volley_provider_kit::parameters::RequestFields;
 use volley_provider_kit::paths::Path;
 use volley_provider_kit::provider::{Page, Provider, ReadAnswer};
@@ -161,13 +161,13 @@ impl ReadAnswer for Custom {
         self.shape.or_else(|| BodyFraming::of_media(media))
     }
 
-    fn ending(&self) -> Ending {
+    fn ending(&self) -> StreamEnd {
         if self.terminator.is_some() || self.done.is_some() {
-            Ending::Event
+            StreamEnd::Event
         } else if self.finish_reason.is_some() {
-            Ending::BodyAfterReason
+            StreamEnd::BodyAfterReason
         } else {
-            Ending::WholeBody
+            StreamEnd::WholeBody
         }
     }
 
@@ -314,11 +314,11 @@ mod tests {
     #[test]
     fn what_ends_an_answer_is_what_the_connector_tells() {
         let ending = |response| custom(response).unwrap().ending();
-        assert_eq!(ending(json!({ "text": "$.t" })), Ending::WholeBody);
+        assert_eq!(ending(json!({ "text": "$.t" })), StreamEnd::WholeBody);
         let reason = json!({ "text": "$.t", "finish_reason": "$.f" });
-        assert_eq!(ending(reason), Ending::BodyAfterReason);
+        assert_eq!(ending(reason), StreamEnd::BodyAfterReason);
         let terminated = json!({ "text": "$.t", "terminator": "[DONE]" });
-        assert_eq!(ending(terminated.clone()), Ending::Event);
+        assert_eq!(ending(terminated.clone()), StreamEnd::Event);
         let end = custom(terminated)
             .unwrap()
             .read("[DONE]", &mut ToolCallAccumulator::default());

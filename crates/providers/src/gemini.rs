@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::some;
 use volley_provider_kit::fault::{self, json_position};
-use volley_provider_kit::framing::Ending;
+use volley_provider_kit::framing::StreamEnd;
 use volley_provider_kit::provider::{Address, AnswerForm, Page, Provider, part_of_url};
 use volley_provider_kit::rows::google::Google;
 use volley_provider_kit::rows::post_process::PostProcess;
@@ -39,7 +39,7 @@ const GEMINI: Provider = Provider {
     stream_field: Some(false),
     stream_query: Some(("alt", "sse")),
     whole_route: Some((":streamGenerateContent", ":generateContent")),
-    ending: Ending::BodyAfterReason,
+    ending: StreamEnd::BodyAfterReason,
     answer_form: Some(AnswerForm::Gemini),
     limits_calls: false,
     keeps_schemas: false,

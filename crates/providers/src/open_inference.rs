@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::prompt;
 use volley_provider_kit::fault::{self, json_position};
-use volley_provider_kit::framing::Ending;
+use volley_provider_kit::framing::StreamEnd;
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{Page, Provider, part_of_url};
 use volley_provider_kit::step::{Delta, Step};
@@ -34,7 +34,7 @@ pub(crate) static PROVIDER: Provider = Provider {
     stream_field: Some(false),
     whole_route: Some(("/generate_stream", "/generate")),
     make_whole,
-    ending: Ending::WholeBody,
+    ending: StreamEnd::WholeBody,
     takes_images: false,
     takes_messages: false,
     read: |data, _| read(data.as_bytes()),

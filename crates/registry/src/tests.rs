@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use volley_types::registry::{
-    ConnectorPolicy, DeployOptions, MOVING_LEVEL, PlacementDecision, ProviderName, RolloutAction,
-    Scaling,
+    BackendName, ConnectorPolicy, DeployOptions, MOVING_LEVEL, PlacementDecision, ProviderName,
+    RolloutAction, Scaling,
 };
 use volley_types::{Parameters, Revision, WorkerId};
 
@@ -133,27 +133,15 @@ fn connectors_are_there_before_their_models_and_go_after_them() {
 }
 
 #[test]
-fn a_backend_takes_only_its_own_kind_of_source() {
+fn a_backend_of_another_version_is_stored() {
     let mut state = RegistryState::default();
-    let specs = [
-        ModelVersionSpec {
-            backend: BackendName::REMOTE,
-            ..text_model()
-        },
-        ModelVersionSpec {
-            backend: BackendName::ONNX,
-            ..text_model()
-        },
-        ModelVersionSpec {
-            source: ModelSource::Path("/x".into()),
-            ..text_model()
-        },
-    ];
-    for spec in specs {
-        let refused = apply(&mut state, &RegistryCommand::RegisterModel(name("m"), spec));
-        assert_eq!(code(refused), Some(ErrorCode::InvalidInput));
-    }
-    assert_eq!(state, RegistryState::default());
+    let spec = ModelVersionSpec {
+        backend: BackendName::from_static("of_another_version"),
+        ..text_model()
+    };
+    apply(&mut state, &RegistryCommand::RegisterModel(name("m"), spec)).unwrap();
+    let stored = &state.models[&name("m")].versions[&ModelVersion(1)];
+    assert_eq!(stored.backend.as_str(), "of_another_version");
 }
 
 #[test]

@@ -10,15 +10,15 @@ use volley_types::address::may_be_called;
 
 /// The resolver found addresses, and none that may be called.
 #[derive(Debug)]
-pub struct Forbidden;
+pub struct EgressDenied;
 
-impl fmt::Display for Forbidden {
+impl fmt::Display for EgressDenied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("no address of this host may be called")
     }
 }
 
-impl Error for Forbidden {}
+impl Error for EgressDenied {}
 
 /// Resolves with the system's resolver and leaves out what may not be called.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ impl Resolve for CheckedResolver {
                 .filter(|address| may_be_called(address.ip(), allow_private))
                 .collect();
             if allowed.is_empty() {
-                return Err(Forbidden.into());
+                return Err(EgressDenied.into());
             }
             Ok(Box::new(allowed.into_iter()) as Addrs)
         })

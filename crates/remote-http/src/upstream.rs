@@ -6,7 +6,7 @@ use std::time::Duration;
 use volley_provider_kit::fault;
 use volley_types::{ErrorCode, ErrorOrigin, ErrorReason, PredictError};
 
-use crate::egress::Forbidden;
+use crate::egress::EgressDenied;
 use crate::event::SseError;
 
 /// How much of a server's own message is passed on, in characters.
@@ -53,7 +53,7 @@ pub fn call(failure: reqwest::Error) -> PredictError {
 fn is_forbidden(failure: &reqwest::Error) -> bool {
     let mut cause = failure.source();
     while let Some(error) = cause {
-        if error.is::<Forbidden>() {
+        if error.is::<EgressDenied>() {
             return true;
         }
         cause = error.source();

@@ -1,4 +1,4 @@
-//! Where a request carries its key. Every house has its own header; several must agree, and one
+//! Where a request carries its key. Every dialect has its own header; several must agree, and one
 //! that is malformed is refused, never skipped.
 
 use base64::Engine;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn every_house_has_its_header() {
+    fn every_dialect_has_its_header() {
         let basic = format!("Basic {}", STANDARD.encode("admin:k:1"));
         for (pairs, wanted) in [
             (&[("authorization", "Bearer k1")][..], "k1"),

@@ -165,23 +165,23 @@ pub fn incoming(
     listener: TcpListener,
     tls: Option<(NodeTls, Callers)>,
 ) -> impl Stream<Item = io::Result<NodeStream>> + Send {
-    let door = Arc::new(ListenerPolicy {
+    let policy = Arc::new(ListenerPolicy {
         tls,
         strangers: Arc::new(Semaphore::new(MAX_STRANGERS)),
     });
-    let state = (listener, door, Handshakes::default());
-    futures::stream::unfold(state, |(listener, door, mut handshakes)| async move {
+    let state = (listener, policy, Handshakes::default());
+    futures::stream::unfold(state, |(listener, policy, mut handshakes)| async move {
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((socket, _)) => handshakes.begin(door.clone().shake_hands(socket)),
+                    Ok((socket, _)) => handshakes.begin(policy.clone().shake_hands(socket)),
                     Err(error) => {
                         tracing::warn!(error = %error, "accept failed");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
                 Some(stream) = handshakes.next() => match stream {
-                    Ok(stream) => return Some((Ok(stream), (listener, door, handshakes))),
+                    Ok(stream) => return Some((Ok(stream), (listener, policy, handshakes))),
                     Err(error) => tracing::debug!(error = %error, "a connection was refused"),
                 },
             }

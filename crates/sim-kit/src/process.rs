@@ -27,11 +27,11 @@ struct State {
     node: u64,
     ended: CancellationToken,
     tasks: Mutex<Vec<AbortHandle>>,
-    frozen: Mutex<Frozen>,
+    frozen: Mutex<Pause>,
 }
 
 #[derive(Debug, Default)]
-struct Frozen {
+struct Pause {
     now: bool,
     /// When that began or ended.
     changed: Option<Instant>,

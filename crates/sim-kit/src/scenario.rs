@@ -138,15 +138,15 @@ impl<W: World> Scenario<W> {
     ///
     /// # Errors
     /// The first law that was broken.
-    pub fn tell(&self) -> Result<W::Summary, String> {
-        self.tell_to(&W::no_trace())
+    pub fn run(&self) -> Result<W::Summary, String> {
+        self.run_with_trace(&W::no_trace())
     }
 
     /// Tells it, and has `trace` hear what happens.
     ///
     /// # Errors
     /// The first law that was broken.
-    pub fn tell_to(&self, trace: &W::Trace) -> Result<W::Summary, String> {
+    pub fn run_with_trace(&self, trace: &W::Trace) -> Result<W::Summary, String> {
         W::on_its_clock(self.seed, async {
             let mut world = W::new(self, trace);
             let told = self.happen_to(&mut world).await;
@@ -180,7 +180,7 @@ impl<W: World> Scenario<W> {
         while at < story.acts.len() {
             let mut shorter = story.clone();
             shorter.acts.remove(at);
-            match shorter.tell() {
+            match shorter.run() {
                 Err(still) => (story, why) = (shorter, still),
                 Ok(_) => at += 1,
             }
@@ -206,9 +206,9 @@ impl<W: World> Scenario<W> {
 ///
 /// # Errors
 /// One that ended badly, cut down.
-pub fn tell_all<W: World>(seeds: Range<u64>) -> Result<Vec<W::Summary>, FailedScenario<W>> {
+pub fn run_all<W: World>(seeds: Range<u64>) -> Result<Vec<W::Summary>, FailedScenario<W>> {
     seeds::on_all_processors(seeds, |seed| {
         let story = Scenario::<W>::new(seed);
-        story.tell().map_err(|why| story.shrunk(why))
+        story.run().map_err(|why| story.shrunk(why))
     })
 }

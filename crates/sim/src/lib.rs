@@ -5,6 +5,11 @@
 //! (what it counts), [`measure`] (the runs that are printed), [`scenario`] (faults, and the laws that
 //! hold whatever happens).
 
+#![expect(
+    clippy::expect_used,
+    reason = "a simulation that breaks its own rules must stop"
+)]
+
 mod coordinator;
 pub mod cost;
 pub mod measure;

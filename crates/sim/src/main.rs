@@ -5,7 +5,7 @@ use std::io::Write;
 use clap::Parser;
 use volley_sim::measure::{Figures, Size, run};
 use volley_sim::scenario::Drill;
-use volley_sim_kit::scenario::tell_all;
+use volley_sim_kit::scenario::run_all;
 
 /// Simulates clusters with the real planner, registry, heartbeats and routing. Consensus itself
 /// is `scripts/simulate.sh --raft STORIES [--seed SEED]`.
@@ -45,7 +45,7 @@ const HEAD: &str = "\
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     if let Some(stories) = arguments.stories {
-        let told = tell_all::<Drill>(arguments.seed..arguments.seed.saturating_add(stories));
+        let told = run_all::<Drill>(arguments.seed..arguments.seed.saturating_add(stories));
         let told = told.map_err(|broken| anyhow::anyhow!("{broken}"))?;
         let line = format!("{} stories of faults: no law was broken", told.len());
         return Ok(writeln!(std::io::stdout(), "{line}")?);

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use volley_sim::scenario::Drill;
 use volley_sim_kit::Scenario;
-use volley_sim_kit::scenario::tell_all;
+use volley_sim_kit::scenario::run_all;
 use volley_sim_kit::seeds::from_env;
 
 /// Stories in an ordinary run; `VOLLEY_SIM_SEEDS` asks for more.
@@ -16,7 +16,7 @@ const SEEDS: u64 = 2_000;
 fn whatever_fails_the_cluster_keeps_its_promises_and_comes_to_rest() {
     let seeds = from_env("VOLLEY_SIM_SEEDS").unwrap_or(SEEDS);
     let began = Instant::now();
-    let told = tell_all::<Drill>(0..seeds).unwrap_or_else(|broken| panic!("{broken}"));
+    let told = run_all::<Drill>(0..seeds).unwrap_or_else(|broken| panic!("{broken}"));
     let line = format!(
         "{} stories of faults in {:.0} s: no law was broken\n",
         told.len(),
@@ -31,6 +31,6 @@ fn the_same_seed_gives_the_same_story_and_the_same_end() {
     for seed in 0..20 {
         let story = Scenario::<Drill>::new(seed);
         assert_eq!(story, Scenario::new(seed));
-        assert_eq!(story.tell(), story.tell());
+        assert_eq!(story.run(), story.run());
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::Metrics;
 
 pub use exporter::Exporter;
-pub(crate) use gen_ai::Outcome;
+pub(crate) use gen_ai::RequestOutcome;
 pub use span::{ActiveSpan, SpanKind, Tracer};
 pub use traced::TracedPredict;
 

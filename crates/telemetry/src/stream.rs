@@ -6,7 +6,7 @@ use volley_types::chunk::{BatchResult, Usage, ends_generation, usage_of};
 use volley_types::{Deadline, ErrorCode, ModelName, PredictError, RequestId, TraceContext};
 
 use crate::metrics::{Metrics, ModelLabel, OutcomeLabel};
-use crate::otlp::{ActiveSpan, Outcome, SpanKind};
+use crate::otlp::{ActiveSpan, RequestOutcome, SpanKind};
 
 /// Follows one stream: counted as active while it lives, and as one request with its outcome
 /// when it is dropped. Keep it inside the stream.
@@ -194,7 +194,7 @@ impl Edge {
         }
         let tracer = metrics.families().tracer.get();
         if let Some(gen_ai) = tracer.and_then(|tracer| tracer.gen_ai()) {
-            gen_ai.observe(Outcome {
+            gen_ai.observe(RequestOutcome {
                 model,
                 error: (code != "ok").then_some(code),
                 duration,

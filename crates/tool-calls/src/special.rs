@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::call::{CallEnd, Function, ParsedCall, json};
 
-/// How a house writes a section of calls.
+/// How a model family writes a section of calls.
 struct Section {
     open: &'static str,
     close: &'static str,
@@ -50,7 +50,7 @@ pub(super) const MARKS: [(&str, &str); 3] = [
     (CALL, ""),
 ];
 
-/// How a template of one of these houses teaches to write a call.
+/// How a template of one of these families teaches to write a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// A mark, then the name and the arguments of each call.
@@ -175,7 +175,7 @@ pub(super) fn without_marks(text: &str) -> String {
     all().fold(text.to_owned(), |text, mark| text.replace(mark, ""))
 }
 
-/// How a call of one of these houses begins.
+/// How a call of one of these families begins.
 pub(super) enum CallHead {
     /// A call of that name, whose arguments begin there.
     Call(String, usize),
@@ -332,7 +332,7 @@ mod tests {
 
     use super::*;
 
-    /// The same calls as each house writes them.
+    /// The same calls as each family writes them.
     fn written(calls: &[(String, Value)]) -> Vec<String> {
         let each = |one: &dyn Fn(usize, &str, &Value) -> String| -> String {
             let numbered = calls.iter().enumerate();
@@ -408,7 +408,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_called_is_read_as_each_house_writes_it(
+        fn whatever_is_called_is_read_as_each_family_writes_it(
             calls in proptest::collection::vec(("[a-z][a-z0-9_.-]{0,12}", arguments()), 1..4),
         ) {
             for text in written(&calls) {

@@ -89,9 +89,12 @@ pub fn conversations_of<'a>(
             let message = list.values();
             for (index, value) in values.enumerate() {
                 let column = message.field_builder::<StringBuilder>(index);
-                column
-                    .expect("every field of a message is text")
-                    .append_option(value);
+                #[expect(
+                    clippy::expect_used,
+                    reason = "the builders are made from the fields of a message"
+                )]
+                let column = column.expect("every field of a message is text");
+                column.append_option(value);
             }
             message.append(true);
         }

@@ -4,11 +4,11 @@
 //! tokens that were sent already, and draws on from there. Coordinators write this; what a caller
 //! from outside writes there is dropped by them.
 
-mod ledger;
+mod recorder;
 
 use std::sync::Arc;
 
-pub use self::ledger::Ledger;
+pub use self::recorder::SentAnswerRecorder;
 use crate::error::PredictError;
 
 /// The most tokens of a stream's answers, all together, that are kept for another replica.

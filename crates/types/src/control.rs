@@ -145,7 +145,7 @@ pub struct ModelStatus {
     /// The state that users see.
     pub state: ModelState,
     /// How many replicas are asked for; 0 when not deployed.
-    pub wanted_replicas: u32,
+    pub desired_replicas: u32,
     /// The deployed version.
     pub version: Option<ModelVersion>,
     /// Replicas on live workers.

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError};
 
 /// More of them than this, and no other load that nothing can stop is begun.
-const MAX_LINGERING: usize = 8;
+const MAX_ABANDONED_LOADS: usize = 8;
 
 type Key = (ModelName, ModelVersion);
 
@@ -68,11 +68,11 @@ impl AbandonedLoads {
     /// # Errors
     /// `Unavailable`.
     pub(crate) fn check(&self) -> Result<(), PredictError> {
-        if self.count() < MAX_LINGERING {
+        if self.count() < MAX_ABANDONED_LOADS {
             return Ok(());
         }
         let message = format!(
-            "{MAX_LINGERING} loads that took too long still hold threads of this worker; restart \
+            "{MAX_ABANDONED_LOADS} loads that took too long still hold threads of this worker; restart \
              it, and look at their models' files"
         );
         Err(PredictError::new(ErrorCode::Unavailable, message))

@@ -1,4 +1,4 @@
-//! The door of one replica: so many streams at a time, a bounded queue before it, in which
+//! The admission queue of one replica: so many streams at a time, a bounded queue before it, in which
 //! [tenants take turns](queue). A full queue refuses at once; what could not begin by its deadline
 //! is refused rather than queued.
 
@@ -17,7 +17,7 @@ use volley_types::{Deadline, ErrorCode, PredictError, Priority, TenantId};
 use self::queue::{Queue, QueuePosition};
 use self::service::ServiceTime;
 
-/// The door of one replica. Cloning gives another handle.
+/// The admission queue of one replica. Cloning gives another handle.
 #[derive(Clone, Debug)]
 pub(crate) struct AdmissionQueue(Arc<QueueInner>);
 
@@ -68,7 +68,7 @@ pub(crate) struct QueuedPermit {
 }
 
 impl AdmissionQueue {
-    /// A door for `capacity` streams with `queue_limit` places before it.
+    /// A queue for `capacity` streams with `queue_limit` places before it.
     pub(crate) fn new(capacity: usize, queue_limit: usize) -> Self {
         Self(Arc::new(QueueInner {
             capacity: capacity.max(1),
@@ -119,7 +119,7 @@ impl AdmissionQueue {
         })
     }
 
-    /// When the last stream ended, or the door was opened.
+    /// When the last stream ended, or the queue was opened.
     pub(crate) fn idle_since(&self) -> Instant {
         self.0.state.lock().idle_since.unwrap_or(self.0.opened)
     }
@@ -174,7 +174,7 @@ impl Future for QueuedPermit {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match Pin::new(&mut self.answer).poll(cx) {
             Poll::Ready(Ok(answer)) => Poll::Ready(answer),
-            // The sender is dropped only with the door, which this ticket holds open.
+            // The sender is dropped only with the queue, which this ticket holds open.
             Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
         }
     }

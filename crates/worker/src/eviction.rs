@@ -119,7 +119,7 @@ impl Worker {
     ) -> Result<BackendLease, PredictError> {
         loop {
             let mut outcome = match slot.lookup() {
-                Lookup::Ready(guest) => return Ok(guest),
+                Lookup::Ready(lease) => return Ok(lease),
                 Lookup::Loading(outcome) => outcome,
                 Lookup::MustLoad(outcome) => {
                     self.spawn(self.clone().reload(slot.clone()));

@@ -1,7 +1,7 @@
 //! The worker: holds the replicas that its coordinators assign to it, admits requests to them,
 //! and tells every coordinator twice a second how it is.
 //!
-//! Reading order: [`Worker`], `predict` (one request), `admission` (the door of a replica),
+//! Reading order: [`Worker`], `predict` (one request), `admission` (the queue of a replica),
 //! `table` (what is held), `load`, `budget` and `room` (loading, within the
 //! budget), `heartbeat`.
 

@@ -65,11 +65,11 @@ impl Predict for Worker {
                 Ok::<_, PredictError>((worker.acquire(&loaded.slot).await?, permit))
             };
             let place = limits.within(tokio::time::timeout(queue_timeout, place)).await?;
-            let (guest, permit) = place.map_err(|_| waited_too_long())??;
+            let (lease, permit) = place.map_err(|_| waited_too_long())??;
             metrics.queue_wait(&model, waiting_since.elapsed());
             loaded.waits.add(waiting_since.elapsed(), Instant::now());
-            let begun = limits.within(guest.backend.predict(request)).await?;
-            let mut chunks = begun?.holding((guest, permit));
+            let begun = limits.within(lease.backend.predict(request)).await?;
+            let mut chunks = begun?.holding((lease, permit));
             // One wait for the whole stream, not one for each batch.
             let mut reached = std::pin::pin!(limits.reached());
             let failure = loop {

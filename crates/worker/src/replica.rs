@@ -1,4 +1,4 @@
-//! One replica: an assignment, its state, its backend once loaded, and its door.
+//! One replica: an assignment, its state, its backend once loaded, and its queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use volley_client::Client;
 use volley_tests::cluster::{Cluster, tell_with};
-use volley_tests::{teller, until};
+use volley_tests::{steady_decoder, until};
 
 const TELLER: &str = "teller";
 const DRILL: &str = "drill";
@@ -89,7 +89,7 @@ fn drill() -> Value {
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let mut cluster = Cluster::start(1, 3).await;
-    let path = teller::model(cluster.folder());
+    let path = steady_decoder::model(cluster.folder());
     let model = json!({ "name": TELLER, "function_name": "onnx", "path": path });
     cluster.deploy(&model, 3).await;
     let fake = json!({ "name": DRILL, "function_name": "fake" });

@@ -222,13 +222,13 @@ async fn the_clients_of_triton_kserve_and_mlserver_find_their_skin() {
     let up = Up::with(&ports).await;
     let kserve = format!("127.0.0.1:{mlserver}");
     let also = format!("127.0.0.1:{rest}");
-    for (skin, address, count) in [
+    for (flavor, address, count) in [
         ("--triton", &up.rest, 8),
         ("--kserve", &kserve, 6),
         ("--kserve-rest", &also, 6),
     ] {
         let mut client = python("venv-oip", "get-oip-clients", "examples/sdks/oip.py");
-        assert_eq!(steps(client.args([skin, address])).await, count);
+        assert_eq!(steps(client.args([flavor, address])).await, count);
     }
     let mut client = python(
         "venv-mlserver",

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use volley_tests::cluster::Cluster;
-use volley_tests::{teller, until};
+use volley_tests::{steady_decoder, until};
 
 /// How long a stream whose worker is lost may say nothing. Promised are 5 s, which `lost_workers`
 /// measures; here others use the machine. Without the cluster's own look at workers it were 15.
@@ -201,7 +201,7 @@ async fn tellers_with(lines: &str) -> Cluster {
         std::fs::write(&node.config, text + lines).unwrap();
     }
     cluster.run().await;
-    let path = teller::model(cluster.folder());
+    let path = steady_decoder::model(cluster.folder());
     let model = json!({ "name": "teller", "function_name": "onnx", "path": path });
     cluster.deploy(&model, 2).await;
     let drill = json!({ "name": "drill", "function_name": "fake" });

@@ -107,7 +107,7 @@ async fn a_worker_is_drained_and_put_back_under_load_and_no_request_fails() {
     let tally = callers.stop().await;
     assert_eq!(tally.failures, Vec::<String>::new());
     eprintln!(
-        "a drain, a hand-over and an undrain: {} requests, 0 failed",
+        "a drain, a leadership transfer and an undrain: {} requests, 0 failed",
         tally.answered
     );
 

@@ -109,13 +109,13 @@ async fn tritons_clients_find_ensembles_sequences_files_and_shared_memory() {
     assert_eq!(lines[6], "around is registered as an ensemble", "{told}");
 
     let graph = root().join("crates/backend-onnx/tests/models/identity-float32/model.onnx");
-    for (skin, environment, script) in [
+    for (flavor, environment, script) in [
         ("--http", "venv-triton", "get-triton"),
         ("--grpc", "venv-oip", "get-oip-clients"),
     ] {
         let mut judge = python(environment, script, "tests/python/triton/repository.py");
-        judge.args([skin, &up.rest]).arg("--graph").arg(&graph);
-        assert_eq!(steps(&mut judge).await, 7, "{skin}");
+        judge.args([flavor, &up.rest]).arg("--graph").arg(&graph);
+        assert_eq!(steps(&mut judge).await, 7, "{flavor}");
     }
 }
 

@@ -8,7 +8,7 @@ use arrow_array::RecordBatch;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use volley_backend::Backend;
-use volley_types::continuation::Ledger;
+use volley_types::continuation::SentAnswerRecorder;
 use volley_types::*;
 
 use crate::forms::caller;
@@ -94,10 +94,10 @@ async fn lose_of(
 ) -> String {
     let whole = rows(one, asked(prompts, parameters)).await;
     let end = only(whole.last().unwrap());
-    let mut ledger = Ledger::default();
+    let mut recorder = SentAnswerRecorder::default();
     for (at, row) in whole.iter().enumerate() {
-        assert!(ledger.note(row), "row {at} has its place");
-        let Some(sent) = ledger.sent() else {
+        assert!(recorder.note(row), "row {at} has its place");
+        let Some(sent) = recorder.sent() else {
             assert!(only(row).last(), "what goes on can be gone on with");
             continue;
         };
@@ -280,9 +280,11 @@ async fn calls_and_probabilities_go_on() {
 async fn what_was_never_told_so_is_refused() {
     let model = storyteller().await;
     let whole = rows(&model, asked(&[STORY], &[tokens(8)])).await;
-    let mut ledger = Ledger::default();
-    whole[..4].iter().for_each(|row| assert!(ledger.note(row)));
-    let good = ledger.sent().unwrap().answers()[0].clone();
+    let mut recorder = SentAnswerRecorder::default();
+    whole[..4]
+        .iter()
+        .for_each(|row| assert!(recorder.note(row)));
+    let good = recorder.sent().unwrap().answers()[0].clone();
     let bad = [
         SentAnswer {
             item: 1,

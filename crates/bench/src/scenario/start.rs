@@ -7,7 +7,7 @@ use anyhow::Context;
 use crate::process::until;
 use crate::report::Table;
 use crate::stats::percentile;
-use crate::test_bed::{CoordinatorCluster, Embedded, TestBed};
+use crate::test_bed::{CoordinatorCluster, SingleProcess, TestBed};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -54,7 +54,7 @@ fn nanos(since: Instant) -> u64 {
 
 async fn cold_start(bed: &TestBed) -> anyhow::Result<(u64, u64)> {
     let started = Instant::now();
-    let embedded = Embedded::start(bed).await?;
+    let embedded = SingleProcess::start(bed).await?;
     let client = embedded.client()?;
     until("ready", LIMIT, || async {
         client.ready().await.ok().filter(|ready| *ready)

@@ -43,7 +43,7 @@ pub(crate) enum Cluster {
 
 /// What `drain` and `undrain` name.
 #[derive(Debug, Args)]
-pub(crate) struct Drained {
+pub(crate) struct DrainTarget {
     /// Id of a worker or a coordinator.
     pub(crate) node: String,
     /// Kind of the node, if a worker and a coordinator share this id.
@@ -54,7 +54,7 @@ pub(crate) struct Drained {
 #[derive(Debug, Args)]
 pub(crate) struct Drain {
     #[command(flatten)]
-    pub(crate) node: Drained,
+    pub(crate) node: DrainTarget,
     /// Unload replicas even if no other worker can hold them. Their models keep fewer replicas.
     #[arg(long)]
     pub(crate) force: bool,

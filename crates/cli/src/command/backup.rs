@@ -26,7 +26,7 @@ pub(crate) async fn take(client: &Client, arguments: Backup) -> anyhow::Result<(
             .map_err(|error| anyhow::anyhow!("{}", error.chain()))?,
         file => write(Path::new(file), &bytes, arguments.overwrite)?,
     }
-    Terminal::stdout().line(&format!("{}, {size} bytes", tell(&head)))
+    Terminal::stdout().line(&format!("{}, {size} bytes", summary(&head)))
 }
 
 /// Makes the first coordinator's data of a backup, or only looks at it.
@@ -35,11 +35,11 @@ pub(crate) async fn restore(arguments: Restore) -> anyhow::Result<()> {
     let mut out = Terminal::stdout();
     let Some(config) = arguments.config else {
         let (head, _) = backup::decode(&bytes)?;
-        return out.line(&format!("whole: {}", tell(&head)));
+        return out.line(&format!("whole: {}", summary(&head)));
     };
     let plan = config::coordinator::read(&config)?;
     let head = backup::restore(&bytes, &beginning(&plan)?)?;
-    out.line(&format!("restored {}", tell(&head)))?;
+    out.line(&format!("restored {}", summary(&head)))?;
     next_steps(&mut out, &plan, &config)
 }
 
@@ -101,7 +101,7 @@ fn next_steps(out: &mut Terminal, plan: &CoordinatorPlan, config: &Path) -> anyh
     ))
 }
 
-fn tell(head: &BackupHead) -> String {
+fn summary(head: &BackupHead) -> String {
     let seconds = std::time::Duration::from_millis(head.created_ms);
     let when = std::time::SystemTime::UNIX_EPOCH + seconds;
     format!(

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use volley_client::{Client, DrainInfo};
 
 use super::explain;
-use crate::args::ops::{Drain, Drained};
+use crate::args::ops::{Drain, DrainTarget};
 use crate::terminal::Terminal;
 
 /// Between two looks.
@@ -58,7 +58,7 @@ pub(crate) async fn run(client: &Client, drain: Drain) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(crate) async fn undo(client: &Client, node: Drained) -> anyhow::Result<()> {
+pub(crate) async fn undo(client: &Client, node: DrainTarget) -> anyhow::Result<()> {
     let done = client.undrain(&node.node, node.kind.as_deref()).await;
     let done = done.map_err(explain)?;
     Terminal::stdout().line(&format!("{} {} works again", done.kind, done.node))

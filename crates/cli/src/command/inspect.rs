@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde_json::{Value, json};
 use volley_backend::{Backend, BackendLoader};
-use volley_backend_onnx::{OnnxConfig, OnnxLoader, Runtime, describe, settle};
+use volley_backend_onnx::{OnnxConfig, OnnxLoader, Runtime, describe, resolve_device};
 use volley_types::registry::{Assignment, BackendName, ModelSource, ModelVersionSpec};
 use volley_types::signature::DIMENSIONS;
 use volley_types::{ModelName, ModelRef, ModelVersion, ParamValue, Parameters, PredictError, Task};
@@ -31,7 +31,7 @@ pub(crate) async fn run(
     let name = ModelName::new("inspected").map_err(told)?;
     let library = Runtime::locate(None).map_err(told)?;
     let runtime = Runtime::init(&library).map_err(told)?;
-    let config = settle(&runtime, OnnxConfig::default());
+    let config = resolve_device(&runtime, OnnxConfig::default());
     let mut description = describe(&path, &parameters, &config).map_err(told)?;
     let device = volley_backend_onnx::device(&runtime, &path, &parameters, &config);
     let device = device.map_err(told)?;

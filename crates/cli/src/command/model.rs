@@ -7,9 +7,9 @@ use anyhow::{Context, bail};
 use serde_json::{Map, Value, json};
 use volley_client::{Client, ModelInfo};
 
-use self::waiting::Fetched;
+use self::waiting::FetchProgress;
 use super::{explain, object};
-use crate::args::{Model, Placing, Register, Rollout};
+use crate::args::{Model, PlacementArgs, Register, Rollout};
 use crate::terminal::Terminal;
 
 pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
@@ -66,7 +66,7 @@ pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
             if json {
                 return out.json(&model);
             }
-            show(&mut out, &model, &Fetched::now(client, &model).await)
+            show(&mut out, &model, &FetchProgress::now(client, &model).await)
         }
     }
 }
@@ -93,7 +93,7 @@ fn list(out: &mut Terminal, models: &[ModelInfo]) -> anyhow::Result<()> {
 fn deployment(
     replicas: Option<u32>,
     overcommit: Option<bool>,
-    options: Placing,
+    options: PlacementArgs,
 ) -> anyhow::Result<Value> {
     let label = |label: &String| {
         let (name, value) = label
@@ -200,13 +200,13 @@ fn row(model: &ModelInfo) -> Vec<String> {
         format!(
             "{}/{}",
             model.current_worker_nodes.len(),
-            model.wanted_replicas
+            model.desired_replicas
         ),
         model.description.clone().unwrap_or_default(),
     ]
 }
 
-fn show(out: &mut Terminal, model: &ModelInfo, fetched: &[Fetched]) -> anyhow::Result<()> {
+fn show(out: &mut Terminal, model: &ModelInfo, fetched: &[FetchProgress]) -> anyhow::Result<()> {
     let source = model
         .path
         .as_ref()
@@ -236,7 +236,7 @@ fn show(out: &mut Terminal, model: &ModelInfo, fetched: &[Fetched]) -> anyhow::R
             format!(
                 "{}/{}",
                 model.current_worker_nodes.len(),
-                model.wanted_replicas
+                model.desired_replicas
             ),
         ),
         ("workers", model.current_worker_nodes.join(", ")),

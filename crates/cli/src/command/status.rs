@@ -72,7 +72,7 @@ fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
                     .version
                     .map_or_else(|| "-".to_owned(), |version| version.to_string()),
                 model.state.clone(),
-                format!("{}/{}", model.ready_replicas, model.wanted_replicas),
+                format!("{}/{}", model.ready_replicas, model.desired_replicas),
             ]
         })
         .collect();

@@ -132,7 +132,7 @@ fn line(status: &Status, rates: &Rates, model: &volley_client::ModelSummary) -> 
     vec![
         model.id.clone(),
         model.state.clone(),
-        format!("{}/{}", model.ready_replicas, model.wanted_replicas),
+        format!("{}/{}", model.ready_replicas, model.desired_replicas),
         format!("{:.1}", rate.requests),
         format!("{:.1}", rate.failures),
         format!("{:.0}", rate.chunks),

@@ -134,15 +134,15 @@ fn allow_listeners(
     if let Some(address) = &listen.admin {
         security.allow_callers("listen.admin", address, key)?;
     }
-    let skins = [
+    let flavors = [
         (GrpcFlavor::Triton, "grpc.triton", grpc.triton),
         (GrpcFlavor::MlServer, "grpc.mlserver", grpc.mlserver),
     ];
     let mut listeners = Vec::new();
-    for (skin, what, address) in skins {
+    for (flavor, what, address) in flavors {
         if let Some(address) = address {
             security.allow_callers(what, &address, key)?;
-            listeners.push((skin, address));
+            listeners.push((flavor, address));
         }
     }
     security.allow_nodes("listen.internal", &listen.internal)?;

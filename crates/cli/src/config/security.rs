@@ -276,7 +276,7 @@ impl SecurityPlan {
     ///
     /// # Errors
     /// When the bootstrap key is too short.
-    pub(crate) fn gatekeeper(&self, registry: ReadRegistry) -> anyhow::Result<Authenticator> {
+    pub(crate) fn authenticator(&self, registry: ReadRegistry) -> anyhow::Result<Authenticator> {
         let mut gate = match self.keys {
             true => Authenticator::keys(registry, self.bootstrap_key.as_deref())?,
             false => Authenticator::open(),

@@ -121,7 +121,7 @@ pub(crate) struct ExtraListeners {
     also: Vec<TcpListener>,
     /// Of the same, and of administration, which no other has then.
     admin: Option<TcpListener>,
-    /// Of gRPC alone, by skin.
+    /// Of gRPC alone, by flavor.
     grpc: Vec<(GrpcFlavor, TcpListener)>,
 }
 
@@ -135,12 +135,12 @@ impl ExtraListeners {
         for address in &plan.also {
             also.push(bind("listen.additional, for REST", address).await?);
         }
-        for (skin, address) in &plan.grpc {
-            let what = match skin {
+        for (flavor, address) in &plan.grpc {
+            let what = match flavor {
                 GrpcFlavor::Triton => "grpc.triton",
                 GrpcFlavor::MlServer => "grpc.mlserver",
             };
-            grpc.push((*skin, bind(what, address).await?));
+            grpc.push((*flavor, bind(what, address).await?));
         }
         let admin = match &plan.admin {
             Some(address) => Some(bind("listen.admin, for administration", address).await?),
@@ -267,9 +267,9 @@ fn serve_public(
         tracing::info!(address = %listener.local_addr()?, "serving REST");
         served.spawn(api.clone().serve_also(listener, stop.clone()));
     }
-    for (skin, listener) in further.grpc {
-        tracing::info!(skin = ?skin, address = %listener.local_addr()?, "serving gRPC");
-        served.spawn(api.clone().serve_grpc(skin, listener, stop.clone()));
+    for (flavor, listener) in further.grpc {
+        tracing::info!(flavor = ?flavor, address = %listener.local_addr()?, "serving gRPC");
+        served.spawn(api.clone().serve_grpc(flavor, listener, stop.clone()));
     }
     served.spawn(api.serve(public, stop.clone()));
     Ok(served)

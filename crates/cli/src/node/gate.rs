@@ -23,7 +23,7 @@ pub(super) fn gate(
     data_dir: &Path,
 ) -> anyhow::Result<Arc<Authenticator>> {
     let registry = cluster.registry();
-    let gate = security.gatekeeper(Arc::new(move || registry.borrow().clone()))?;
+    let gate = security.authenticator(Arc::new(move || registry.borrow().clone()))?;
     let audit = AuditLog::open(&data_dir.join(AUDIT_TRAIL))?;
     let cluster = cluster.clone();
     let members = cluster.clone();

@@ -6,8 +6,8 @@ use volley_model_host::runtime;
 /// Loads the model that the worker names on standard input, and serves it until the worker closes
 /// standard input.
 pub(crate) async fn run() -> anyhow::Result<()> {
-    let commission = runtime::commission().await;
-    let commission = commission.context("'volley model-host' is for workers to run")?;
-    let loader = volley_backends::host_loader(commission.settings()?, commission.turn())?;
-    Ok(commission.serve(&loader).await?)
+    let config = runtime::receive_config().await;
+    let config = config.context("'volley model-host' is for workers to run")?;
+    let loader = volley_backends::host_loader(config.settings()?, config.turn())?;
+    Ok(config.serve(&loader).await?)
 }

@@ -65,8 +65,8 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     std::fs::create_dir_all(&data_dir)
         .with_context(|| format!("making the data directory {}", data_dir.display()))?;
     let data_dir = data_dir.canonicalize()?;
-    let doors = Listeners::open(up.host, up.port).await?;
-    let addresses = doors.addresses()?;
+    let listeners = Listeners::open(up.host, up.port).await?;
+    let addresses = listeners.addresses()?;
     let (has_keys, own_worker) = (security.keys, security.for_own_worker());
 
     let mut plan = coordinator_plan(&data_dir, &addresses, security)?;
@@ -80,14 +80,15 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     plan.also = up.extra_http_ports.iter().map(at).collect();
     plan.admin = up.admin_port.as_ref().map(at);
     let further = ExtraListeners::bind(&plan).await?;
-    let mut coordinator = coordinator::start(plan, doors.rest, further, doors.internal).await?;
+    let mut coordinator =
+        coordinator::start(plan, listeners.rest, further, listeners.internal).await?;
     let worker = worker::start(
         WorkerPlan {
             allow_fake: up.fake.allow_fake_backend,
             ..worker_plan(&data_dir, &addresses, own_worker)?
         },
-        doors.flight,
-        doors.http,
+        listeners.flight,
+        listeners.http,
     )?;
     let serve = async {
         demo::deploy(&coordinator.coordinator, &data_dir.join("models")).await?;
@@ -187,15 +188,15 @@ fn coordinator_plan(
 
 /// Where gRPC is served beside the REST port.
 fn grpc(up: &Up) -> Vec<(GrpcFlavor, String)> {
-    let skins = [
+    let flavors = [
         (GrpcFlavor::Triton, up.grpc_triton_port),
         (GrpcFlavor::MlServer, up.grpc_mlserver_port),
     ];
-    let wanted = skins
+    let wanted = flavors
         .into_iter()
-        .filter_map(|(skin, port)| Some((skin, port?)));
+        .filter_map(|(flavor, port)| Some((flavor, port?)));
     let at = |port| SocketAddr::new(up.host, port).to_string();
-    wanted.map(|(skin, port)| (skin, at(port))).collect()
+    wanted.map(|(flavor, port)| (flavor, at(port))).collect()
 }
 
 fn worker_plan(

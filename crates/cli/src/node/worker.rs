@@ -115,7 +115,7 @@ pub(crate) fn start(
     let flight = tokio::spawn(serve_internal(router, flight, tls, stop.clone()));
 
     // A worker holds no registry: only its own key opens its metrics.
-    let gate = plan.security.gatekeeper(Arc::new(Arc::default))?;
+    let gate = plan.security.authenticator(Arc::new(Arc::default))?;
     let (ready, security) = (worker.clone(), plan.security.clone());
     let http = tokio::spawn(volley_gateway::serve_node(
         http,

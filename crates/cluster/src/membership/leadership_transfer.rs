@@ -28,7 +28,7 @@ impl Cluster {
     /// # Errors
     /// `NotFound` when `to` is no voter, `Conflict` when there is no other voter, `Unavailable`
     /// without a leader or when nobody could take over; then the old leader goes on.
-    pub async fn hand_over(&self, to: Option<NodeId>) -> Result<NodeId, PredictError> {
+    pub async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<NodeId, PredictError> {
         if self.is_leader() {
             return self.transfer_leadership_here(to).await;
         }

@@ -9,7 +9,7 @@ use volley_types::{ModelName, ModelVersion, Revision};
 
 /// How a write ended for who made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum WriteOutcome {
     /// It stands, as this version at this revision.
     Acknowledged(ModelVersion, Revision),
     /// It was said that nothing changed.
@@ -25,12 +25,12 @@ pub(super) struct Write {
     pub(super) mark: String,
     pub(super) began: Instant,
     pub(super) ended: Instant,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: WriteOutcome,
 }
 
 /// A look at the registry of a leader that had made sure that it leads.
 #[derive(Debug)]
-pub(super) struct Read {
+pub(super) struct RegistryRead {
     pub(super) node: u64,
     pub(super) began: Instant,
     pub(super) ended: Instant,
@@ -40,11 +40,11 @@ pub(super) struct Read {
 #[derive(Debug, Default)]
 pub(super) struct History {
     pub(super) writes: Vec<Write>,
-    pub(super) reads: Vec<Read>,
+    pub(super) reads: Vec<RegistryRead>,
 }
 
 impl History {
-    pub(super) fn count(&self, is_meant: impl Fn(&Outcome) -> bool) -> u64 {
+    pub(super) fn count(&self, is_meant: impl Fn(&WriteOutcome) -> bool) -> u64 {
         let meant = self.writes.iter().filter(|write| is_meant(&write.outcome));
         meant.count() as u64
     }
@@ -64,9 +64,9 @@ impl History {
         for write in &self.writes {
             let places = stands.remove(write.mark.as_str()).unwrap_or_default();
             let right = match write.outcome {
-                Outcome::Acknowledged(version, _) => places == [(&write.model, version)],
-                Outcome::Refused => places.is_empty(),
-                Outcome::Unknown => places.len() <= 1,
+                WriteOutcome::Acknowledged(version, _) => places == [(&write.model, version)],
+                WriteOutcome::Refused => places.is_empty(),
+                WriteOutcome::Unknown => places.len() <= 1,
             };
             if !right {
                 return Err(format!("{write:?} stands at {places:?}"));
@@ -107,14 +107,14 @@ impl History {
 
     fn operations(&self) -> impl Iterator<Item = Operation> {
         let writes = self.writes.iter().filter_map(|write| match write.outcome {
-            Outcome::Acknowledged(_, revision) => Some(Operation {
+            WriteOutcome::Acknowledged(_, revision) => Some(Operation {
                 what: format!("write of '{}'", write.mark),
                 began: write.began,
                 ended: write.ended,
                 revision,
                 is_write: true,
             }),
-            Outcome::Refused | Outcome::Unknown => None,
+            WriteOutcome::Refused | WriteOutcome::Unknown => None,
         });
         let reads = self.reads.iter().map(|read| Operation {
             what: format!("read at {}", read.node),

@@ -14,7 +14,7 @@ use volley_types::NodeId;
 use super::net::address;
 use super::say;
 use super::users::Users;
-use super::world::{Coordinators, Running};
+use super::world::{Coordinators, NodeProcess};
 
 /// Clusters in an ordinary run.
 const SEEDS: u64 = 25;
@@ -30,11 +30,11 @@ fn ms(ms: u64) -> Duration {
 }
 
 /// The leader, once all that run follow it.
-async fn leader(world: &Coordinators) -> Result<Running, String> {
+async fn leader(world: &Coordinators) -> Result<NodeProcess, String> {
     let by = Instant::now() + PATIENCE;
     while Instant::now() < by {
         let running = world.all_running();
-        let follows = |one: &Running| one.cluster.raft().borrow().leader;
+        let follows = |one: &NodeProcess| one.cluster.raft().borrow().leader;
         let leader = running.iter().find(|one| one.cluster.is_leader());
         if let Some(leader) = leader
             && running
@@ -49,7 +49,7 @@ async fn leader(world: &Coordinators) -> Result<Running, String> {
 }
 
 /// Writes through one until it is acknowledged, as a caller does.
-async fn write(users: &Users, through: &Running, mark: &str) -> Result<(), String> {
+async fn write(users: &Users, through: &NodeProcess, mark: &str) -> Result<(), String> {
     let by = Instant::now() + PATIENCE;
     for attempt in 0.. {
         if by < Instant::now() {
@@ -69,7 +69,7 @@ async fn kills(world: &Coordinators, seed: u64) -> Result<Vec<Duration>, String>
     let mut random = fastrand::Rng::with_seed(seed);
     let count = [3, 3, 5][random.usize(..3)];
     // A slow machine's network beside a quick one's.
-    world.net().set_weather(NetworkConditions {
+    world.net().set_conditions(NetworkConditions {
         delay_ms: (1, [2, 8, 30][random.usize(..3)]),
         ..NetworkConditions::CALM
     });

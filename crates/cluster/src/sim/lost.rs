@@ -12,7 +12,7 @@ use volley_types::NodeId;
 use super::net::address;
 use super::scripted::{begin, ms, stands};
 use super::users::Users;
-use super::world::{Coordinators, Running, cut};
+use super::world::{Coordinators, NodeProcess, cut};
 
 /// Longer than coordinators take to ask each other what they have.
 const TOLD: Duration = ms(2_500);
@@ -55,12 +55,12 @@ async fn ten(world: &Coordinators, users: &Users, through: u64, name: &str) -> V
     panic!("no ten writes");
 }
 
-fn has_all(running: &Running, marks: &[String]) -> bool {
+fn has_all(running: &NodeProcess, marks: &[String]) -> bool {
     marks.iter().all(|mark| stands(running, mark) == 1)
 }
 
 /// Runs the world until a process has failed; gives the reason.
-async fn fails(world: &Coordinators, running: &Running) -> Arc<str> {
+async fn fails(world: &Coordinators, running: &NodeProcess) -> Arc<str> {
     let failure = running.cluster.failure();
     for _ in 0..400 {
         if let Some(reason) = failure.borrow().clone() {

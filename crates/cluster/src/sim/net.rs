@@ -38,9 +38,9 @@ type Answer = Result<Response<Body>, Status>;
 
 /// All links. Cloning gives another handle.
 #[derive(Clone)]
-pub(super) struct Net(Arc<Shared>);
+pub(super) struct Net(Arc<NetInner>);
 
-struct Shared {
+struct NetInner {
     seed: u64,
     began: Instant,
     state: Mutex<State>,
@@ -86,7 +86,7 @@ impl Net {
             links: Links::default(),
             servers: BTreeMap::new(),
         };
-        Self(Arc::new(Shared {
+        Self(Arc::new(NetInner {
             seed,
             began: Instant::now(),
             state: Mutex::new(state),
@@ -95,7 +95,7 @@ impl Net {
         }))
     }
 
-    pub(super) fn set_weather(&self, weather: NetworkConditions) {
+    pub(super) fn set_conditions(&self, weather: NetworkConditions) {
         self.0.state.lock().weather = weather;
     }
 

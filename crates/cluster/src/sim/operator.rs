@@ -95,7 +95,7 @@ impl Operator {
                 let lost = self.world.pick(which);
                 self.world.wipe(lost);
                 if let Err(why) = self.world.start(lost).await {
-                    self.world.laws(|laws| laws.breaks(why));
+                    self.world.invariants(|laws| laws.breaks(why));
                 }
                 self.replace(lost).await;
             }
@@ -103,7 +103,7 @@ impl Operator {
                 let to = NodeId(self.world.pick(which));
                 let handed = self.once(move |cluster| async move {
                     let to = to.0.is_multiple_of(2).then_some(to);
-                    cluster.hand_over(to).await.map(drop)
+                    cluster.transfer_leadership(to).await.map(drop)
                 });
                 // It may be impossible now.
                 return handed.await.is_ok();
@@ -131,7 +131,7 @@ impl Operator {
         let node = self.next;
         self.next += 1;
         if let Err(why) = self.world.start(node).await {
-            self.world.laws(|laws| laws.breaks(why));
+            self.world.invariants(|laws| laws.breaks(why));
         }
         self.world.asked(|asked| asked.insert(node));
         node

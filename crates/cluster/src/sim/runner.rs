@@ -16,12 +16,12 @@ use volley_sim_kit::trace::Trace;
 use volley_sim_kit::{Scenario, World};
 use volley_types::NodeId;
 
-use super::history::Outcome;
+use super::history::WriteOutcome;
 use super::net::address;
 use super::operator::{Change, Operator};
 use super::scenario::{Act, InitialState};
 use super::users::Users;
-use super::world::{Coordinators, Running};
+use super::world::{Coordinators, NodeProcess};
 
 const WRITERS: usize = 3;
 /// How long each change may take once all works: a call that was under way may wait for so long.
@@ -219,16 +219,16 @@ impl World for Consensus {
                 }
             }
             Act::Mend => net.mend(),
-            Act::Lose => net.set_weather(NetworkConditions {
+            Act::Lose => net.set_conditions(NetworkConditions {
                 delay_ms: (1, 40),
                 lost: 0.15,
                 twice: 0.2,
             }),
-            Act::Delay(most) => net.set_weather(NetworkConditions {
+            Act::Delay(most) => net.set_conditions(NetworkConditions {
                 delay_ms: (1, most),
                 ..NetworkConditions::CALM
             }),
-            Act::Calm => net.set_weather(NetworkConditions::CALM),
+            Act::Calm => net.set_conditions(NetworkConditions::CALM),
             Act::SlowDisk(one, most, time) => world.slow_disk(world.pick(one), ms(most), ms(time)),
             Act::FailDisk(one, after, fault) => world.fail_disk(world.pick(one), after, fault),
             Act::Elect(one) => {
@@ -275,14 +275,15 @@ impl World for Consensus {
         let end = self.settles().await?;
         let history = self.users.history.lock();
         history.check(&end.cluster.registry().borrow().clone())?;
-        let (terms, shared_terms) = self.world.laws(|laws| laws.terms());
+        let (terms, shared_terms) = self.world.invariants(|laws| laws.terms());
         Ok(Summary {
             stories: 1,
-            acknowledged: history.count(|outcome| matches!(outcome, Outcome::Acknowledged(..))),
-            refused: history.count(|outcome| *outcome == Outcome::Refused),
-            unknown: history.count(|outcome| *outcome == Outcome::Unknown),
+            acknowledged: history
+                .count(|outcome| matches!(outcome, WriteOutcome::Acknowledged(..))),
+            refused: history.count(|outcome| *outcome == WriteOutcome::Refused),
+            unknown: history.count(|outcome| *outcome == WriteOutcome::Unknown),
             reads: history.reads.len() as u64,
-            entries: self.world.laws(|laws| laws.entries()),
+            entries: self.world.invariants(|laws| laws.entries()),
             crashes: self.world.crashes(),
             changes,
             terms,
@@ -301,8 +302,8 @@ impl World for Consensus {
 impl Consensus {
     /// Writes go on soon. Gives how long that took.
     async fn resumes(&self) -> Result<Duration, String> {
-        let (healed, acknowledged) = (Instant::now(), |outcome: &Outcome| {
-            matches!(outcome, Outcome::Acknowledged(..))
+        let (healed, acknowledged) = (Instant::now(), |outcome: &WriteOutcome| {
+            matches!(outcome, WriteOutcome::Acknowledged(..))
         });
         let before = self.users.history.lock().count(acknowledged);
         while self.users.history.lock().count(acknowledged) == before {
@@ -333,7 +334,7 @@ impl Consensus {
 
     /// Everybody who shall be there is, has the same members, and the same registry. Gives one of
     /// them.
-    async fn settles(&self) -> Result<Running, String> {
+    async fn settles(&self) -> Result<NodeProcess, String> {
         let by = Instant::now() + SETTLE;
         loop {
             match self.settled() {
@@ -344,9 +345,9 @@ impl Consensus {
         }
     }
 
-    fn settled(&self) -> Result<Running, String> {
+    fn settled(&self) -> Result<NodeProcess, String> {
         let asked = self.world.asked(|asked| asked.clone());
-        let mut first: Option<Running> = None;
+        let mut first: Option<NodeProcess> = None;
         for node in &asked {
             let running = self.world.running(*node);
             let running = running.ok_or_else(|| format!("{node} does not run"))?;

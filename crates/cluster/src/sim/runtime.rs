@@ -9,9 +9,9 @@ use volley_sim_kit::process::{Life, roll};
 
 /// Tokio, where no story is told.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Simulated;
+pub(crate) struct SimRuntime;
 
-impl AsyncRuntime for Simulated {
+impl AsyncRuntime for SimRuntime {
     type JoinError = tokio::task::JoinError;
     type JoinHandle<T: OptionalSend + 'static> = JoinHandle<T>;
     type Sleep = tokio::time::Sleep;

@@ -9,10 +9,10 @@ use volley_sim_kit::process::on_simulated_time;
 use volley_sim_kit::trace::Trace;
 use volley_types::NodeId;
 
-use super::history::Outcome;
+use super::history::WriteOutcome;
 use super::net::address;
 use super::users::Users;
-use super::world::{Coordinators, Running};
+use super::world::{Coordinators, NodeProcess};
 
 pub(super) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -52,7 +52,7 @@ fn part(world: &Coordinators, one: u64, others: &[u64], parted: bool) {
     }
 }
 
-async fn leads(running: &Running) {
+async fn leads(running: &NodeProcess) {
     for _ in 0..1_000 {
         if running.cluster.is_leader() {
             return;
@@ -62,14 +62,14 @@ async fn leads(running: &Running) {
     panic!("{} does not lead", running.life.node());
 }
 
-fn elect(running: &Running) {
+fn elect(running: &NodeProcess) {
     let cluster = running.cluster.clone();
     let asked = async move { cluster.raft_node().trigger().elect().await.is_ok() };
     running.life.spawn(asked);
 }
 
 /// The leader, and the others.
-fn roles(world: &Coordinators) -> (Running, Vec<Running>) {
+fn roles(world: &Coordinators) -> (NodeProcess, Vec<NodeProcess>) {
     let (leaders, others): (Vec<_>, Vec<_>) = world
         .all_running()
         .into_iter()
@@ -79,7 +79,7 @@ fn roles(world: &Coordinators) -> (Running, Vec<Running>) {
 }
 
 /// How often a mark stands in the registry of `running`.
-pub(super) fn stands(running: &Running, mark: &str) -> usize {
+pub(super) fn stands(running: &NodeProcess, mark: &str) -> usize {
     let registry = running.cluster.registry().borrow().clone();
     let versions = registry
         .models
@@ -99,7 +99,7 @@ fn a_write_that_was_cut_off_one_log_and_stands_in_another_is_not_said_to_have_ch
         let [keeper, voters @ .., next] = others.as_slice() else {
             panic!("there are four others");
         };
-        let ids = |some: &[Running]| some.iter().map(|one| one.life.node()).collect::<Vec<_>>();
+        let ids = |some: &[NodeProcess]| some.iter().map(|one| one.life.node()).collect::<Vec<_>>();
         let (o, k, n, v) = (
             old.life.node(),
             keeper.life.node(),
@@ -130,7 +130,7 @@ fn a_write_that_was_cut_off_one_log_and_stands_in_another_is_not_said_to_have_ch
 
         write.await.unwrap();
         let history = users.history.lock();
-        assert_eq!(history.writes[0].outcome, Outcome::Unknown);
+        assert_eq!(history.writes[0].outcome, WriteOutcome::Unknown);
         assert_eq!(stands(&old, "once"), 1, "it was committed after all");
         world.end();
     });
@@ -178,7 +178,7 @@ fn changes_of_coordinators_wait_out_an_election() {
                     0 => asked.leave(gone).await.map(drop),
                     1 => asked.join(NodeId(4), address(4)).await.map(drop),
                     2 => asked.replace(gone, NodeId(4), address(4)).await.map(drop),
-                    _ => asked.hand_over(None).await.map(drop),
+                    _ => asked.transfer_leadership(None).await.map(drop),
                 }
             });
             asking.await.expect("it waits for the next leader");
@@ -198,7 +198,7 @@ fn where_votes_take_longer_than_the_usual_clocks_allow_slower_ones_elect_a_leade
         on_simulated_time(7, async {
             let world = Coordinators::new(1, 1_000, Trace::new(false));
             world.slow_clocks(multiplier);
-            world.net().set_weather(FAR);
+            world.net().set_conditions(FAR);
             begin(&world, 3).await;
             let mut leaders = BTreeSet::new();
             for _ in 0..600 {

@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use volley_types::registry::{BackendName, ModelSource, ModelVersionSpec, RegistryCommand};
 use volley_types::{ErrorCode, ModelName, ModelVersion, Parameters, PredictError};
 
-use super::history::{History, Outcome, Read, Write};
-use super::world::{Coordinators, Running};
+use super::history::{History, RegistryRead, Write, WriteOutcome};
+use super::world::{Coordinators, NodeProcess};
 
 const MODELS: usize = 4;
 /// Beyond the time that a write may take, for the clock's grain.
@@ -40,12 +40,12 @@ fn register(model: &ModelName, mark: &str) -> RegistryCommand {
 }
 
 /// What an error says about the write.
-fn outcome(error: &PredictError) -> Outcome {
+fn outcome(error: &PredictError) -> WriteOutcome {
     let unsure = error.message.contains("may still take effect");
     match error.code {
-        ErrorCode::Overloaded => Outcome::Refused,
-        ErrorCode::Unavailable if !unsure => Outcome::Refused,
-        _ => Outcome::Unknown,
+        ErrorCode::Overloaded => WriteOutcome::Refused,
+        ErrorCode::Unavailable if !unsure => WriteOutcome::Refused,
+        _ => WriteOutcome::Unknown,
     }
 }
 
@@ -82,7 +82,12 @@ impl Users {
     }
 
     /// Writes once. Gives whether it was acknowledged.
-    pub(super) async fn write_through(&self, running: &Running, model: &str, mark: String) -> bool {
+    pub(super) async fn write_through(
+        &self,
+        running: &NodeProcess,
+        model: &str,
+        mark: String,
+    ) -> bool {
         let model = ModelName::new(model).expect("a good name");
         let (began, life) = (Instant::now(), &running.life);
         let answer = tokio::select! {
@@ -100,10 +105,10 @@ impl Users {
                 if seen < reply.revision && took < limit && !stood_still {
                     self.breaks(format!("'{mark}' is not seen where it was acknowledged"));
                 }
-                Outcome::Acknowledged(version, reply.revision)
+                WriteOutcome::Acknowledged(version, reply.revision)
             }
             Some(Err(error)) => outcome(error),
-            None => Outcome::Unknown,
+            None => WriteOutcome::Unknown,
         };
         if limit + GRAIN < took && !stood_still && !life.has_ended() {
             self.breaks(format!("'{mark}' was answered after {took:?}"));
@@ -117,7 +122,7 @@ impl Users {
             ended,
             outcome,
         });
-        matches!(outcome, Outcome::Acknowledged(..))
+        matches!(outcome, WriteOutcome::Acknowledged(..))
     }
 
     /// Reads, again and again, from whoever believes that it leads and can prove it.
@@ -146,7 +151,7 @@ impl Users {
                 continue;
             };
             let node = running.life.node();
-            self.world.laws(|laws| laws.registry(node, &state));
+            self.world.invariants(|laws| laws.registry(node, &state));
             // The library lets a leader that restarts within its term lead on, and forgets what
             // it had committed until a follower answers.
             if !running.has_caught_up() {
@@ -154,7 +159,7 @@ impl Users {
             }
             let revision = state.revision.0;
             self.world.log(format_args!("{node} reads {revision}"));
-            self.history.lock().reads.push(Read {
+            self.history.lock().reads.push(RegistryRead {
                 node,
                 began,
                 ended: Instant::now(),
@@ -164,6 +169,6 @@ impl Users {
     }
 
     fn breaks(&self, why: String) {
-        self.world.laws(|laws| laws.breaks(why));
+        self.world.invariants(|laws| laws.breaks(why));
     }
 }

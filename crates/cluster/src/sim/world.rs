@@ -38,16 +38,16 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Cloning gives another handle.
 #[derive(Clone)]
-pub(super) struct Coordinators(Arc<Shared>);
+pub(super) struct Coordinators(Arc<CoordinatorsInner>);
 
-struct Shared {
+struct CoordinatorsInner {
     net: Net,
     trace: Trace,
     random: Mutex<fastrand::Rng>,
     members: Mutex<BTreeMap<u64, Member>>,
     /// Who shall be in the cluster.
     asked: Mutex<BTreeSet<u64>>,
-    laws: Mutex<Invariants>,
+    invariants: Mutex<Invariants>,
     snapshot_every: u64,
     /// How many times as slow as usual the clocks of consensus are.
     multiplier: AtomicU32,
@@ -58,7 +58,7 @@ struct Shared {
 #[derive(Default)]
 struct Member {
     image: Vec<u8>,
-    running: Option<Running>,
+    running: Option<NodeProcess>,
     pace_ms: Arc<AtomicU64>,
     starts_at: Option<Instant>,
     thaws_at: Option<Instant>,
@@ -71,10 +71,10 @@ struct Member {
 
 /// A process.
 #[derive(Clone)]
-pub(super) struct Running {
+pub(super) struct NodeProcess {
     pub(super) life: Life,
     pub(super) cluster: Cluster,
-    platter: FaultyDisk,
+    faulty_disk: FaultyDisk,
     log: LogStore,
     machine: Machine,
     /// Its disk fails by plan.
@@ -85,7 +85,7 @@ pub(super) struct Running {
     began_with: u64,
 }
 
-impl Running {
+impl NodeProcess {
     /// The last entry that it has applied.
     pub(super) fn applied(&self) -> Option<u64> {
         self.machine.position().0
@@ -100,13 +100,13 @@ impl Running {
 
 impl Coordinators {
     pub(super) fn new(seed: u64, snapshot_every: u64, trace: Trace) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(CoordinatorsInner {
             net: Net::new(seed ^ 1, trace.clone()),
             trace,
             random: Mutex::new(fastrand::Rng::with_seed(seed ^ 2)),
             members: Mutex::default(),
             asked: Mutex::default(),
-            laws: Mutex::default(),
+            invariants: Mutex::default(),
             snapshot_every,
             multiplier: AtomicU32::new(1),
             crashes: AtomicU64::new(0),
@@ -122,8 +122,8 @@ impl Coordinators {
         self.0.multiplier.store(multiplier, Ordering::Relaxed);
     }
 
-    pub(super) fn laws<T>(&self, check_all: impl FnOnce(&mut Invariants) -> T) -> T {
-        check_all(&mut self.0.laws.lock())
+    pub(super) fn invariants<T>(&self, check_all: impl FnOnce(&mut Invariants) -> T) -> T {
+        check_all(&mut self.0.invariants.lock())
     }
 
     pub(super) fn crashes(&self) -> u64 {
@@ -147,12 +147,12 @@ impl Coordinators {
         self.0.trace.line(what);
     }
 
-    pub(super) fn running(&self, node: u64) -> Option<Running> {
+    pub(super) fn running(&self, node: u64) -> Option<NodeProcess> {
         let members = self.0.members.lock();
         members.get(&node)?.running.clone()
     }
 
-    pub(super) fn all_running(&self) -> Vec<Running> {
+    pub(super) fn all_running(&self) -> Vec<NodeProcess> {
         let members = self.0.members.lock();
         let running = members.values().filter_map(|member| member.running.clone());
         running.collect()
@@ -176,7 +176,7 @@ impl Coordinators {
             (member.image.clone(), member.pace_ms.clone())
         };
         let mut random = self.0.random.lock().fork();
-        let platter = FaultyDisk::failing(image, None, random.u64(..));
+        let faulty_disk = FaultyDisk::failing(image, None, random.u64(..));
         let draw = Draw {
             incarnation: random.u64(1..),
             nonce: random.u64(1..),
@@ -187,7 +187,7 @@ impl Coordinators {
         let failed = |error: &dyn std::fmt::Debug| {
             format!("coordinator {node} does not start over its disk: {error:?}")
         };
-        let opened = Disk::simulated(platter.clone(), NodeId(id), draw, pace);
+        let opened = Disk::simulated(faulty_disk.clone(), NodeId(id), draw, pace);
         let (disk, found, writer) = opened.map_err(|error| failed(&error))?;
         life.spawn(writer);
         let last = found.entries.last();
@@ -210,10 +210,10 @@ impl Coordinators {
         let mut members = self.0.members.lock();
         let member = members.entry(node).or_default();
         let faulty = member.is_not_itself;
-        member.running = Some(Running {
+        member.running = Some(NodeProcess {
             life,
             cluster,
-            platter,
+            faulty_disk,
             log,
             machine,
             faulty,
@@ -239,7 +239,7 @@ impl Coordinators {
         let Some(running) = member.running.take() else {
             return;
         };
-        member.image = running.platter.crash(machine);
+        member.image = running.faulty_disk.crash(machine);
         running.life.end();
         running.cluster.0.stop.cancel();
         self.0.crashes.fetch_add(1, Ordering::Relaxed);
@@ -298,7 +298,7 @@ impl Coordinators {
         if let Some(member) = self.0.members.lock().get_mut(&node)
             && let Some(running) = &mut member.running
         {
-            running.platter.arm(after, fault);
+            running.faulty_disk.arm(after, fault);
             running.faulty = true;
         }
     }
@@ -316,7 +316,7 @@ impl Coordinators {
     /// Everything works again.
     pub(super) async fn heal(&self) -> Result<(), String> {
         self.log(format_args!("all works again"));
-        self.0.net.set_weather(NetworkConditions::CALM);
+        self.0.net.set_conditions(NetworkConditions::CALM);
         self.0.net.mend();
         for member in self.0.members.lock().values_mut() {
             let now = Instant::now();
@@ -324,7 +324,7 @@ impl Coordinators {
             member.recovers_at = member.recovers_at.map(|_| now);
             member.starts_at = member.starts_at.map(|_| now);
             if let Some(running) = &member.running {
-                running.platter.disarm();
+                running.faulty_disk.disarm();
             }
         }
         self.check_all().await
@@ -337,7 +337,7 @@ impl Coordinators {
         let (mut start, mut failed) = (Vec::new(), Vec::new());
         {
             let mut members = self.0.members.lock();
-            let mut laws = self.0.laws.lock();
+            let mut invariants = self.0.invariants.lock();
             for (node, member) in members.iter_mut() {
                 if due(&mut member.recovers_at) {
                     member.pace_ms.store(DISK_MS, Ordering::Relaxed);
@@ -352,11 +352,11 @@ impl Coordinators {
                 if thaws {
                     running.life.freeze(false);
                 }
-                compare(&mut laws, *node, running);
+                compare(&mut invariants, *node, running);
                 if !running.cluster.healthy() {
                     failed.push(*node);
                     if !running.faulty {
-                        laws.breaks(format!("coordinator {node} has failed by itself"));
+                        invariants.breaks(format!("coordinator {node} has failed by itself"));
                     }
                 }
             }
@@ -368,7 +368,7 @@ impl Coordinators {
         for node in start {
             self.start(node).await?;
         }
-        self.laws(|laws| laws.check())
+        self.invariants(|invariants| invariants.check())
     }
 
     /// Ends everything.
@@ -381,22 +381,22 @@ impl Coordinators {
     }
 }
 
-fn compare(laws: &mut Invariants, node: u64, running: &mut Running) {
+fn compare(invariants: &mut Invariants, node: u64, running: &mut NodeProcess) {
     let (Some(applied), snapshot) = running.machine.position() else {
         return;
     };
     if applied < running.compared {
-        laws.breaks(format!("coordinator {node} has taken back what it applied"));
+        invariants.breaks(format!("coordinator {node} has taken back what it applied"));
     }
     if applied == running.compared && applied != 0 {
         return;
     }
     // What a received snapshot covers may differ in the log until it is purged.
     let from = running.compared.max(snapshot.map_or(0, |last| last + 1));
-    laws.applied(node, running.log.between(from, applied));
+    invariants.applied(node, running.log.between(from, applied));
     running.compared = applied;
     let registry = running.machine.registry().borrow().clone();
-    laws.registry(node, &registry);
+    invariants.registry(node, &registry);
 }
 
 /// Tells who leads.
@@ -408,7 +408,7 @@ async fn watch(world: Coordinators, node: u64, cluster: Cluster) {
             (metrics.state, metrics.current_term)
         };
         if state == ServerState::Leader {
-            world.laws(|laws| laws.leads(node, term));
+            world.invariants(|invariants| invariants.leads(node, term));
         }
         if metrics.changed().await.is_err() {
             return;

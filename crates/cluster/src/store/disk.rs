@@ -56,7 +56,7 @@ pub(crate) struct RecoveredState {
     pub(crate) purged: Option<LogId>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) snapshot: Option<(SnapshotMeta, Vec<u8>)>,
-    pub(crate) lineage: u64,
+    pub(crate) epoch: u64,
     /// What this node knew of other members.
     pub(crate) witness: Vec<u8>,
     /// Whose directory it is; set by [`Disk::open`].
@@ -147,7 +147,7 @@ impl Disk {
         self.wait(|done| Write::Snapshot(meta, data, done)).await
     }
 
-    pub(crate) async fn lineage(&self, mark: u64) -> Result<(), DiskError> {
+    pub(crate) async fn epoch(&self, mark: u64) -> Result<(), DiskError> {
         self.wait(|done| Write::ClusterEpoch(mark, done)).await
     }
 
@@ -239,7 +239,7 @@ pub(super) fn read_all(database: &Database) -> Result<RecoveredState, DiskError>
         vote: read(&meta, "vote")?,
         committed: read::<Option<LogId>>(&meta, "committed")?.flatten(),
         purged: read(&meta, "purged")?,
-        lineage: read(&meta, "lineage")?.unwrap_or_default(),
+        epoch: read(&meta, "cluster_epoch")?.unwrap_or_default(),
         witness: meta
             .get("witness")?
             .map(|value| value.value().to_vec())
@@ -342,7 +342,7 @@ fn write_batch(database: &Database, batch: &[Write]) -> Result<(), DiskError> {
                     meta.insert("snapshot-data", data.as_slice())?;
                 }
                 Write::ClusterEpoch(mark, _) => {
-                    meta.insert("lineage", serde_json::to_vec(mark)?.as_slice())?;
+                    meta.insert("cluster_epoch", serde_json::to_vec(mark)?.as_slice())?;
                 }
                 Write::Witness(known) => {
                     meta.insert("witness", known.as_slice())?;

@@ -97,7 +97,7 @@ pub(crate) struct Seed<'a> {
     /// Of what it was taken from: new terms are higher.
     pub(crate) term: u64,
     /// The mark of the new history.
-    pub(crate) lineage: u64,
+    pub(crate) epoch: u64,
     /// Of the new directory.
     pub(crate) incarnation: u64,
 }
@@ -154,7 +154,7 @@ fn fill(file: &Path, seed: &Seed<'_>) -> Result<(), DiskError> {
         meta.insert("purged", disk::encode(&last)?.as_slice())?;
         meta.insert("snapshot-meta", disk::encode(&about)?.as_slice())?;
         meta.insert("snapshot-data", data.as_slice())?;
-        meta.insert("lineage", disk::encode(&seed.lineage)?.as_slice())?;
+        meta.insert("cluster_epoch", disk::encode(&seed.epoch)?.as_slice())?;
         let incarnation = disk::encode(&seed.incarnation)?;
         meta.insert("incarnation", incarnation.as_slice())?;
     }

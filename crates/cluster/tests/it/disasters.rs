@@ -66,9 +66,13 @@ async fn the_leader_hands_over_and_no_acknowledged_write_is_lost() {
         let to = NodeId((leader as u64 + 1) % 3 + 1);
         // Any coordinator may be asked.
         let asked = &three.nodes[round % 3].cluster;
-        let hand_over = async || asked.hand_over(Some(to)).await;
-        assert_eq!(answered(hand_over).await.unwrap(), to);
-        assert_eq!(answered(hand_over).await.unwrap(), to, "it leads already");
+        let transfer_leadership = async || asked.transfer_leadership(Some(to)).await;
+        assert_eq!(answered(transfer_leadership).await.unwrap(), to);
+        assert_eq!(
+            answered(transfer_leadership).await.unwrap(),
+            to,
+            "it leads already"
+        );
         for node in &three.nodes {
             let mut raft = node.cluster.raft();
             let follows = raft.wait_for(|status| status.leader == Some(to));
@@ -98,7 +102,7 @@ async fn the_leader_hands_over_and_no_acknowledged_write_is_lost() {
         .await;
     }
     let first = &three.nodes[0].cluster;
-    let unknown = answered(async || first.hand_over(Some(NodeId(9))).await).await;
+    let unknown = answered(async || first.transfer_leadership(Some(NodeId(9))).await).await;
     assert_eq!(unknown.unwrap_err().code, ErrorCode::NotFound);
 
     // Who retires leads no more, and is not asked to.
@@ -108,7 +112,7 @@ async fn the_leader_hands_over_and_no_acknowledged_write_is_lost() {
     assert_ne!(next, leader);
     let back = three.nodes[next]
         .cluster
-        .hand_over(Some(NodeId(leader as u64 + 1)));
+        .transfer_leadership(Some(NodeId(leader as u64 + 1)));
     assert_eq!(back.await.unwrap_err().code, ErrorCode::Unavailable);
     let last = &three.nodes[next].cluster;
     last.write(register("after"))

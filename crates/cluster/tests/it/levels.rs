@@ -35,7 +35,7 @@ async fn what_is_new_waits_for_the_last_of_them_and_then_nobody_goes_back() {
         // The next one is upgraded: it goes on with its directory and its address.
         let old = three.nodes.remove(turn);
         let address = old.address.clone();
-        let _ = old.cluster.hand_over(None).await;
+        let _ = old.cluster.transfer_leadership(None).await;
         old.stop().await;
         let directory = three.directories[turn].path();
         let new = TestNode::start_at(turn as u64 + 1, directory, Some(&address), LEVEL).await;

@@ -10,7 +10,7 @@ use arrow_schema::SchemaRef;
 use async_stream::try_stream;
 use futures::{Stream, StreamExt};
 use volley_types::chunk::BatchResult;
-use volley_types::continuation::Ledger;
+use volley_types::continuation::SentAnswerRecorder;
 use volley_types::{
     ErrorCode, ErrorOrigin, GenerationRow, PredictError, PredictRequest, SentAnswers, WorkerId,
 };
@@ -55,10 +55,10 @@ impl Outcome {
 
 /// One stream on its way over one replica or more.
 struct Course {
-    tries: AttemptPlan,
+    attempts: AttemptPlan,
     /// `None` where it cannot be sent again.
     request: Option<PredictRequest>,
-    ledger: Ledger,
+    recorder: SentAnswerRecorder,
     lost: Vec<WorkerId>,
     /// Models' own processes among what was lost.
     crashes: usize,
@@ -74,12 +74,12 @@ impl AttemptPlan {
     ) -> impl Stream<Item = BatchResult> + Send {
         let known = self.tells_tokens && request.is_some();
         let mut course = Course {
-            ledger: if known {
-                Ledger::default()
+            recorder: if known {
+                SentAnswerRecorder::default()
             } else {
-                Ledger::forgotten()
+                SentAnswerRecorder::forgotten()
             },
-            tries: self,
+            attempts: self,
             request,
             lost: Vec::new(),
             crashes: 0,
@@ -121,7 +121,7 @@ impl Course {
     /// # Errors
     /// `Internal` when rows from behind a seam do not follow those in front of it.
     fn note(&mut self, batch: &RecordBatch) -> Result<(), PredictError> {
-        if self.ledger.note(batch) || self.lost.is_empty() {
+        if self.recorder.note(batch) || self.lost.is_empty() {
             Ok(())
         } else {
             Err(errors::torn())
@@ -146,10 +146,10 @@ impl Course {
         let from = worker.clone();
         let outcome = self.ask_others(worker, schema).await;
         let told = *outcome.as_ref().err().unwrap_or(&Outcome::Continued);
-        let metrics = &self.tries.coordinator.0.metrics;
+        let metrics = &self.attempts.coordinator.0.metrics;
         metrics.continued(told.as_str());
         let request_id = self.request.as_ref().map(|it| it.request_id.to_string());
-        let model = &self.tries.model;
+        let model = &self.attempts.model;
         let Ok(answer) = outcome else {
             tracing::info!(
                 request_id, %model, %from, result = told.as_str(),
@@ -158,7 +158,7 @@ impl Course {
             return Err(error);
         };
         tracing::info!(
-            request_id, %model, %from, to = %answer.worker(), tokens = self.ledger.tokens(),
+            request_id, %model, %from, to = %answer.worker(), tokens = self.recorder.tokens(),
             error = error.chain(), "a stream goes on at another replica"
         );
         Ok(answer)
@@ -169,26 +169,26 @@ impl Course {
         worker: WorkerId,
         schema: &SchemaRef,
     ) -> Result<ReplicaAnswer, Outcome> {
-        let sent = self.ledger.sent().ok_or(Outcome::Impossible)?;
+        let sent = self.recorder.sent().ok_or(Outcome::Impossible)?;
         self.lost.push(worker);
         if MAX_LOSSES < self.lost.len() || MAX_CRASHES < self.crashes {
             return Err(Outcome::Spent);
         }
-        self.tries.renew(&self.lost);
+        self.attempts.renew(&self.lost);
         let mut told = Outcome::NoReplica;
-        while let Some(replica) = self.tries.choose() {
-            if !self.tries.coordinator.0.loss_budget.spend() {
+        while let Some(replica) = self.attempts.choose() {
+            if !self.attempts.coordinator.0.loss_budget.spend() {
                 return Err(Outcome::Spent);
             }
             let request = self.behind(&sent).ok_or(Outcome::Impossible)?;
-            match self.tries.call(replica, request).await {
+            match self.attempts.call(replica, request).await {
                 Ok(answer) if follows(&answer, &sent, schema) => return Ok(answer),
                 Ok(_) => {
-                    tracing::warn!(model = %self.tries.model, "a replica began anew instead of going on");
+                    tracing::warn!(model = %self.attempts.model, "a replica began anew instead of going on");
                     return Err(Outcome::Failed);
                 }
                 Err(error) => {
-                    let model = &self.tries.model;
+                    let model = &self.attempts.model;
                     tracing::info!(%model, error = error.chain(), "a replica did not go on");
                     told = Outcome::Failed;
                     if !error.code.may_retry_elsewhere() {

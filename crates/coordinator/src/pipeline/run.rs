@@ -26,7 +26,7 @@ use super::{local_steps, of_step, tensor, text_columns};
 /// What steps have given, by their places.
 pub(super) type StepOutputs = BTreeMap<usize, Arc<Table>>;
 /// What a step will give.
-type Pending = Shared<BoxFuture<'static, Result<Arc<Table>, PredictError>>>;
+type StepFuture = Shared<BoxFuture<'static, Result<Arc<Table>, PredictError>>>;
 
 /// Some rows of a request.
 pub(super) struct PipelineRun {
@@ -135,8 +135,8 @@ impl PipelineRun {
     }
 
     /// All steps but those that stream. None runs before it is waited for.
-    fn begin(self: &Arc<Self>, streamed: &[usize]) -> Vec<Option<Pending>> {
-        let mut pending: Vec<Option<Pending>> = vec![None; self.run.spec.steps.len()];
+    fn begin(self: &Arc<Self>, streamed: &[usize]) -> Vec<Option<StepFuture>> {
+        let mut pending: Vec<Option<StepFuture>> = vec![None; self.run.spec.steps.len()];
         for place in &self.run.shape.order {
             if streamed.contains(place) || (!streamed.is_empty() && *place == self.run.shape.output)
             {
@@ -159,7 +159,7 @@ impl PipelineRun {
     fn given(
         &self,
         place: usize,
-        pending: &[Option<Pending>],
+        pending: &[Option<StepFuture>],
     ) -> impl Future<Output = Result<StepOutputs, PredictError>> + Send + use<> {
         let needs = self.step_of(place).needs().into_iter();
         let needs = needs.filter_map(|name| {

@@ -27,9 +27,9 @@ fn view(worker: &WorkerId) -> View<'_> {
 }
 
 /// Which replicas are chosen over 200 seeds, and why.
-fn chosen(views: &[View<'_>], wish: RoutingHints) -> (Vec<usize>, Reason) {
+fn chosen(views: &[View<'_>], hints: RoutingHints) -> (Vec<usize>, Reason) {
     let mut all: Vec<_> = (0..200)
-        .map(|seed| decide(views, &wish, &mut fastrand::Rng::with_seed(seed)).unwrap())
+        .map(|seed| decide(views, &hints, &mut fastrand::Rng::with_seed(seed)).unwrap())
         .collect();
     let reason = all[0].1;
     assert!(all.iter().all(|(_, other)| *other == reason));
@@ -124,10 +124,10 @@ fn what_is_chosen_and_why() {
         ),
     ];
     let ids = ids(3);
-    for (what, change, wish, expected, reason) in table {
+    for (what, change, hints, expected, reason) in table {
         let mut views: Vec<_> = ids.iter().map(view).collect();
         change(&mut views);
-        assert_eq!(chosen(&views, wish), (expected.to_vec(), reason), "{what}");
+        assert_eq!(chosen(&views, hints), (expected.to_vec(), reason), "{what}");
     }
     assert!(decide(&[], &RoutingHints::default(), &mut fastrand::Rng::new()).is_none());
 }
@@ -164,19 +164,19 @@ fn a_session_stays_until_its_replica_is_full_and_a_prefix_until_it_has_more_than
 fn a_session_that_a_model_holds_goes_nowhere_else() {
     let ids = ids(5);
     let mut views: Vec<_> = ids.iter().map(view).collect();
-    let wish = RoutingHints {
+    let hints = RoutingHints {
         session: Some(7),
         held: true,
         ..RoutingHints::default()
     };
-    let (home, reason) = chosen(&views, wish);
+    let (home, reason) = chosen(&views, hints);
     assert_eq!((home.len(), reason), (1, Reason::Session));
     let own = &mut views[home[0]];
     (own.load, own.suspect, own.ejected) = (10, true, true);
     // Another coordinator is in another zone.
     let other = (home[0] + 1) % 5;
     views[other].local = true;
-    assert_eq!(chosen(&views, wish).0, home);
+    assert_eq!(chosen(&views, hints).0, home);
 }
 
 proptest! {
@@ -196,8 +196,8 @@ proptest! {
         // All of one key, as many streams as there is room for: never beyond the bound.
         let mut views = views;
         for count in 1..=80_u32 {
-            let wish = RoutingHints { prefix: Some(keys[0]), ..RoutingHints::default() };
-            let (index, _) = decide(&views, &wish, &mut fastrand::Rng::with_seed(1)).unwrap();
+            let hints = RoutingHints { prefix: Some(keys[0]), ..RoutingHints::default() };
+            let (index, _) = decide(&views, &hints, &mut fastrand::Rng::with_seed(1)).unwrap();
             views[index].load += 1;
             let bound = (f64::from(count) * 1.25 / 8.0).ceil().max(2.5);
             prop_assert!(f64::from(views[index].load) <= bound, "{} of {count}", views[index].load);
@@ -221,8 +221,8 @@ proptest! {
             load: loads[index],
             ..view(&ids[index])
         }).collect();
-        let wish = RoutingHints { session, prefix, held: false };
-        let (index, _) = decide(&views, &wish, &mut fastrand::Rng::with_seed(seed)).unwrap();
+        let hints = RoutingHints { session, prefix, held: false };
+        let (index, _) = decide(&views, &hints, &mut fastrand::Rng::with_seed(seed)).unwrap();
         prop_assert!(!views[index].suspect || views.iter().all(|view| view.suspect));
         let trusted = |view: &&View<'_>| view.suspect == views[index].suspect;
         prop_assert!(!views[index].ejected || views.iter().filter(trusted).all(|view| view.ejected));

@@ -28,7 +28,7 @@ use volley_http_edge::context::{self, REQUEST_ID, RequestContext};
 use volley_http_edge::edge::DialectCaller;
 use volley_http_edge::idle;
 use volley_http_edge::inference::ServedModel;
-use volley_http_edge::serve::{Draining, PeerAddress};
+use volley_http_edge::serve::{PeerAddress, ServerShutdown};
 
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
@@ -49,7 +49,7 @@ pub(super) struct CallContext {
     pub(super) request: RequestContext,
     /// The deadline that the client gave, which holds for a whole stream.
     pub(super) deadline: Option<Deadline>,
-    pub(super) draining: Draining,
+    pub(super) draining: ServerShutdown,
     /// What has come and is no message yet.
     taken: Arc<Mutex<Share>>,
 }

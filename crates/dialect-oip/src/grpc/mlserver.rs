@@ -1,4 +1,4 @@
-//! The skin of MLServer and KServe.
+//! The flavor of MLServer and KServe.
 
 use futures::StreamExt;
 use tonic::{Request, Response, Streaming};

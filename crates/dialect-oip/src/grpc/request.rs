@@ -54,7 +54,7 @@ impl ModelInferCall {
     /// `InvalidInput` naming what is wrong; `NotFound` and the like for the model.
     pub(super) async fn read(
         caller: &OipCaller,
-        skin: GrpcFlavor,
+        flavor: GrpcFlavor,
         mut given: ModelInferRequest,
         context: &RequestContext,
         share: Share,
@@ -65,7 +65,7 @@ impl ModelInferCall {
         );
         let found = ResolvedModel::find(caller, &named).await?;
         let streams = found.signature.task == Task::Generate;
-        let raw = skin == GrpcFlavor::Triton || !given.raw_input_contents.is_empty();
+        let raw = flavor == GrpcFlavor::Triton || !given.raw_input_contents.is_empty();
         let inputs = inputs(given.inputs, given.raw_input_contents, caller)?;
         let mut parameters = parameters(given.parameters)?;
         let empty_final = parameters.remove(EMPTY_FINAL) == Some(ParamValue::Bool(true));

@@ -1,4 +1,4 @@
-//! The calls that both skins have.
+//! The calls that both flavors have.
 
 use tonic::{Request, Response, Status};
 use volley_proto::inference::triton::model_repository_parameter::ParameterChoice;
@@ -22,10 +22,10 @@ use crate::{ResolvedModel, index, repository};
 /// What a call answers.
 pub(super) type GrpcAnswer<T> = Result<Response<T>, Status>;
 
-/// The calls of one skin. What they work with comes with each call.
+/// The calls of one flavor. What they work with comes with each call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InferenceService {
-    pub(super) skin: GrpcFlavor,
+    pub(super) flavor: GrpcFlavor,
 }
 
 /// Finishes a call: `work` until the deadline, and then its answer or its status.
@@ -58,7 +58,7 @@ impl InferenceService {
         &self,
         _: &Request<ServerMetadataRequest>,
     ) -> GrpcAnswer<ServerMetadataResponse> {
-        let extensions = match self.skin {
+        let extensions = match self.flavor {
             GrpcFlavor::Triton => describe::GRPC_EXTENSIONS.map(str::to_owned).to_vec(),
             GrpcFlavor::MlServer => Vec::new(),
         };
@@ -82,7 +82,7 @@ impl InferenceService {
                 Err(error) => match error.code {
                     ErrorCode::Unavailable => false,
                     // Triton's clients ask in this way whether a model is there.
-                    ErrorCode::NotFound if self.skin == GrpcFlavor::Triton => false,
+                    ErrorCode::NotFound if self.flavor == GrpcFlavor::Triton => false,
                     _ => return Err(error),
                 },
             };
@@ -130,7 +130,7 @@ impl InferenceService {
             let given = request.into_inner();
             let share = context.share_of(&given)?;
             let asked =
-                ModelInferCall::read(&context.caller, self.skin, given, &context.request, share)
+                ModelInferCall::read(&context.caller, self.flavor, given, &context.request, share)
                     .await?;
             asked.answer(&context.caller).await
         };

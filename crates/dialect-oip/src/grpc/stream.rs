@@ -52,7 +52,7 @@ pub(super) fn answers(
     context: CallContext,
     mut requests: Streaming<ModelInferRequest>,
 ) -> impl Stream<Item = StreamItem> + Send + 'static {
-    let most = match service.skin {
+    let most = match service.flavor {
         GrpcFlavor::Triton => MAX_RUNNING,
         // Its messages say nothing of the request that they answer.
         GrpcFlavor::MlServer => 1,
@@ -138,7 +138,7 @@ fn read(
     let work = async move {
         let id = given.id.clone();
         let asked =
-            async { ModelInferCall::read(&caller, service.skin, given, &context, share?).await };
+            async { ModelInferCall::read(&caller, service.flavor, given, &context, share?).await };
         let asked = context
             .in_time(asked)
             .await
@@ -269,5 +269,5 @@ fn until(deadline: Option<Deadline>) -> tokio::time::Instant {
     })
 }
 
-/// The stream of a skin's call.
+/// The stream of a flavor's call.
 pub(super) type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;

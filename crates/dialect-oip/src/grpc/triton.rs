@@ -1,4 +1,4 @@
-//! Triton's skin.
+//! Triton's flavor.
 
 use futures::StreamExt;
 use tonic::{Request, Response, Status, Streaming};

@@ -114,7 +114,7 @@ pub(super) fn read(
 /// What is ours to say, or of no use to a server that stores nothing.
 const OURS: [&str; 5] = ["model", "stream", "store", "background", "n"];
 
-/// The request for a server of this very form. Reasoning of other houses is not for it to read.
+/// The request for a server of this very form. Reasoning of other providers is not for it to read.
 fn native(mut body: Map<String, Value>, items: &[Value]) -> Native {
     body.insert("input".to_owned(), items.into());
     body.retain(|name, value| !OURS.contains(&name.as_str()) && !value.is_null());

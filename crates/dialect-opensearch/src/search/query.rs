@@ -45,7 +45,7 @@ pub(super) enum Query {
     Ids(Vec<String>),
     Range {
         field: String,
-        bounds: Vec<(Bound, Value)>,
+        bounds: Vec<(RangeBound, Value)>,
     },
     Bool {
         must: Vec<Query>,
@@ -56,7 +56,7 @@ pub(super) enum Query {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bound {
+pub(super) enum RangeBound {
     Above,
     AtLeast,
     Below,
@@ -144,7 +144,7 @@ impl Query {
     }
 }
 
-impl Bound {
+impl RangeBound {
     fn holds(self, value: &Value, end: &Value) -> bool {
         if value.is_number() != end.is_number() {
             return false;
@@ -324,10 +324,10 @@ fn read_range(field: String, given: &Map<String, Value>) -> Result<Query, Predic
     let mut bounds = Vec::new();
     for (name, end) in given {
         let bound = match name.as_str() {
-            "gt" => Bound::Above,
-            "gte" => Bound::AtLeast,
-            "lt" => Bound::Below,
-            "lte" => Bound::AtMost,
+            "gt" => RangeBound::Above,
+            "gte" => RangeBound::AtLeast,
+            "lt" => RangeBound::Below,
+            "lte" => RangeBound::AtMost,
             _ => {
                 return Err(PredictError::invalid(
                     "a range has the bounds 'gt', 'gte', 'lt' and 'lte'",

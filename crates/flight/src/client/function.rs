@@ -14,7 +14,7 @@ use volley_types::{Deadline, ErrorCode, Input, PredictError, Signature};
 
 use super::exchange::{self, ExchangeRequest};
 use super::{FlightClient, discovery};
-use crate::udf::caller::{ARGUMENTS, DOOR};
+use crate::udf::caller::{ARGUMENTS, CALL};
 use crate::udf::function::{self, Function};
 use crate::udf::types::argument_name;
 use crate::{describe, ingress};
@@ -88,7 +88,7 @@ impl FlightClient {
         let functions = self.functions().await?;
         let by = self.accept_by(Instant::now());
         let mut headers = self.headers();
-        headers.insert(DOOR, MetadataValue::from_static("rows"));
+        headers.insert(CALL, MetadataValue::from_static("rows"));
         let infos = discovery::listed(self.service(), headers, by).await?;
         let mut signatures: BTreeMap<_, _> = infos.iter().filter_map(named_signature).collect();
         // A model that has come or gone between the two lists is left out.
@@ -146,7 +146,7 @@ impl FlightClient {
 
     fn function_headers(&self) -> MetadataMap {
         let mut headers = self.headers();
-        headers.insert(DOOR, MetadataValue::from_static("function"));
+        headers.insert(CALL, MetadataValue::from_static("function"));
         headers
     }
 }

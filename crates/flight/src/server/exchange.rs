@@ -26,7 +26,7 @@ use volley_types::{
 
 use super::FlightServerConfig;
 use super::counted::MessageShare;
-use super::incoming::{Incoming, read_descriptor};
+use super::incoming::{ExchangeInput, read_descriptor};
 use crate::descriptor;
 use crate::egress::{Coalesce, Encoder, RESPONSE_MESSAGE_BYTES};
 use crate::status::to_status;
@@ -54,7 +54,7 @@ pub(super) fn start(
     config: FlightServerConfig,
     request: Request<Streaming<FlightData>>,
     (place, revoked): (OwnedSemaphorePermit, BoxFuture<'static, PredictError>),
-) -> Outgoing {
+) -> ExchangeOutput {
     let (replies, messages) = mpsc::channel(READY_MESSAGES);
     let (metadata, extensions, requests) = request.into_parts();
     let taken = extensions.get::<MessageShare>().cloned();
@@ -74,7 +74,7 @@ pub(super) fn start(
         drop(place);
         outcome
     });
-    Outgoing {
+    ExchangeOutput {
         gathered: VecDeque::new(),
         messages,
         task: Some(AbortOnDropHandle::new(task)),
@@ -83,14 +83,14 @@ pub(super) fn start(
 
 /// The response's messages, then the error where one ended the exchange. Dropping it stops the
 /// exchange.
-pub struct Outgoing {
+pub struct ExchangeOutput {
     /// Messages that were taken already.
     gathered: VecDeque<FlightData>,
     messages: mpsc::Receiver<FlightData>,
     task: Option<AbortOnDropHandle<Result<(), Status>>>,
 }
 
-impl Outgoing {
+impl ExchangeOutput {
     /// Waits a moment for the first rows, so that they and the schema are one write, and wake the
     /// client once.
     pub(super) async fn together(mut self) -> Self {
@@ -108,7 +108,7 @@ impl Outgoing {
     }
 }
 
-impl Stream for Outgoing {
+impl Stream for ExchangeOutput {
     type Item = Result<FlightData, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -136,9 +136,9 @@ impl Stream for Outgoing {
     }
 }
 
-impl std::fmt::Debug for Outgoing {
+impl std::fmt::Debug for ExchangeOutput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Outgoing").finish_non_exhaustive()
+        f.debug_struct("ExchangeOutput").finish_non_exhaustive()
     }
 }
 
@@ -157,7 +157,7 @@ struct ExchangeTarget {
     first: FlightData,
     /// The name in a path.
     name: String,
-    door: CallTarget,
+    target: CallTarget,
 }
 
 impl Exchange {
@@ -178,7 +178,7 @@ impl Exchange {
             .and_then(|(descriptor, first)| self.called(metadata, &descriptor, first))
             .map_err(|error| refuse(&error, None, engine))?;
         let request_id = called.head.request_id.clone();
-        let engine = match called.door {
+        let engine = match called.target {
             CallTarget::Function(engine) => Some(engine),
             CallTarget::Rows | CallTarget::Undecided => None,
         };
@@ -214,8 +214,8 @@ impl Exchange {
         let longest = Deadline::after(now, self.config.max_exchange_time);
         head.deadline = Some(head.deadline.map_or(longest, |it| it.earlier(longest)));
         let name = descriptor::name(descriptor);
-        let door = name.map_or(CallTarget::Rows, |name| self.caller.door(name));
-        if door == CallTarget::Function(Engine::Airport) {
+        let target = name.map_or(CallTarget::Rows, |name| self.caller.target(name));
+        if target == CallTarget::Function(Engine::Airport) {
             airport::check_operation(&self.caller)?;
         }
         // Each step of the exchange keeps a place for it.
@@ -223,7 +223,7 @@ impl Exchange {
             head,
             first,
             name: name.unwrap_or_default().to_owned(),
-            door,
+            target,
         }))
     }
 
@@ -258,20 +258,20 @@ impl Exchange {
             mut head,
             first,
             name,
-            door,
+            target,
         } = *called;
         let marked = head.end_marker;
-        if let (CallTarget::Function(engine), Some(function)) = (door, Function::builtin(&name)) {
+        if let (CallTarget::Function(engine), Some(function)) = (target, Function::builtin(&name)) {
             let args = function.args.clone();
-            let incoming = Incoming::new(requests, first, args, marked, self.taken.clone());
+            let incoming = ExchangeInput::new(requests, first, args, marked, self.taken.clone());
             let answer = self.answer_function(head, function, incoming, None, engine);
             return Box::pin(answer).await;
         }
         let resolved = self.predict.resolve(&head.model).await?;
         let signature = resolved.signature.clone();
         let input = signature.input.clone();
-        let mut incoming = Incoming::new(requests, first, input, marked, self.taken.clone());
-        let (engine, schema) = match door {
+        let mut incoming = ExchangeInput::new(requests, first, input, marked, self.taken.clone());
+        let (engine, schema) = match target {
             CallTarget::Rows => (None, None),
             CallTarget::Function(engine) => (Some(engine), None),
             CallTarget::Undecided => {
@@ -300,7 +300,7 @@ impl Exchange {
         &self,
         head: PredictHead,
         resolved: Resolved,
-        mut incoming: Incoming,
+        mut incoming: ExchangeInput,
         schema: Option<SchemaRef>,
     ) -> Result<(), PredictError> {
         let signature = &resolved.signature;
@@ -437,9 +437,9 @@ fn refuse(error: &PredictError, request_id: Option<&RequestId>, engine: Option<E
 mod tests {
     use super::*;
 
-    fn outgoing() -> (mpsc::Sender<FlightData>, Outgoing) {
+    fn outgoing() -> (mpsc::Sender<FlightData>, ExchangeOutput) {
         let (sender, messages) = mpsc::channel(READY_MESSAGES);
-        let outgoing = Outgoing {
+        let outgoing = ExchangeOutput {
             gathered: VecDeque::new(),
             messages,
             task: None,
@@ -451,7 +451,7 @@ mod tests {
         FlightData::new().with_app_metadata(name.to_owned())
     }
 
-    async fn names(outgoing: Outgoing) -> Vec<String> {
+    async fn names(outgoing: ExchangeOutput) -> Vec<String> {
         let text = |data: FlightData| String::from_utf8(data.app_metadata.to_vec()).unwrap();
         let messages = outgoing.map(|message| text(message.unwrap()));
         messages.collect().await

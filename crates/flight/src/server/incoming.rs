@@ -16,7 +16,7 @@ use crate::ingress::{Decoder, Ingress};
 use crate::status::from_status;
 
 /// One exchange's input.
-pub(super) struct Incoming {
+pub(super) struct ExchangeInput {
     messages: Streaming<FlightData>,
     decoder: Decoder,
     /// The message that carried the descriptor, where it carried more.
@@ -44,7 +44,7 @@ pub(super) async fn read_descriptor(
     Ok((descriptor, first))
 }
 
-impl Incoming {
+impl ExchangeInput {
     pub(super) fn new(
         messages: Streaming<FlightData>,
         first: FlightData,

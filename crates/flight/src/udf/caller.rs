@@ -7,7 +7,7 @@ use volley_types::{PredictError, Signature};
 use super::types::argument_name;
 
 /// The header by which a caller says what it wants: `rows` or `function`.
-pub(crate) const DOOR: &str = "volley-door";
+pub(crate) const CALL: &str = "volley-call";
 /// The metadata in which Databend's clients, and ours, read how many of a function's fields are
 /// arguments.
 pub(crate) const ARGUMENTS: &str = "x-databend-udf-input-count";
@@ -39,7 +39,7 @@ pub(crate) enum CallTarget {
 /// What the headers of a call tell of its sender.
 #[derive(Clone, Debug)]
 pub(crate) struct UdfCaller {
-    door: CallTarget,
+    target: CallTarget,
     /// The catalogue that Airport was told to attach.
     pub(crate) catalog: String,
     /// The one schema that Airport asks for.
@@ -52,7 +52,7 @@ impl UdfCaller {
     /// The sender of a call with these headers.
     ///
     /// # Errors
-    /// `InvalidInput` where the door that it names is none.
+    /// `InvalidInput` where the target that it names is none.
     pub(crate) fn of(headers: &MetadataMap) -> Result<Self, PredictError> {
         let text = |name: &str| {
             let value = headers.get(name).and_then(|value| value.to_str().ok());
@@ -64,12 +64,12 @@ impl UdfCaller {
                 KeyRef::Binary(_) => false,
             })
         };
-        let door = match text(DOOR).as_deref() {
+        let target = match text(CALL).as_deref() {
             Some("rows") => CallTarget::Rows,
             Some("function") => CallTarget::Function(Engine::ArrowUdf),
             Some(_) => {
                 return Err(PredictError::invalid(
-                    "the header 'volley-door' must be 'rows' or 'function'",
+                    "the header 'volley-call' must be 'rows' or 'function'",
                 ));
             }
             None if begins(AIRPORT) => CallTarget::Function(Engine::Airport),
@@ -77,7 +77,7 @@ impl UdfCaller {
             None => CallTarget::Undecided,
         };
         Ok(Self {
-            door,
+            target,
             catalog: text("airport-list-flights-filter-catalog")
                 .or_else(|| text("airport-catalog"))
                 .unwrap_or_default(),
@@ -87,28 +87,28 @@ impl UdfCaller {
     }
 
     /// What a call of `name` wants. Only functions have options or are built in.
-    pub(crate) fn door(&self, name: &str) -> CallTarget {
-        match self.door {
+    pub(crate) fn target(&self, name: &str) -> CallTarget {
+        match self.target {
             CallTarget::Undecided if name.contains('?') || super::function::is_builtin(name) => {
                 CallTarget::Function(Engine::ArrowUdf)
             }
-            door => door,
+            target => target,
         }
     }
 
     /// Whether the call comes from DuckDB.
     pub(crate) fn is_airport(&self) -> bool {
-        self.door == CallTarget::Function(Engine::Airport)
+        self.target == CallTarget::Function(Engine::Airport)
     }
 
     /// Whether the caller asks for the model's own rows.
     pub(crate) fn wants_rows(&self) -> bool {
-        self.door == CallTarget::Rows
+        self.target == CallTarget::Rows
     }
 
     /// The engine that errors are rendered for; `None` for callers of rows.
     pub(crate) fn engine(&self) -> Option<Engine> {
-        match self.door {
+        match self.target {
             CallTarget::Function(engine) => Some(engine),
             CallTarget::Rows | CallTarget::Undecided => None,
         }
@@ -146,9 +146,9 @@ mod tests {
     #[test]
     fn headers_and_path_tell_who_calls() {
         let cases = [
-            ("volley-door", "rows", "m", CallTarget::Rows),
+            ("volley-call", "rows", "m", CallTarget::Rows),
             (
-                "volley-door",
+                "volley-call",
                 "function",
                 "m",
                 CallTarget::Function(Engine::ArrowUdf),
@@ -179,14 +179,14 @@ mod tests {
                 CallTarget::Function(Engine::ArrowUdf),
             ),
         ];
-        for (header, value, name, door) in cases {
+        for (header, value, name, target) in cases {
             assert_eq!(
-                caller(header, value).unwrap().door(name),
-                door,
+                caller(header, value).unwrap().target(name),
+                target,
                 "{header} {name}"
             );
         }
-        assert!(caller("volley-door", "back").is_err());
+        assert!(caller("volley-call", "back").is_err());
     }
 
     #[test]

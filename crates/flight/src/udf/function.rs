@@ -161,7 +161,7 @@ impl Function {
             return Err(PredictError::new(
                 ErrorCode::Unimplemented,
                 "this model has columns of types that SQL engines do not have; call it with the \
-                 header 'volley-door: rows'",
+                 header 'volley-call: rows'",
             ));
         };
         Ok(Self {

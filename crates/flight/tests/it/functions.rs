@@ -216,7 +216,7 @@ async fn what_may_pass_is_unavailable_and_failures_keep_their_code() {
         ("nobody", Code::NotFound),
     ] {
         let sent = messages(&path(&[model]), &[rows("", &[Some(1)])]);
-        let headers = [("volley-door", "function")];
+        let headers = [("volley-call", "function")];
         let error = call(&node, stream::iter(sent), &headers).await.unwrap_err();
         assert_eq!(error.code(), code, "{model}: {error}");
     }
@@ -252,7 +252,7 @@ async fn who_names_its_columns_or_asks_for_rows_gets_rows() {
     let sent = messages(&path(&["double"]), &[rows("x", &[Some(5)])]);
     let answers = call(&node, stream::iter(sent.clone()), &[]).await.unwrap();
     assert_eq!(answers[0].num_columns(), 2, "the model's own columns");
-    let headers = [("volley-door", "rows")];
+    let headers = [("volley-call", "rows")];
     let answers = call(&node, stream::iter(sent), &headers).await.unwrap();
     assert_eq!(answers[0].num_columns(), 2);
     let sent = messages(&path(&["double"]), &[rows("z", &[Some(5)])]);

@@ -112,7 +112,7 @@ async fn schemas_and_actions_describe_models() {
     }
     let mut call = Request::new(path(&["double"]));
     let rows = MetadataValue::from_static("rows");
-    call.metadata_mut().insert("volley-door", rows);
+    call.metadata_mut().insert("volley-call", rows);
     let info = client.get_flight_info(call).await.unwrap().into_inner();
     assert_eq!(
         info.total_records, 1,

@@ -35,7 +35,7 @@ use volley_http_edge::intake::tree_room;
 const MAX_RUNNING: usize = 16;
 /// Replies that wait to be written; with more, nothing is read.
 const MAX_OUTBOX: usize = 64;
-/// How long the other side may take to say goodbye.
+/// How long the other side may take to say close_frame.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// One socket to a model.
@@ -58,7 +58,7 @@ type CloseReason = (CloseCode, &'static str);
 
 /// The requests that run.
 #[derive(Default)]
-struct Running {
+struct RunningStreams {
     streams: SelectAll<BoxStream<'static, SessionEvent>>,
     by_id: HashMap<String, AbortHandle>,
 }
@@ -119,39 +119,40 @@ impl Session {
                     code,
                     reason: reason.into(),
                 };
-                let goodbye = async {
+                let close_frame = async {
                     sink.send(Message::Close(Some(frame))).await?;
                     while source.next().await.transpose()?.is_some() {}
                     Ok::<_, Error>(())
                 };
                 // One that does not answer is gone already.
-                let _ = tokio::time::timeout(GOODBYE, goodbye).await;
+                let _ = tokio::time::timeout(GOODBYE, close_frame).await;
             }
             Ok(None) => {
-                // The answer to the client's goodbye is written already, but not sent.
+                // The answer to the client's close_frame is written already, but not sent.
                 let _ = tokio::time::timeout(GOODBYE, sink.close()).await;
             }
             Err(error) => tracing::debug!(error = %error, "a socket ended"),
         }
     }
 
-    /// Talks until there is nothing more to say; `None` when the client has said goodbye.
+    /// Talks until there is nothing more to say; `None` when the client has said close_frame.
     async fn talk(
         &self,
         sink: &mut (impl Sink<Message, Error = Error> + Unpin),
         source: &mut (impl Stream<Item = Result<Message, Error>> + Unpin),
     ) -> Result<Option<CloseReason>, Error> {
         let config = self.caller.config;
-        let (mut running, mut outbox) = (Running::default(), Outbox::default());
+        let (mut running, mut outbox) = (RunningStreams::default(), Outbox::default());
         let mut heard = Instant::now();
         let mut ping = tokio::time::interval(config.keep_alive);
         let lifetime = tokio::time::sleep(config.max_request_timeout);
         tokio::pin!(lifetime);
         let mut leaving = None;
         loop {
-            if let (Some(goodbye), true) = (leaving, running.by_id.is_empty() && outbox.is_clear())
+            if let (Some(close_frame), true) =
+                (leaving, running.by_id.is_empty() && outbox.is_clear())
             {
-                return Ok(Some(goodbye));
+                return Ok(Some(close_frame));
             }
             tokio::select! {
                 written = outbox.write(sink), if !outbox.is_clear() => written?,
@@ -166,7 +167,7 @@ impl Session {
                             return Ok(Some((CloseCode::Unsupported, "messages are JSON text")));
                         }
                         Some(Ok(_)) => {}
-                        Some(Err(error)) => return goodbye(error).map(Some),
+                        Some(Err(error)) => return close_frame(error).map(Some),
                     }
                 }
                 told = running.streams.next(), if outbox.is_clear() && !running.streams.is_empty() => {
@@ -198,7 +199,7 @@ impl Session {
         }
     }
 
-    fn hear(&self, text: &str, leaving: bool, running: &mut Running, outbox: &mut Outbox) {
+    fn hear(&self, text: &str, leaving: bool, running: &mut RunningStreams, outbox: &mut Outbox) {
         let mut share = self.caller.intake.share();
         let room = tree_room(text.as_bytes());
         if let Err(error) = room.and_then(|room| share.grow(text.len() + room)) {
@@ -228,7 +229,7 @@ impl Session {
         &self,
         ask: PredictMessage,
         leaving: bool,
-        running: &mut Running,
+        running: &mut RunningStreams,
         mut share: Share,
     ) -> Result<(), PredictError> {
         let config = &self.caller.config;
@@ -310,7 +311,7 @@ impl Session {
 }
 
 /// What is said to a client that breaks the rules; an error when there is nobody to tell.
-fn goodbye(error: Error) -> Result<CloseReason, Error> {
+fn close_frame(error: Error) -> Result<CloseReason, Error> {
     match error {
         Error::Capacity(_) => Ok((CloseCode::Size, "the message is too large")),
         Error::Utf8(_) => Ok((CloseCode::Invalid, "the message is no text")),

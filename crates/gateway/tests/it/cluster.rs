@@ -326,7 +326,7 @@ impl ClusterView for Cluster {
             };
             return Some(ModelStatus {
                 state,
-                wanted_replicas: 0,
+                desired_replicas: 0,
                 version: None,
                 replicas: vec![],
             });
@@ -338,7 +338,7 @@ impl ClusterView for Cluster {
         };
         Some(ModelStatus {
             state: shown,
-            wanted_replicas: deployment.replicas,
+            desired_replicas: deployment.replicas,
             version: Some(deployment.version),
             replicas: vec![replica(model, deployment.version, state)],
         })

@@ -1,4 +1,4 @@
-//! The Open Inference Protocol over gRPC: tensors in both skins, limits, failures.
+//! The Open Inference Protocol over gRPC: tensors in both flavors, limits, failures.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -27,20 +27,20 @@ use volley_types::{ErrorCode, PredictError, Priority, Signature, Task};
 
 use super::support::{Edge, Script, request};
 
-/// The public listener, which speaks Triton's skin.
+/// The public listener, which speaks Triton's flavor.
 pub(crate) async fn triton(edge: &Edge) -> TritonClient<Channel> {
     let channel = Channel::from_shared(format!("http://{}", edge.address)).unwrap();
     TritonClient::new(channel.connect().await.unwrap())
 }
 
-/// A listener of its own in a skin.
-pub(crate) async fn listen(edge: &Edge, skin: GrpcFlavor) -> SocketAddr {
+/// A listener of its own in a flavor.
+pub(crate) async fn listen(edge: &Edge, flavor: GrpcFlavor) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(
         edge.api
             .clone()
-            .serve_grpc(skin, listener, edge.shutdown.clone()),
+            .serve_grpc(flavor, listener, edge.shutdown.clone()),
     );
     address
 }

@@ -68,7 +68,7 @@ async fn a_generation_answers_whole_and_takes_its_parameters_as_inputs_too() {
     let given: Vec<_> = called.parameters.iter().map(|(name, _)| name).collect();
     assert_eq!(given, ["max_tokens", "temperature"]);
 
-    // A chat, over the other skin, typed.
+    // A chat, over the other flavor, typed.
     edge.cluster.script("g", chunks());
     let messages = InferTensorContents {
         bytes_contents: vec![Bytes::from_static(br#"[{"role":"user","content":"tell"}]"#)],

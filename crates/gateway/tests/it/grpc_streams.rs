@@ -1,4 +1,4 @@
-//! `ModelStreamInfer` in both skins.
+//! `ModelStreamInfer` in both flavors.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::support::{Edge, SOON, Script, eventually, last, text};
 
 type Requests = mpsc::Sender<ModelInferRequest>;
 
-/// An open stream of Triton's skin.
+/// An open stream of Triton's flavor.
 async fn open(edge: &Edge) -> (Requests, Streaming<ModelStreamInferResponse>) {
     let (sender, receiver) = mpsc::channel(16);
     let requests = ReceiverStream::new(receiver);

@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use volley_gateway::ApiConfig;
 use volley_types::{FinishReason, GenerationChunk, Signature, Task, Usage};
 
-use self::seeds::{Seed, houses, opensearch, tensors};
+use self::seeds::{Seed, dialects, opensearch, tensors};
 use super::support::{Edge, SOON, Script, text};
 
 const LENGTH: &str = "inference-header-content-length";
@@ -266,7 +266,7 @@ async fn run(seeds: &[Seed]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mutants_of_every_houses_bodies_are_answered() {
-    run(&houses()).await;
+    run(&dialects()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -282,7 +282,7 @@ async fn mutants_of_tensors_and_rows_are_answered() {
 #[tokio::test]
 async fn the_bodies_themselves_are_good() {
     let edge = edge().await;
-    for seed in [houses(), opensearch(), tensors()].into_iter().flatten() {
+    for seed in [dialects(), opensearch(), tensors()].into_iter().flatten() {
         let mut request = Request::builder()
             .method(seed.method)
             .uri(seed.path)

@@ -141,9 +141,9 @@ async fn every_listener_refuses_pages_of_other_origins() {
     let (listener, address) = listen().await;
     tokio::spawn(edge.api.clone().serve_also(listener, stop.clone()));
     addresses.push(address);
-    for skin in [GrpcFlavor::Triton, GrpcFlavor::MlServer] {
+    for flavor in [GrpcFlavor::Triton, GrpcFlavor::MlServer] {
         let (listener, address) = listen().await;
-        tokio::spawn(edge.api.clone().serve_grpc(skin, listener, stop.clone()));
+        tokio::spawn(edge.api.clone().serve_grpc(flavor, listener, stop.clone()));
         addresses.push(address);
     }
     let (listener, address) = listen().await;

@@ -62,7 +62,7 @@ async fn a_model_lives_from_registration_to_deletion() {
     assert_eq!(edge.get(&task).await.ok()["state"], "COMPLETED");
     let model = edge.get(&format!("{ML}/models/encoder:1")).await.ok();
     assert_eq!(model["model_state"], "DEPLOYED");
-    assert_eq!(model["wanted_replicas"], 2);
+    assert_eq!(model["desired_replicas"], 2);
     assert_eq!(model["current_worker_nodes"], json!(["w1"]));
 
     let undeployed = edge
@@ -225,70 +225,6 @@ async fn a_model_may_bring_its_connector() {
 }
 
 #[tokio::test]
-async fn malformed_registrations_say_what_is_wrong() {
-    let edge = Edge::start().await;
-    let path = format!("{ML}/models/_register");
-    for (body, says) in [
-        (r"{}", "name"),
-        (r#"{"name":"a b"}"#, "model name"),
-        (r#"{"name":"m"}"#, "function_name"),
-        (r#"{"name":"m","function_name":"kmeans"}"#, "function_name"),
-        (r#"{"name":"m","function_name":"ONNX"}"#, "path"),
-        (r#"{"name":"m","function_name":"remote"}"#, "connector_id"),
-        (r#"{"name":7}"#, "name"),
-        (
-            r#"{"name":"m","function_name":"text","replica":2}"#,
-            "'replica'",
-        ),
-        (
-            r#"{"name":"m","function_name":"ONNX","path":"https://example.com/m.zip"}"#,
-            "directory",
-        ),
-        (
-            r#"{"name":"m","function_name":"ONNX","url":"https://me:key@example.com/m.zip"}"#,
-            "workers' configuration",
-        ),
-        (
-            r#"{"name":"m","url":"https://example.com/m.zip","model_content_hash_value":"7"}"#,
-            "64 hexadecimal digits",
-        ),
-        (
-            r#"{"name":"m","path":"/m","model_config":{"pooling_mode":"weightedmean"}}"#,
-            "'pooling_mode'",
-        ),
-        (
-            r#"{"name":"m","path":"/m","model_config":{"normalize_result":"yes"}}"#,
-            "'normalize_result'",
-        ),
-        (
-            r#"{"name":"m","path":"/m","model_config":{"all_config":"{"}}"#,
-            "'all_config'",
-        ),
-        (
-            r#"{"name":"m","path":"/m","model_config":{"dimension":3}}"#,
-            "embedding_dimension",
-        ),
-    ] {
-        let reason = edge.post(&path, body).await.refused(400);
-        assert!(reason.contains(says), "{body}: {reason}");
-    }
-    edge.cluster.script("m", Script::Chunks(vec![last()]));
-    edge.post(&format!("{ML}/models/m/_deploy?replica=2"), "")
-        .await
-        .refused(400);
-    edge.post(&format!("{ML}/models/m/_deploy?replicas=many"), "")
-        .await
-        .refused(400);
-    edge.post(&format!("{ML}/models/m/_deploy"), r#"{"replicas":-1}"#)
-        .await
-        .refused(400);
-    edge.post(&format!("{ML}/models/no%2F%2Fname/_deploy"), "")
-        .await
-        .refused(400);
-    edge.get(&format!("{ML}/models/%FF")).await.refused(400);
-}
-
-#[tokio::test]
 async fn a_write_without_a_leader_says_when_to_come_back() {
     let edge = Edge::start().await;
     let refusal = PredictError::new(ErrorCode::Unavailable, "no leader is known")
@@ -340,7 +276,7 @@ async fn operators_see_the_cluster() {
     assert_eq!(worker["replicas"][0]["capacity"], 8);
     assert_eq!(
         status["models"],
-        json!([{ "id": "m", "version": 1, "state": "DEPLOYED", "wanted_replicas": 1, "ready_replicas": 1,
+        json!([{ "id": "m", "version": 1, "state": "DEPLOYED", "desired_replicas": 1, "ready_replicas": 1,
                  "failure": null }])
     );
     assert_eq!(status["active_streams"], 0);

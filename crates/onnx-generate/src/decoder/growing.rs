@@ -106,7 +106,7 @@ impl GrowingCacheDecoder {
             // As if nothing had been read.
             match length {
                 0 => self.slots[slot] = CacheTensors::new(),
-                length => self.take_over(slot, slot, length)?,
+                length => self.reuse_prefix(slot, slot, length)?,
             }
         }
         Ok(all)
@@ -175,8 +175,8 @@ impl GrowingCacheDecoder {
         }
     }
 
-    /// As [`Decoder::take_over`](super::Decoder::take_over).
-    pub(super) fn take_over(
+    /// As [`Decoder::reuse_prefix`](super::Decoder::reuse_prefix).
+    pub(super) fn reuse_prefix(
         &mut self,
         from: usize,
         to: usize,

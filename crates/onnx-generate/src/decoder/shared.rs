@@ -293,8 +293,8 @@ impl SharedCacheDecoder {
         result?
     }
 
-    /// As [`Decoder::take_over`](super::Decoder::take_over).
-    pub(super) fn take_over(
+    /// As [`Decoder::reuse_prefix`](super::Decoder::reuse_prefix).
+    pub(super) fn reuse_prefix(
         &mut self,
         from: usize,
         to: usize,

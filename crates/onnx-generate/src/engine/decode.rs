@@ -158,7 +158,7 @@ impl Loop {
             self.slots.forget(slot);
             0
         } else {
-            self.take_over(slot, &request.prompt)
+            self.reuse_prefix(slot, &request.prompt)
         };
         Some(PromptProgress {
             request,
@@ -169,19 +169,19 @@ impl Loop {
 
     /// Readies a slot, the first that is free, for a prompt. Returns how much of the prompt it
     /// holds already.
-    fn take_over(&mut self, slot: usize, prompt: &[u32]) -> usize {
+    fn reuse_prefix(&mut self, slot: usize, prompt: &[u32]) -> usize {
         if !self.prefix_reuse {
             self.slots.forget(slot);
             return 0;
         }
-        let plan = self.slots.take_over(slot, prompt);
+        let plan = self.slots.reuse_prefix(slot, prompt);
         let exchanged = match plan.exchange {
             Some((one, other, length)) => self.decoder.swap_slots(one, other, length),
             None => Ok(()),
         };
         let taken = exchanged.and_then(|()| match plan.length {
             0 => Ok(()),
-            length => self.decoder.take_over(plan.from, slot, length),
+            length => self.decoder.reuse_prefix(plan.from, slot, length),
         });
         match taken {
             Ok(()) => plan.length,

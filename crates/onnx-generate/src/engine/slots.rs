@@ -24,7 +24,7 @@ struct SlotPrefix {
 
 /// How a slot is made ready for a prompt: first the exchange, then the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) struct TakeOver {
+pub(super) struct PrefixReuse {
     /// Two slots to exchange, and how many positions the longer one holds.
     pub(super) exchange: Option<(usize, usize, usize)>,
     /// The slot with the beginning of the prompt; may be the prompt's own.
@@ -43,7 +43,7 @@ impl Slots {
 
     /// Makes `slot`, the first free one, ready for `prompt`. All slots behind it are free too.
     /// At least one token is left to be read, as its logits are needed.
-    pub(super) fn take_over(&mut self, slot: usize, prompt: &[u32]) -> TakeOver {
+    pub(super) fn reuse_prefix(&mut self, slot: usize, prompt: &[u32]) -> PrefixReuse {
         self.clock += 1;
         let shared = |index: usize| shared(&self.held[index].tokens, prompt);
         // Of equals the slot itself, which needs no copy.
@@ -77,7 +77,7 @@ impl Slots {
         held.used = self.clock;
         held.tokens.clear();
         held.tokens.extend_from_slice(&prompt[..length]);
-        TakeOver {
+        PrefixReuse {
             exchange,
             from,
             length,
@@ -186,8 +186,8 @@ mod tests {
     fn a_beginning_is_copied_from_a_slot_that_still_decodes() {
         let instructions = tokens(1, 150);
         let mut slots = slots(&[with(instructions.clone(), 2, 90)]);
-        let taken = slots.take_over(1, &with(instructions, 3, 5));
-        let expected = TakeOver {
+        let taken = slots.reuse_prefix(1, &with(instructions, 3, 5));
+        let expected = PrefixReuse {
             exchange: None,
             from: 0,
             length: 128,
@@ -199,13 +199,13 @@ mod tests {
     fn a_conversation_that_goes_on_moves_to_its_new_slot_and_what_was_there_is_kept() {
         let (other, said) = (tokens(1, 200), tokens(2, 100));
         let mut slots = slots(&[tokens(9, 3), other.clone(), said.clone()]);
-        let taken = slots.take_over(1, &with(said, 3, 20));
+        let taken = slots.reuse_prefix(1, &with(said, 3, 20));
         assert_eq!((taken.exchange, taken.from), (Some((1, 2, 200)), 1));
         assert_eq!(taken.length, 64);
-        let again = slots.take_over(2, &with(other, 4, 1));
+        let again = slots.reuse_prefix(2, &with(other, 4, 1));
         assert_eq!(
             again,
-            TakeOver {
+            PrefixReuse {
                 exchange: None,
                 from: 2,
                 length: 192
@@ -217,11 +217,11 @@ mod tests {
     fn a_prompt_without_a_past_takes_the_slot_that_was_left_longest() {
         let mut slots = slots(&[tokens(9, 3), tokens(1, 70), tokens(2, 70), tokens(3, 70)]);
         // Slot 1 was left first: nothing to save. Then it is the newest of all.
-        assert_eq!(slots.take_over(1, &tokens(4, 80)).exchange, None);
+        assert_eq!(slots.reuse_prefix(1, &tokens(4, 80)).exchange, None);
         slots.extend(1, &tokens(4, 80));
         slots.free(1);
         assert_eq!(
-            slots.take_over(1, &tokens(5, 80)).exchange,
+            slots.reuse_prefix(1, &tokens(5, 80)).exchange,
             Some((1, 2, 80))
         );
     }
@@ -229,9 +229,9 @@ mod tests {
     #[test]
     fn the_last_token_is_always_read() {
         let mut slots = slots(&[tokens(1, 128)]);
-        assert_eq!(slots.take_over(1, &tokens(1, 128)).length, 64);
+        assert_eq!(slots.reuse_prefix(1, &tokens(1, 128)).length, 64);
         slots.forget_all();
-        assert_eq!(slots.take_over(1, &tokens(1, 128)).length, 0);
+        assert_eq!(slots.reuse_prefix(1, &tokens(1, 128)).length, 0);
     }
 
     proptest! {
@@ -248,7 +248,7 @@ mod tests {
             for ((family, begins, own), leaver) in prompts.into_iter().zip(leavers) {
                 let prompt = with(tokens(family, begins), 7 + family, own + 1);
                 let slot = running.len();
-                let plan = slots.take_over(slot, &prompt);
+                let plan = slots.reuse_prefix(slot, &prompt);
                 if let Some((one, other, length)) = plan.exchange {
                     prop_assert!(slot <= one && slot <= other);
                     prop_assert!(truth[slot].len() <= length || plan.length <= length);

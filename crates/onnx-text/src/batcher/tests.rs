@@ -37,7 +37,7 @@ fn batcher(jobs: &[Vec<usize>], threads: usize) -> (Batcher, Answers) {
 fn waiting(jobs: &[Vec<usize>]) -> (WaitingJobs, Answers) {
     let (batcher, answers) = batcher(jobs, 1);
     let mut waiting = batcher.waiting.into_inner().unwrap();
-    assert_eq!(waiting.receive(), Received::Jobs { fresh: true });
+    assert_eq!(waiting.receive(), QueueEvent::Jobs { fresh: true });
     (waiting, answers)
 }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use volley_types::PredictError;
 
-use super::Weighing;
+use super::TermWeighting;
 use volley_model_directory::overrides::Pooling;
 
 #[derive(Default, Deserialize)]
@@ -68,13 +68,13 @@ pub(super) struct SpladeConfig {
 }
 
 impl SpladeConfig {
-    pub(super) fn weighing(&self) -> Result<Weighing, PredictError> {
+    pub(super) fn weighing(&self) -> Result<TermWeighting, PredictError> {
         let unknown = |what: &str| {
             PredictError::invalid(format!(
                 "the configuration of SpladePooling has a '{what}' that is not known"
             ))
         };
-        Ok(Weighing {
+        Ok(TermWeighting {
             sums: match self.pooling_strategy.as_deref() {
                 None | Some("max") => false,
                 Some("sum") => true,

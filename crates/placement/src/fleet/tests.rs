@@ -9,7 +9,11 @@ const ZONES: [Option<&str>; 3] = [Some("a"), Some("b"), None];
 type Drawn = (usize, u64, bool);
 
 /// The best worker, as it is defined: by looking at all of them.
-fn by_definition(fleet: &Fleet<'_>, need: &Need<'_>, kept: &[usize]) -> Option<usize> {
+fn by_definition(
+    fleet: &Fleet<'_>,
+    need: &ReplicaRequirements<'_>,
+    kept: &[usize],
+) -> Option<usize> {
     let in_zone = |index: usize| {
         let zone = fleet.zone(index, need.spread);
         let mates = kept.iter();
@@ -75,7 +79,7 @@ proptest! {
             budget_bytes: budget * 3,
             drain: None,
         };
-        let situation = PlacementInput {
+        let input = PlacementInput {
             workers: drawn.iter().enumerate().map(worker).collect(),
             most_replicas: most,
             strategy: if packs { PlacementStrategy::Pack } else { PlacementStrategy::Spread },
@@ -84,11 +88,11 @@ proptest! {
         let picked = |bits: u16| -> Vec<usize> {
             (0..drawn.len()).filter(|index| bits >> index & 1 == 1).collect()
         };
-        let (mut fleet, none) = (Fleet::new(&situation), BTreeMap::new());
+        let (mut fleet, none) = (Fleet::new(&input), BTreeMap::new());
         for (size, spread, kept, avoid, allowed) in needs {
             let (kept, avoid) = (picked(kept & 0x111), picked(avoid));
             let allowed: Vec<_> = picked(allowed).into_iter().map(|index| ids[index].clone()).collect();
-            let need = Need {
+            let need = ReplicaRequirements {
                 labels: &none,
                 allowed: if allowed.len() < 3 { &[] } else { &allowed },
                 spread: spread.then_some("zone"),

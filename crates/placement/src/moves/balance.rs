@@ -21,7 +21,7 @@ const MAX_TRIED: usize = 1_024;
 pub(super) fn is_far_apart(
     wanted: &[DesiredVersion<'_>],
     fleet: &Fleet<'_>,
-    situation: &PlacementInput<'_>,
+    input: &PlacementInput<'_>,
     limit: u64,
 ) -> bool {
     let mut has_weightless = vec![false; fleet.len()];
@@ -30,7 +30,7 @@ pub(super) fn is_far_apart(
             has_weightless[*worker] = true;
         }
     }
-    let least = Emptiest::of(fleet, situation, |_| true);
+    let least = Emptiest::of(fleet, input, |_| true);
     let workers = (0..fleet.len()).filter(|worker| fleet.worker(*worker).placeable);
     let mut workers = workers.map(|worker| (worker, fleet.permille(worker, 0)));
     workers.any(|(worker, full)| {
@@ -56,12 +56,8 @@ struct Emptiest {
 
 impl Emptiest {
     /// Of the workers that may be filled and are `meant`.
-    fn of(
-        fleet: &Fleet<'_>,
-        situation: &PlacementInput<'_>,
-        meant: impl Fn(usize) -> bool,
-    ) -> Self {
-        let young = &situation.moves.young;
+    fn of(fleet: &Fleet<'_>, input: &PlacementInput<'_>, meant: impl Fn(usize) -> bool) -> Self {
+        let young = &input.moves.young;
         let workers = (0..fleet.len()).filter(|index| {
             let worker = fleet.worker(*index);
             worker.placeable && !young.contains(worker.id) && meant(*index)
@@ -89,20 +85,20 @@ pub(super) fn steps(
     wanted: &[DesiredVersion<'_>],
     held: &[Vec<usize>],
     fleet: &mut Fleet<'_>,
-    situation: &PlacementInput<'_>,
+    input: &PlacementInput<'_>,
     limit: u64,
 ) -> Vec<Step> {
     let mut search = Search {
         wanted,
         held,
-        situation,
+        input,
         limit,
         tried: 0,
         steps: Vec::new(),
         hopeless: vec![false; fleet.len()],
         emptiest: HashMap::new(),
     };
-    while search.steps.len() < situation.moves.may_begin {
+    while search.steps.len() < input.moves.may_begin {
         let Some(step) = search.next(fleet) else {
             break;
         };
@@ -117,7 +113,7 @@ pub(super) fn steps(
 struct Search<'s, 'a> {
     wanted: &'s [DesiredVersion<'a>],
     held: &'s [Vec<usize>],
-    situation: &'s PlacementInput<'s>,
+    input: &'s PlacementInput<'s>,
     limit: u64,
     tried: usize,
     steps: Vec<Step>,
@@ -164,8 +160,8 @@ impl<'a> Search<'_, 'a> {
                 return None;
             }
             self.tried += 1;
-            let (one, young) = (&self.wanted[index], &self.situation.moves.young);
-            let to = one.elsewhere(from, fleet, self.situation, |worker| {
+            let (one, young) = (&self.wanted[index], &self.input.moves.young);
+            let to = one.elsewhere(from, fleet, self.input, |worker| {
                 !young.contains(worker) && !busy.contains(worker)
             });
             if let Some(to) = to
@@ -185,9 +181,9 @@ impl<'a> Search<'_, 'a> {
             return false;
         };
         let labels: &'a BTreeMap<String, String> = &deployment.options.labels;
-        let situation = self.situation;
+        let input = self.input;
         let emptiest = *self.emptiest.entry(labels).or_insert_with(|| {
-            Emptiest::of(fleet, situation, |worker| fleet.has_labels(worker, labels))
+            Emptiest::of(fleet, input, |worker| fleet.has_labels(worker, labels))
         });
         let gains = match one.counted_size() {
             0 => emptiest.has_far_fewer(fleet.staying(from), self.limit),
@@ -195,8 +191,8 @@ impl<'a> Search<'_, 'a> {
         };
         gains
             && !self.steps.iter().any(|step| step.wanted == index)
-            && !situation.moves.resting.contains(&one.entry.name)
-            && one.may_move(fleet, situation)
+            && !input.moves.resting.contains(&one.entry.name)
+            && one.may_move(fleet, input)
     }
 
     /// Whether the fuller of the two is far fuller, is less full afterwards, and both together

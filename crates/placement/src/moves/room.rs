@@ -2,7 +2,7 @@
 
 use super::Step;
 use crate::desired::{DesiredVersion, need};
-use crate::fleet::{Fleet, Need};
+use crate::fleet::{Fleet, ReplicaRequirements};
 use crate::input::PlacementInput;
 
 /// Replicas without a place for which room is looked for at a time.
@@ -20,11 +20,11 @@ pub(super) fn steps(
     wanted: &[DesiredVersion<'_>],
     held: &[Vec<usize>],
     fleet: &mut Fleet<'_>,
-    situation: &PlacementInput<'_>,
+    input: &PlacementInput<'_>,
     waiting: &[usize],
 ) -> Vec<Step> {
     // What is under way may be what makes the room.
-    if !situation.moves.under_way.is_empty() {
+    if !input.moves.under_way.is_empty() {
         return Vec::new();
     }
     for index in waiting.iter().take(MAX_WAITING) {
@@ -33,11 +33,11 @@ pub(super) fn steps(
             continue;
         };
         let need = need(one, deployment, &[]);
-        for target in targets(one, &need, fleet, situation) {
+        for target in targets(one, &need, fleet, input) {
             let maker = Maker {
                 wanted,
                 held,
-                situation,
+                input,
                 target,
                 size: need.size,
             };
@@ -53,14 +53,14 @@ pub(super) fn steps(
 /// first, then those that lack the least.
 fn targets(
     one: &DesiredVersion<'_>,
-    need: &Need<'_>,
+    need: &ReplicaRequirements<'_>,
     fleet: &Fleet<'_>,
-    situation: &PlacementInput<'_>,
+    input: &PlacementInput<'_>,
 ) -> Vec<usize> {
     let right = (0..fleet.len()).filter(|worker| {
         let id = fleet.worker(*worker).id;
         let held = (&one.entry.name, one.version, id);
-        fleet.could_hold(*worker, need, &one.kept) && !situation.failed.contains_key(&held)
+        fleet.could_hold(*worker, need, &one.kept) && !input.failed.contains_key(&held)
     });
     let mates = |worker: usize| match need.spread {
         Some(_) => fleet.mates(worker, &one.kept, need.spread),
@@ -80,7 +80,7 @@ fn targets(
 struct Maker<'s, 'a> {
     wanted: &'s [DesiredVersion<'a>],
     held: &'s [Vec<usize>],
-    situation: &'s PlacementInput<'s>,
+    input: &'s PlacementInput<'s>,
     target: usize,
     size: u64,
 }
@@ -93,7 +93,7 @@ impl Maker<'_, '_> {
         let freed = |index: &usize| self.wanted[*index].counted_size();
         let mut movable = self.held[self.target].clone();
         movable.retain(|index| {
-            (bytes == 0 || freed(index) != 0) && self.wanted[*index].may_move(fleet, self.situation)
+            (bytes == 0 || freed(index) != 0) && self.wanted[*index].may_move(fleet, self.input)
         });
         movable.sort_by_key(freed);
         if places <= 1 {
@@ -115,7 +115,7 @@ impl Maker<'_, '_> {
         places: usize,
         fleet: &mut Fleet<'_>,
     ) -> Option<Vec<Step>> {
-        let most = self.situation.moves.may_begin.min(MAX_TOGETHER);
+        let most = self.input.moves.may_begin.min(MAX_TOGETHER);
         let mut steps: Vec<Step> = Vec::new();
         let mut freed = 0_u64;
         for index in movable.iter().rev().take(MAX_TRIED) {
@@ -141,7 +141,7 @@ impl Maker<'_, '_> {
 
     fn step(&self, index: usize, fleet: &mut Fleet<'_>) -> Option<Step> {
         let from = self.target;
-        let to = self.wanted[index].elsewhere(from, fleet, self.situation, |_| true)?;
+        let to = self.wanted[index].elsewhere(from, fleet, self.input, |_| true)?;
         Some(Step {
             wanted: index,
             from,

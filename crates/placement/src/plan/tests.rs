@@ -118,7 +118,7 @@ impl World {
                 .version;
             ((model, version, worker), reason.as_str())
         });
-        let situation = PlacementInput {
+        let input = PlacementInput {
             most_replicas: self.most,
             strategy: self.strategy,
             moves: Moves {
@@ -138,7 +138,7 @@ impl World {
                 .map(|(model, version, worker)| (model, *version, worker))
                 .collect(),
         };
-        plan(&self.state, &situation)
+        plan(&self.state, &input)
     }
 
     /// Does what the plan says, as the registry does; gives how many replicas moved.

@@ -88,12 +88,12 @@ async fn nodes_know_each_other_by_their_certificates() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     let coordinator = node(&authority, folder.path(), COORDINATOR);
     let worker = node(&authority, folder.path(), WORKER);
-    let mut door = TestListener::open(coordinator, Callers::Nodes).await;
+    let mut listener = TestListener::open(coordinator, Callers::Nodes).await;
     let dialer = Dialer::tls(worker);
-    let _channel = door.call(&dialer, NodeKind::Coordinator).await.unwrap();
-    let peer = door.peer().await;
+    let _channel = listener.call(&dialer, NodeKind::Coordinator).await.unwrap();
+    let peer = listener.peer().await;
     assert_eq!(peer.identity, NodeIdentity::from_uri(WORKER));
-    let refused = door.call(&dialer, NodeKind::Worker).await.unwrap_err();
+    let refused = listener.call(&dialer, NodeKind::Worker).await.unwrap_err();
     assert!(refused.contains("not of the kind"), "{refused}");
 }
 
@@ -104,14 +104,16 @@ async fn a_stranger_gets_no_connection() {
     let authority = Authority::new();
     let coordinator = node(&authority, folder.path(), COORDINATOR);
     let stranger = node(&Authority::new(), strange.path(), WORKER);
-    let door = TestListener::open(coordinator.clone(), Callers::Nodes).await;
-    let refused = door
+    let listener = TestListener::open(coordinator.clone(), Callers::Nodes).await;
+    let refused = listener
         .call(&Dialer::tls(stranger.clone()), NodeKind::Coordinator)
         .await;
     assert!(refused.is_err(), "a client of another authority");
 
-    let door = TestListener::open(stranger, Callers::Nodes).await;
-    let refused = door.call(&Dialer::tls(coordinator), NodeKind::Worker).await;
+    let listener = TestListener::open(stranger, Callers::Nodes).await;
+    let refused = listener
+        .call(&Dialer::tls(coordinator), NodeKind::Worker)
+        .await;
     assert!(refused.is_err(), "a server of another authority");
 }
 
@@ -121,18 +123,22 @@ async fn a_certificate_that_has_ended_opens_nothing_and_is_not_called() {
     let coordinator = node(&authority, folder.path(), COORDINATOR);
     let ended = load(&authority.write_until(folder.path(), "ended", Some(WORKER), 2020));
     let other = node(&authority, folder.path(), "volley://worker/w2");
-    let mut door = TestListener::open(coordinator.clone(), Callers::NodesAndKeys).await;
+    let mut listener = TestListener::open(coordinator.clone(), Callers::NodesAndKeys).await;
     // Under TLS 1.3 a client may hear of its refusal only when it reads.
-    let _heard_later = door
+    let _heard_later = listener
         .call(&Dialer::tls(ended.clone()), NodeKind::Coordinator)
         .await;
-    let call = door.call(&Dialer::tls(other), NodeKind::Coordinator).await;
+    let call = listener
+        .call(&Dialer::tls(other), NodeKind::Coordinator)
+        .await;
     let _channel = call.unwrap();
-    let first = door.peer().await.identity;
+    let first = listener.peer().await.identity;
     assert_eq!(first, NodeIdentity::from_uri("volley://worker/w2"));
 
-    let door = TestListener::open(ended, Callers::Nodes).await;
-    let refused = door.call(&Dialer::tls(coordinator), NodeKind::Worker).await;
+    let listener = TestListener::open(ended, Callers::Nodes).await;
+    let refused = listener
+        .call(&Dialer::tls(coordinator), NodeKind::Worker)
+        .await;
     assert!(refused.is_err(), "a server whose certificate has ended");
 }
 
@@ -141,7 +147,7 @@ async fn every_connection_shows_its_certificate_anew() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     let coordinator = node(&authority, folder.path(), COORDINATOR);
     let worker = authority.write(folder.path(), "worker", Some(WORKER));
-    let mut door = TestListener::open(coordinator, Callers::Nodes).await;
+    let mut listener = TestListener::open(coordinator, Callers::Nodes).await;
     // A client that would take its session up again, where it could.
     let mut roots = RootCertStore::empty();
     let trusted = CertificateDer::from_pem_file(&worker.authority).unwrap();
@@ -158,10 +164,10 @@ async fn every_connection_shows_its_certificate_anew() {
     config.alpn_protocols = vec![b"h2".to_vec()];
     let connector = TlsConnector::from(Arc::new(config));
     for _ in 0..2 {
-        let socket = TcpStream::connect(&door.address).await.unwrap();
+        let socket = TcpStream::connect(&listener.address).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
         let mut stream = connector.connect(name, socket).await.unwrap();
-        let mut accepted = door.accepted.recv().await.unwrap();
+        let mut accepted = listener.accepted.recv().await.unwrap();
         accepted.write_all(b"x").await.unwrap();
         accepted.flush().await.unwrap();
         // What comes before this byte is all that a session could be taken up by.
@@ -176,28 +182,30 @@ async fn slow_handshakes_hold_up_nobody_else() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     let coordinator = node(&authority, folder.path(), COORDINATOR);
     let worker = node(&authority, folder.path(), WORKER);
-    let mut door = TestListener::open(coordinator, Callers::Nodes).await;
+    let mut listener = TestListener::open(coordinator, Callers::Nodes).await;
     // More than are looked at at a time.
     let mut silent = Vec::new();
     for _ in 0..300 {
-        silent.push(TcpStream::connect(&door.address).await.unwrap());
+        silent.push(TcpStream::connect(&listener.address).await.unwrap());
     }
     let began = std::time::Instant::now();
-    let called = door.call(&Dialer::tls(worker), NodeKind::Coordinator).await;
+    let called = listener
+        .call(&Dialer::tls(worker), NodeKind::Coordinator)
+        .await;
     called.unwrap();
     let waited = began.elapsed();
     assert!(
         waited < Duration::from_secs(9),
         "one of the silent ones has ended: {waited:?}"
     );
-    assert!(door.peer().await.identity.is_some());
+    assert!(listener.peer().await.identity.is_some());
 }
 
 #[tokio::test]
 async fn a_renewed_certificate_is_used_and_a_broken_one_is_not() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     let coordinator = node(&authority, folder.path(), COORDINATOR);
-    let mut door = TestListener::open(coordinator, Callers::Nodes).await;
+    let mut listener = TestListener::open(coordinator, Callers::Nodes).await;
     let files = authority.write(folder.path(), "worker", Some(WORKER));
     let worker = load(&files);
     let dialer = Dialer::tls(worker.clone());
@@ -210,14 +218,14 @@ async fn a_renewed_certificate_is_used_and_a_broken_one_is_not() {
     assert!(worker.refresh().unwrap());
     assert!(end(CertificateUse::Node).unwrap().1 < node.unwrap().1);
     assert_eq!(end(CertificateUse::Authority), signer);
-    let _channel = door.call(&dialer, NodeKind::Coordinator).await.unwrap();
-    let peer = door.peer().await;
+    let _channel = listener.call(&dialer, NodeKind::Coordinator).await.unwrap();
+    let peer = listener.peer().await;
     assert_eq!(peer.identity, NodeIdentity::from_uri("volley://worker/w2"));
 
     std::fs::write(&files.certificate, "half a cert").unwrap();
     assert!(worker.refresh().is_err());
-    let _channel = door.call(&dialer, NodeKind::Coordinator).await.unwrap();
-    assert!(door.peer().await.identity.is_some());
+    let _channel = listener.call(&dialer, NodeKind::Coordinator).await.unwrap();
+    assert!(listener.peer().await.identity.is_some());
 }
 
 #[test]

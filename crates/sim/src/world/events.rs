@@ -325,7 +325,7 @@ impl Simulation {
             } else {
                 cost.bytes_in += bytes;
             }
-            self.tell_committed(index);
+            self.send_committed(index);
         }
         self.appending = false;
         self.append();

@@ -153,7 +153,7 @@ impl Simulation {
         if self.acts(leader) && self.leader != leader {
             let before = self.leader;
             self.seats[before].leads = false;
-            self.take_over(leader);
+            self.make_leader(leader);
         }
     }
 

@@ -81,7 +81,7 @@ impl Simulation {
     }
 
     /// The leader tells another coordinator what is committed, or takes it itself.
-    pub(super) fn tell_committed(&mut self, to: usize) {
+    pub(super) fn send_committed(&mut self, to: usize) {
         let state = self.state.clone();
         if to == self.leader || !self.settings.drilled {
             return self.apply(to, &state);
@@ -121,7 +121,7 @@ impl Simulation {
             }
             self.seats[index].leads = false;
             if self.seats[index].applied.revision < self.state.revision {
-                self.tell_committed(index);
+                self.send_committed(index);
             }
         }
     }
@@ -131,13 +131,13 @@ impl Simulation {
         let all = 0..self.seats.len();
         let able: Vec<_> = all.filter(|index| self.is_with_most(*index)).collect();
         if let Some(chosen) = self.random.choice(able) {
-            self.take_over(chosen);
+            self.make_leader(chosen);
         }
     }
 
     /// `chosen` has all that was committed. Of what its predecessor was about to propose, it has
     /// the first part.
-    pub(super) fn take_over(&mut self, chosen: usize) {
+    pub(super) fn make_leader(&mut self, chosen: usize) {
         let proposed = self.random.usize(0..=self.log.len());
         self.log.truncate(proposed);
         self.leader = chosen;

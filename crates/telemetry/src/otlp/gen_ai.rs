@@ -42,7 +42,7 @@ const PER_TOKEN: &[f64] = &[
 
 /// How one request ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome<'a> {
+pub(crate) struct RequestOutcome<'a> {
     pub(crate) model: &'a str,
     /// The error's stable name, where it failed.
     pub(crate) error: Option<&'static str>,
@@ -103,7 +103,7 @@ impl Histogram {
 
 impl GenAi {
     /// Counts a request that has ended.
-    pub(crate) fn observe(&self, outcome: Outcome<'_>) {
+    pub(crate) fn observe(&self, outcome: RequestOutcome<'_>) {
         let Ok(mut series) = self.series.lock() else {
             return;
         };
@@ -241,7 +241,7 @@ mod tests {
     fn outcomes_fall_into_their_buckets_and_series_are_bounded() {
         let metrics = GenAi::default();
         assert!(metrics.metrics().is_empty());
-        let mut outcome = Outcome {
+        let mut outcome = RequestOutcome {
             model: "m",
             error: None,
             duration: Duration::from_millis(1_010),
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(sums, [Some(9.0), Some(300.0)], "input, then output");
         for index in 0..2 * MOST_SERIES {
             let model = format!("m{index}");
-            metrics.observe(Outcome {
+            metrics.observe(RequestOutcome {
                 model: &model,
                 ..outcome
             });

@@ -137,8 +137,13 @@ impl GenerationChunks {
             self.reasoning_tokens.finish(rows),
             self.details.finish(rows),
         ];
-        RecordBatch::try_new(generation_schema(), columns)
-            .expect("columns are listed in the schema's order and have one row per push")
+        #[expect(
+            clippy::expect_used,
+            reason = "the columns are listed in the schema's order"
+        )]
+        let batch = RecordBatch::try_new(generation_schema(), columns)
+            .expect("columns are listed in the schema's order and have one row per push");
+        batch
     }
 
     /// One chunk as a batch of one row.

@@ -239,7 +239,7 @@ async fn a_load_that_nothing_can_stop_keeps_its_memory_until_it_ends_and_is_not_
             matches!(state, ReplicaState::Failed(_)).then_some(())
         })
     };
-    let lingering = |count: usize| {
+    let abandoned = |count: usize| {
         let line = format!("volley_abandoned_loads {count}");
         let metrics = &metrics;
         eventually("given-up loads are counted", move || {
@@ -247,7 +247,7 @@ async fn a_load_that_nothing_can_stop_keeps_its_memory_until_it_ends_and_is_not_
         })
     };
     failed("stubborn").await;
-    lingering(1).await;
+    abandoned(1).await;
 
     // Its memory is not given to others, whether it is wanted or not.
     coordinator.say(orders(2, std::slice::from_ref(&large)));
@@ -255,11 +255,11 @@ async fn a_load_that_nothing_can_stop_keeps_its_memory_until_it_ends_and_is_not_
     // Wanted again, it waits for the one that goes on.
     coordinator.say(orders(3, &[stubborn, large.clone()]));
     failed("stubborn").await;
-    lingering(1).await;
+    abandoned(1).await;
 
     coordinator.say(orders(4, &[large]));
     gate.add_permits(1);
-    lingering(0).await;
+    abandoned(0).await;
     coordinator.ready("large", 1).await;
     worker.shutdown().await;
 }

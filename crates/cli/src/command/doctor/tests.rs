@@ -69,7 +69,7 @@ fn what_a_cluster_tells_of_itself_is_judged() {
     });
     let drain = serde_json::json!({ "node": "w", "kind": "worker", "state": "draining" });
     let model = serde_json::json!({
-        "id": "m", "version": 1, "state": "PARTIALLY_DEPLOYED", "wanted_replicas": 2,
+        "id": "m", "version": 1, "state": "PARTIALLY_DEPLOYED", "desired_replicas": 2,
         "ready_replicas": 1,
     });
     let silent = serde_json::json!({

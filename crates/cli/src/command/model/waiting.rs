@@ -19,13 +19,13 @@ const MOMENT: Duration = Duration::from_secs(2);
 
 /// What workers have fetched of one version, and what there is of it in all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fetched {
+pub(super) struct FetchProgress {
     worker: String,
     bytes: u64,
     total_bytes: u64,
 }
 
-impl Fetched {
+impl FetchProgress {
     /// What the cluster tells of `model` while it is being deployed: nothing to those who may not
     /// see its status.
     pub(super) async fn now(client: &Client, model: &ModelInfo) -> Vec<Self> {
@@ -89,7 +89,7 @@ pub(super) async fn until_deployed(client: &Client, model: &str) -> anyhow::Resu
             continue;
         }
         told = Instant::now();
-        let fetched = Fetched::now(client, &info).await;
+        let fetched = FetchProgress::now(client, &info).await;
         if fetched != known {
             moved = Instant::now();
             for fetch in &fetched {

@@ -17,7 +17,7 @@ impl Coordinators {
             return Image::new();
         };
         match &member.running {
-            Some(running) => running.platter.kept(),
+            Some(running) => running.faulty_disk.kept(),
             None => member.image.clone(),
         }
     }
@@ -51,9 +51,9 @@ impl Coordinators {
 
 /// The same disk without the last entries of its log, and without what says that they were there.
 pub(in crate::sim) fn cut(image: Image, entries: usize) -> Image {
-    let platter = FaultyDisk::new(image);
+    let faulty_disk = FaultyDisk::new(image);
     {
-        let database = Database::builder().create_with_backend(platter.clone());
+        let database = Database::builder().create_with_backend(faulty_disk.clone());
         let database = database.expect("a whole disk");
         let transaction = database.begin_write().expect("it takes a write");
         {
@@ -69,5 +69,5 @@ pub(in crate::sim) fn cut(image: Image, entries: usize) -> Image {
         }
         transaction.commit().expect("it is written");
     }
-    platter.into_image()
+    faulty_disk.into_image()
 }

@@ -30,7 +30,7 @@ struct StoreContents {
     purged: Option<LogId>,
     log: BTreeMap<u64, Entry>,
     snapshot: Option<(String, Vec<u8>)>,
-    lineage: u64,
+    epoch: u64,
 }
 
 /// What is asked of it.
@@ -55,7 +55,7 @@ impl StoreContents {
             purged: found.purged,
             log: entries.map(|entry| (entry.log_id.index, entry)).collect(),
             snapshot: snapshot.map(|(about, data)| (about.snapshot_id, data)),
-            lineage: found.lineage,
+            epoch: found.epoch,
         }
     }
 
@@ -76,7 +76,7 @@ impl StoreContents {
             Step::Snapshot(about, data) => {
                 self.snapshot = Some((about.snapshot_id.clone(), data.clone()));
             }
-            Step::ClusterEpoch(mark) => self.lineage = *mark,
+            Step::ClusterEpoch(mark) => self.epoch = *mark,
         }
     }
 }
@@ -180,8 +180,8 @@ struct Life {
 
 impl Life {
     /// Opens the store, and gives what is in it.
-    fn begin(platter: &FaultyDisk) -> Result<(Self, StoreContents), String> {
-        let database = Database::builder().create_with_backend(platter.clone());
+    fn begin(faulty_disk: &FaultyDisk) -> Result<(Self, StoreContents), String> {
+        let database = Database::builder().create_with_backend(faulty_disk.clone());
         let database = database.map_err(|error| error.to_string())?;
         let opened =
             Disk::over(database, NodeId(1), Draw::default()).map_err(|error| error.chain())?;
@@ -207,7 +207,7 @@ impl Life {
                 Step::Truncate(from) => log.truncate(from).await.is_ok(),
                 Step::Purge(upto) => log.purge(upto).await.is_ok(),
                 Step::Snapshot(about, data) => disk.snapshot(&about, &data).await.is_ok(),
-                Step::ClusterEpoch(mark) => disk.lineage(mark).await.is_ok(),
+                Step::ClusterEpoch(mark) => disk.epoch(mark).await.is_ok(),
                 Step::Committed(committed) => {
                     // Nobody waits for it.
                     let _ = log.save_committed(Some(committed)).await;
@@ -228,9 +228,9 @@ struct LifeProgress {
 }
 
 /// Lives a story on a disk, until the group after the one in which something failed.
-async fn live(platter: &FaultyDisk, story: &[Vec<Step>], at: &str) -> LifeProgress {
+async fn live(faulty_disk: &FaultyDisk, story: &[Vec<Step>], at: &str) -> LifeProgress {
     let mut told = LifeProgress::default();
-    let Ok((life, found)) = Life::begin(platter) else {
+    let Ok((life, found)) = Life::begin(faulty_disk) else {
         return told;
     };
     assert_eq!(found, StoreContents::default(), "{at}: it was new");
@@ -259,8 +259,8 @@ async fn live(platter: &FaultyDisk, story: &[Vec<Step>], at: &str) -> LifeProgre
 
 /// Opens what is left of a store: it holds one of the `allowed` states, and takes more.
 async fn reopen(image: Vec<u8>, allowed: &[StoreContents], at: &str) -> Vec<u8> {
-    let platter = FaultyDisk::new(image);
-    let (life, found) = Life::begin(&platter).unwrap_or_else(|error| panic!("{at}: {error}"));
+    let faulty_disk = FaultyDisk::new(image);
+    let (life, found) = Life::begin(&faulty_disk).unwrap_or_else(|error| panic!("{at}: {error}"));
     assert!(
         allowed.contains(&found),
         "{at}: what is found is none of the {} states that it may be in:\n{found:#?}",
@@ -269,9 +269,9 @@ async fn reopen(image: Vec<u8>, allowed: &[StoreContents], at: &str) -> Vec<u8> 
     let vote = Vote::new(1_000, 2);
     assert_eq!(life.ask(Step::Vote(vote)).await, Some(true), "{at}");
     drop(life);
-    let image = platter.into_image();
-    let platter = FaultyDisk::new(image.clone());
-    let (_, again) = Life::begin(&platter).unwrap_or_else(|error| panic!("{at}: {error}"));
+    let image = faulty_disk.into_image();
+    let faulty_disk = FaultyDisk::new(image.clone());
+    let (_, again) = Life::begin(&faulty_disk).unwrap_or_else(|error| panic!("{at}: {error}"));
     let expected = StoreContents {
         vote: Some(vote),
         ..found
@@ -282,13 +282,13 @@ async fn reopen(image: Vec<u8>, allowed: &[StoreContents], at: &str) -> Vec<u8> 
 
 /// A store that has just been made.
 fn fresh() -> Vec<u8> {
-    let platter = FaultyDisk::new(Vec::new());
+    let faulty_disk = FaultyDisk::new(Vec::new());
     drop(
         Database::builder()
-            .create_with_backend(platter.clone())
+            .create_with_backend(faulty_disk.clone())
             .unwrap(),
     );
-    platter.into_image()
+    faulty_disk.into_image()
 }
 
 /// All states that a story goes through.
@@ -318,18 +318,18 @@ fn crash(
     let at = format!("seed {seed}, call {} ({:?})", point.0, point.1);
     let mixed = seed ^ point.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     runtime().block_on(async {
-        let platter = FaultyDisk::failing(empty.to_vec(), Some(point), mixed);
-        let told = live(&platter, story, &at).await;
-        let image = platter.into_image();
+        let faulty_disk = FaultyDisk::failing(empty.to_vec(), Some(point), mixed);
+        let told = live(&faulty_disk, story, &at).await;
+        let image = faulty_disk.into_image();
         let allowed = &states[told.acknowledged..=told.asked];
         let second = (
             1 + mixed % 24,
             Fault::ALL[mixed as usize % Fault::ALL.len()],
         );
-        let platter = FaultyDisk::failing(image, Some(second), mixed);
-        drop(Life::begin(&platter));
+        let faulty_disk = FaultyDisk::failing(image, Some(second), mixed);
+        drop(Life::begin(&faulty_disk));
         let at = format!("{at}, then call {} ({:?})", second.0, second.1);
-        reopen(platter.into_image(), allowed, &at).await;
+        reopen(faulty_disk.into_image(), allowed, &at).await;
     });
 }
 
@@ -343,11 +343,11 @@ fn whatever_call_to_the_disk_fails_what_was_acknowledged_is_there() {
     for seed in 0..seeds {
         let story = Author::new(seed).story();
         let states = states(&story);
-        let platter = FaultyDisk::new(empty.clone());
-        let told = runtime().block_on(live(&platter, &story, "without a fault"));
+        let faulty_disk = FaultyDisk::new(empty.clone());
+        let told = runtime().block_on(live(&faulty_disk, &story, "without a fault"));
         assert_eq!(told.asked, states.len() - 1);
-        let calls = platter.calls();
-        drop(platter.into_image());
+        let calls = faulty_disk.calls();
+        drop(faulty_disk.into_image());
         let all: Vec<_> = (1..=calls)
             .flat_map(|call| Fault::ALL.map(|fault| (call, fault)))
             .collect();

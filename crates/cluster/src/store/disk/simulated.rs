@@ -4,19 +4,19 @@ use super::faulty_disk::FaultyDisk;
 use super::*;
 
 impl Disk {
-    /// Opens the store on `platter`. Whoever calls runs the writer, which takes `pace` for each
+    /// Opens the store on `faulty_disk`. Whoever calls runs the writer, which takes `pace` for each
     /// transaction.
     ///
     /// # Errors
     /// As [`Disk::open`].
     pub(crate) fn simulated(
-        platter: FaultyDisk,
+        faulty_disk: FaultyDisk,
         node: NodeId,
         draw: Draw,
         mut pace: impl FnMut() -> Duration,
     ) -> Result<(Self, RecoveredState, impl Future<Output = ()>), PredictError> {
         let database = Database::builder()
-            .create_with_backend(platter)
+            .create_with_backend(faulty_disk)
             .map_err(|error| unavailable("the simulated disk cannot be opened", error.into()))?;
         let (disk, found, mut writer) = Self::begin(database, node, draw)?;
         let work = async move {

@@ -10,7 +10,7 @@ use volley_types::{Input, Predict, PredictError, RequestId};
 
 use super::{Exchange, within_exchange};
 use crate::egress::{Encoder, RESPONSE_MESSAGE_BYTES};
-use crate::server::incoming::Incoming;
+use crate::server::incoming::ExchangeInput;
 use crate::udf::caller::Engine;
 use crate::udf::function::{Function, FunctionCall};
 use crate::udf::gather::Gather;
@@ -26,7 +26,7 @@ impl Exchange {
         &self,
         head: PredictHead,
         function: Function,
-        mut incoming: Incoming,
+        mut incoming: ExchangeInput,
         schema: Option<SchemaRef>,
         engine: Engine,
     ) -> Result<(), PredictError> {

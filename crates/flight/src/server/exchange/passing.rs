@@ -13,7 +13,7 @@ use volley_types::{ChunkStream, ErrorCode, Input, PredictError, Resolved, Signat
 
 use super::{Exchange, check_output, no_rows, within_exchange};
 use crate::egress::{Encoder, RESPONSE_MESSAGE_BYTES};
-use crate::server::incoming::Incoming;
+use crate::server::incoming::ExchangeInput;
 
 /// The most bytes of columns whose rows the model has not answered yet.
 const MAX_KEPT_BYTES: usize = 64 << 20;
@@ -24,7 +24,7 @@ impl Exchange {
         &self,
         head: PredictHead,
         resolved: &Resolved,
-        mut incoming: Incoming,
+        mut incoming: ExchangeInput,
         schema: Option<SchemaRef>,
     ) -> Result<(), PredictError> {
         let signature = &resolved.signature;

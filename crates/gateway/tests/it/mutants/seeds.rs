@@ -1,4 +1,4 @@
-//! Real bodies of every house.
+//! Real bodies of every dialect.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ fn messages() -> Value {
     ])
 }
 
-pub(super) fn houses() -> Vec<Seed> {
+pub(super) fn dialects() -> Vec<Seed> {
     let schema = json!({ "type": "object", "properties": { "a": { "type": "integer" } } });
     let tool = json!({ "type": "function", "function": { "name": "f", "parameters": schema } });
     let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });

@@ -41,7 +41,7 @@ impl Loop {
         let first = self.running.len();
         let requests: Vec<_> = self.waiting.drain(..count).collect();
         for (slot, request) in (first..).zip(&requests) {
-            if self.take_over(slot, &request.prompt) != 0 {
+            if self.reuse_prefix(slot, &request.prompt) != 0 {
                 self.slots.forget(slot);
             }
         }

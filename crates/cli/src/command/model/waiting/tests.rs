@@ -29,11 +29,11 @@ fn what_is_fetched_of_a_version_is_told_by_worker() {
     });
     let model = json!({
         "model_id": "m", "model_version": "2", "model_state": "DEPLOYING", "name": "m",
-        "wanted_replicas": 3, "current_worker_nodes": [], "versions": [1, 2],
+        "desired_replicas": 3, "current_worker_nodes": [], "versions": [1, 2],
     });
     let status: Status = serde_json::from_value(status).unwrap();
     let model: ModelInfo = serde_json::from_value(model).unwrap();
-    let told = Fetched::of(&status, &model);
-    let told: Vec<_> = told.iter().map(Fetched::told).collect();
+    let told = FetchProgress::of(&status, &model);
+    let told: Vec<_> = told.iter().map(FetchProgress::told).collect();
     assert_eq!(told, ["a: 1.5 of 64.0 MiB", "c: 64.0 of 64.0 MiB"]);
 }

@@ -10,7 +10,7 @@ use crate::chunk::GenerationRow;
 /// The rows of one stream, added up. It forgets everything once it sees that nobody can go on:
 /// a row does not say what tokens it came of, or there are too many of them.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct SentAnswerRecorder {
     answers: BTreeMap<(u32, u32), SentAnswer>,
     rows: u32,
     tokens: usize,
@@ -18,7 +18,7 @@ pub struct Ledger {
     ended: bool,
 }
 
-impl Ledger {
+impl SentAnswerRecorder {
     /// Of a stream that nobody can go on with.
     #[must_use]
     pub fn forgotten() -> Self {

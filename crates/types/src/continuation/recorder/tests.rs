@@ -73,12 +73,12 @@ proptest! {
     ) {
         let chunks = stream(&answers, &turns);
         let chunks = &chunks[..=lost.index(chunks.len())];
-        let mut ledger = Ledger::default();
+        let mut recorder = SentAnswerRecorder::default();
         for batch in batches(chunks, size) {
-            prop_assert!(ledger.note(&batch));
+            prop_assert!(recorder.note(&batch));
         }
         let ended = chunks.iter().any(|chunk| chunk.last);
-        let Some(sent) = ledger.sent() else {
+        let Some(sent) = recorder.sent() else {
             prop_assert!(ended, "only what has ended cannot go on");
             return Ok(());
         };
@@ -117,28 +117,34 @@ fn row(sequence: u32, token_id: Option<u32>) -> RecordBatch {
 #[test]
 fn rows_that_do_not_follow_are_noticed() {
     for wrong in [0, 2] {
-        let mut ledger = Ledger::default();
-        assert!(ledger.note(&row(0, Some(1))));
-        assert!(!ledger.note(&row(wrong, Some(1))), "a duplicate, or a gap");
-        assert_eq!(ledger.sent(), None);
+        let mut recorder = SentAnswerRecorder::default();
+        assert!(recorder.note(&row(0, Some(1))));
+        assert!(
+            !recorder.note(&row(wrong, Some(1))),
+            "a duplicate, or a gap"
+        );
+        assert_eq!(recorder.sent(), None);
     }
 }
 
 #[test]
 fn nobody_goes_on_with_rows_that_do_not_say_their_tokens_or_say_too_many() {
-    let mut ledger = Ledger::default();
-    assert!(ledger.note(&row(0, Some(1))) && ledger.sent().is_some());
-    assert!(ledger.note(&row(1, None)));
-    assert_eq!(ledger.sent(), None);
-    assert!(ledger.note(&row(7, None)), "nothing is looked at any more");
+    let mut recorder = SentAnswerRecorder::default();
+    assert!(recorder.note(&row(0, Some(1))) && recorder.sent().is_some());
+    assert!(recorder.note(&row(1, None)));
+    assert_eq!(recorder.sent(), None);
+    assert!(
+        recorder.note(&row(7, None)),
+        "nothing is looked at any more"
+    );
 
-    let mut ledger = Ledger::default();
+    let mut recorder = SentAnswerRecorder::default();
     let many = GenerationChunk {
         token_ids: Some(vec![1; MAX_TOKENS]),
         ..GenerationChunk::default()
     };
-    assert!(ledger.note(&GenerationChunks::single(&many)));
-    assert_eq!(ledger.tokens(), MAX_TOKENS);
-    assert!(ledger.note(&row(1, Some(1))));
-    assert_eq!(ledger.sent(), None);
+    assert!(recorder.note(&GenerationChunks::single(&many)));
+    assert_eq!(recorder.tokens(), MAX_TOKENS);
+    assert!(recorder.note(&row(1, Some(1))));
+    assert_eq!(recorder.sent(), None);
 }

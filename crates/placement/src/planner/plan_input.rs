@@ -13,20 +13,20 @@ use crate::input::{Moves, PlacementInput, PlacementWorker};
 /// Everything that a plan is made of besides the registry. While the coordinator is settling,
 /// workers that it has not heard yet are not gone.
 #[must_use]
-pub fn situation<'a>(
+pub fn input<'a>(
     state: &'a RegistryState,
     observed: &ObservedWorkers<'a>,
     failures: &'a Failures,
     moves: Moves<'a>,
 ) -> PlacementInput<'a> {
-    let mut situation = PlacementInput {
+    let mut input = PlacementInput {
         most_replicas: state.max_models_on_worker(),
         strategy: state.placement_strategy(),
         moves,
         ..PlacementInput::default()
     };
     for (id, worker) in &observed.workers {
-        situation.workers.push(PlacementWorker {
+        input.workers.push(PlacementWorker {
             id,
             placeable: worker.liveness == Liveness::Alive && state.worker_drain(id).is_none(),
             keep: worker.keep,
@@ -37,7 +37,7 @@ pub fn situation<'a>(
         for replica in &worker.report.replicas {
             if replica.state == ReplicaState::Ready && replica.memory_bytes != 0 {
                 let key = (&replica.model, replica.version);
-                let size = situation.sizes.entry(key).or_default();
+                let size = input.sizes.entry(key).or_default();
                 *size = replica.memory_bytes.max(*size);
             }
         }
@@ -48,23 +48,23 @@ pub fn situation<'a>(
         };
         if let Some(deployment) = &entry.1.deployment {
             let held = (entry.0, deployment.version, worker);
-            situation.failed.insert(held, reason);
+            input.failed.insert(held, reason);
         }
     }
-    add_ready(state, observed, &mut situation);
+    add_ready(state, observed, &mut input);
     if observed.settling {
-        add_unheard(state, observed, &mut situation);
+        add_unheard(state, observed, &mut input);
     }
-    situation
+    input
 }
 
 /// What takes requests, of the models whose readiness the plan depends on.
 fn add_ready<'a>(
     state: &'a RegistryState,
     observed: &ObservedWorkers<'a>,
-    situation: &mut PlacementInput<'a>,
+    input: &mut PlacementInput<'a>,
 ) {
-    let may_move = situation.moves.may_begin != 0;
+    let may_move = input.moves.may_begin != 0;
     let models: HashSet<&ModelName> = state
         .models
         .values()
@@ -88,7 +88,7 @@ fn add_ready<'a>(
         for replica in &worker.report.replicas {
             if replica.state == ReplicaState::Ready && models.contains(&replica.model) {
                 let held = (&replica.model, replica.version, *id);
-                situation.ready.insert(held);
+                input.ready.insert(held);
             }
         }
     }
@@ -98,13 +98,13 @@ fn add_ready<'a>(
 fn add_unheard<'a>(
     state: &'a RegistryState,
     observed: &ObservedWorkers<'a>,
-    situation: &mut PlacementInput<'a>,
+    input: &mut PlacementInput<'a>,
 ) {
     let placed = state.models.values().flat_map(|entry| entry.holders());
     let unheard: BTreeSet<_> = placed
         .filter(|id| !observed.workers.contains_key(id))
         .collect();
-    situation
+    input
         .workers
         .extend(unheard.into_iter().map(|id| PlacementWorker {
             id,
