@@ -366,3 +366,19 @@ fn packages() -> Vec<Package> {
     let metadata = command.manifest_path(manifest).no_deps().exec();
     metadata.unwrap().packages
 }
+
+/// The crates of the workspace that end up in the program of `package`, itself included.
+pub(crate) fn linked_into(package: &str) -> BTreeSet<String> {
+    let packages = packages();
+    let mut linked = BTreeSet::new();
+    let mut open = vec![package.to_owned()];
+    while let Some(name) = open.pop() {
+        let found = packages.iter().find(|it| *it.name == name);
+        if let Some(found) = found.filter(|_| linked.insert(name)) {
+            let normal = found.dependencies.iter();
+            let normal = normal.filter(|it| it.kind == DependencyKind::Normal);
+            open.extend(normal.map(|it| it.name.clone()));
+        }
+    }
+    linked
+}

@@ -3,28 +3,48 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::{assert_none, files, read, root};
+use crate::{assert_none, borders, files, read, root};
 
 #[test]
-fn the_path_of_one_request_and_the_code_map_name_files_that_are_there() {
+fn the_path_of_one_request_is_that_of_the_code() {
+    let page = read(Path::new("docs/explanation/one-request.md"));
+    let linked = borders::linked_into("volley-cli");
     let mut problems = Vec::new();
-    let path = read(Path::new("docs/explanation/one-request.md"));
-    for line in path.lines().filter(|line| line.starts_with("| ")) {
-        let cell = line.split('|').nth(2).unwrap_or_default();
-        let mut of = "";
-        for name in cell.split('`').skip(1).step_by(2) {
-            let (folder, file) = match name.split_once('/') {
-                Some((folder, file)) => (folder, file),
-                None if name.ends_with(".rs") => (of, name),
-                None => (name, "lib.rs"),
-            };
-            of = folder;
-            let source = format!("crates/{folder}/src/{file}");
-            if !root().join(&source).is_file() {
-                problems.push(format!("one-request.md: {source} is not there"));
+    for row in page.lines().filter(|line| line.starts_with("| ")) {
+        let named: Vec<_> = row.split('`').skip(1).step_by(2).collect();
+        let is_file = |name: &&str| name.ends_with(".rs");
+        let (files, names): (Vec<_>, Vec<_>) = named.into_iter().partition(is_file);
+        let mut sources = String::new();
+        for file in &files {
+            let crate_name = file.split('/').next().unwrap_or_default();
+            if !linked.contains(&format!("volley-{crate_name}")) {
+                problems.push(format!("{file}: the binary has no such crate"));
+            }
+            match std::fs::read_to_string(root().join("crates").join(file)) {
+                Ok(source) => sources.push_str(&source),
+                Err(_) => problems.push(format!("crates/{file} is not there")),
+            }
+        }
+        // What a row names of the code is in a file of that row.
+        for name in names.into_iter().filter(|_| !files.is_empty()) {
+            let last = name.rsplit("::").next().unwrap_or_default();
+            let word = last.trim_end_matches(['!', '(', ')']);
+            let is_code = word.chars().all(|c| c.is_alphanumeric() || c == '_');
+            let word = word.split('<').next().unwrap_or_default();
+            if is_code && !OUTSIDE.contains(&word) && !sources.contains(word) {
+                problems.push(format!("{}: no `{name}`", files.join(", ")));
             }
         }
     }
+    assert_none(&problems);
+}
+
+/// Words of the page that are names of protocols, not of the code in that row.
+const OUTSIDE: &[&str] = &["Host", "Origin", "DoExchange"];
+
+#[test]
+fn the_code_map_names_files_that_are_there() {
+    let mut problems = Vec::new();
     let map = read(Path::new("docs/contributing/code-map.md"));
     for name in map.split('`').skip(1).step_by(2) {
         let is_path = name.starts_with("crates/") && !name.contains(['<', '*', ' ']);

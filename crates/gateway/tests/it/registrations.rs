@@ -1,11 +1,6 @@
 //! Registrations that are rejected, and what the caller reads.
 
-use http::Method;
-use serde_json::json;
-use volley_types::registry::ReplicaState;
-use volley_types::{ErrorCode, PredictError};
-
-use super::support::{Edge, Script, last, request, text};
+use super::support::{Edge, Script, last};
 
 const ML: &str = "/_plugins/_ml";
 
