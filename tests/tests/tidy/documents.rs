@@ -9,20 +9,10 @@ use crate::{assert_none, files, read, root};
 fn the_path_of_one_request_and_the_code_map_name_files_that_are_there() {
     let mut problems = Vec::new();
     let path = read(Path::new("docs/explanation/one-request.md"));
-    for line in path.lines().filter(|line| line.starts_with("| ")) {
-        let cell = line.split('|').nth(2).unwrap_or_default();
-        let mut of = "";
-        for name in cell.split('`').skip(1).step_by(2) {
-            let (folder, file) = match name.split_once('/') {
-                Some((folder, file)) => (folder, file),
-                None if name.ends_with(".rs") => (of, name),
-                None => (name, "lib.rs"),
-            };
-            of = folder;
-            let source = format!("crates/{folder}/src/{file}");
-            if !root().join(&source).is_file() {
-                problems.push(format!("one-request.md: {source} is not there"));
-            }
+    for name in path.split('`').skip(1).step_by(2) {
+        let is_file = name.contains('/') && name.ends_with(".rs");
+        if is_file && !root().join("crates").join(name).is_file() {
+            problems.push(format!("one-request.md: crates/{name} is not there"));
         }
     }
     let map = read(Path::new("docs/contributing/code-map.md"));
