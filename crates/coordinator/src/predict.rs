@@ -109,8 +109,9 @@ impl Coordinator {
         begun.inspect_err(|error| self.refused(&asked, error))
     }
 
-    /// Wakes the models that a request goes to, where they sleep. One that goes to sleep after
-    /// that is woken by the [tries](crate::attempts::Tries::route) of the request.
+    /// Activates the models of a request that are scaled to zero. The
+    /// [attempts](crate::attempts::AttemptPlan::route) of the request activate a model that is
+    /// scaled to zero after this.
     pub(crate) async fn activate_for(
         &self,
         model: &ModelRef,

@@ -1,4 +1,4 @@
-//! The audit trail: who changed what, and what came of it. One JSON object a line, appended and
+//! The audit log: who changed what, and what came of it. One JSON object a line, appended and
 //! synced, each with the hash of the one before it: a line that is changed, removed or put in
 //! breaks the chain. It holds no prompt and no key.
 
@@ -141,11 +141,11 @@ impl AuditLog {
             tracing::warn!(
                 entry = behind.seq,
                 hash = behind.hash,
-                "the audit trail goes on from an entry that is in no file here"
+                "the audit log goes on from an entry that is in no file here"
             );
         }
         if torn {
-            tracing::warn!("the last line of the audit trail was torn and is cut off");
+            tracing::warn!("the last line of the audit log was torn and is cut off");
             file.set_len(bytes).map_err(unusable)?;
         }
         file.seek(SeekFrom::End(0)).map_err(unusable)?;
@@ -373,7 +373,7 @@ fn broken(line: u64) -> PredictError {
     PredictError::new(
         ErrorCode::Conflict,
         format!(
-            "the audit trail is broken at entry {line}: it was changed by something else; keep \
+            "the audit log is broken at entry {line}: it was changed by something else; keep \
              the file as evidence, and move it away to begin a new one"
         ),
     )
@@ -382,7 +382,7 @@ fn broken(line: u64) -> PredictError {
 fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
-        "the audit trail cannot be read or written; look at this node's disk",
+        "the audit log cannot be read or written; look at this node's disk",
     )
     .with_source(error)
 }

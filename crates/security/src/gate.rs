@@ -24,7 +24,7 @@ use crate::{Principal, credential, now_ms};
 
 /// Refused requests that are logged in one second; more are only counted.
 const REFUSALS_LOGGED: u64 = 10;
-/// What of a refused request's path stands in the audit trail, in characters.
+/// What of a refused request's path stands in the audit log, in characters.
 const PATH_NOTED: usize = 256;
 
 /// Reads the registry as this node has applied it; cheap.
@@ -296,12 +296,12 @@ impl Authenticator {
         }
     }
 
-    /// Notes in the audit trail that `principal` was refused a request whose route needs `needed`,
+    /// Notes in the audit log that `principal` was refused a request whose route needs `needed`,
     /// where that is a role that changes something. Each line is synced, so a caller who is
     /// refused again and again gets ten in a second; of more only the log tells.
     pub async fn note_refused(&self, principal: &Principal, needed: Role, what: &str) {
         let Some(audit) = &self.audit else { return };
-        if needed < Role::ModelAdmin || !self.noted.is_told("the audit trail's refusals") {
+        if needed < Role::ModelAdmin || !self.noted.is_told("the audit log's refusals") {
             return;
         }
         let target = what.chars().filter(|c| !c.is_control()).take(PATH_NOTED);
@@ -311,10 +311,7 @@ impl Authenticator {
         };
         let result = ErrorCode::PermissionDenied.as_str().to_owned();
         if let Err(error) = audit.record(principal.who(), action, result).await {
-            tracing::error!(
-                error = error.chain(),
-                "the audit trail could not be written"
-            );
+            tracing::error!(error = error.chain(), "the audit log could not be written");
         }
     }
 

@@ -80,7 +80,7 @@ impl Principal {
         }
     }
 
-    /// A name for logs and the audit trail; never a secret.
+    /// A name for logs and the audit log; never a secret.
     #[must_use]
     pub fn who(&self) -> &str {
         &self.who

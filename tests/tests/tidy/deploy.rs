@@ -1,7 +1,7 @@
-//! What is in `deploy/`: alerts have runbooks, the dashboard can be read, and both name metrics
+//! What is in `deploy/`: alerts have guides, the dashboard can be read, and both name metrics
 //! that there are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::Value;
@@ -11,7 +11,12 @@ use crate::{assert_none, read};
 
 const RULES: &str = "deploy/prometheus/volley.rules.yaml";
 const DASHBOARD: &str = "deploy/grafana/volley.json";
-const RUNBOOKS: &str = "docs/how-to/operate/runbooks.md";
+/// The pages with a section for each alert.
+const GUIDES: [&str; 3] = [
+    "docs/how-to/operate/cluster-alerts.md",
+    "docs/how-to/operate/worker-alerts.md",
+    "docs/how-to/operate/request-alerts.md",
+];
 
 /// The values of a key in a YAML file whose lines are plain.
 fn values<'a>(text: &'a str, key: &str) -> Vec<&'a str> {
@@ -25,43 +30,31 @@ fn values<'a>(text: &'a str, key: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
+fn every_alert_has_a_section_and_every_section_an_alert() {
     let rules = read(Path::new(RULES));
-    let runbooks = read(Path::new(RUNBOOKS));
-    let (_, runbooks) = runbooks
-        .split_once("\n## Alerts\n")
-        .expect("a chapter of alerts");
     let alerts = values(&rules, "alert");
     let links = values(&rules, "runbook_url");
     assert_eq!(alerts.len(), links.len(), "one link for each alert");
+    let guides = GUIDES.map(|page| (page, read(Path::new(page))));
+    let sections = guides.iter().flat_map(|(page, text)| {
+        let sections = text.split("\n## ").skip(1);
+        sections.map(move |section| {
+            let heading = section.lines().next().unwrap_or_default();
+            let anchor = heading.to_lowercase().replace(' ', "-");
+            (format!("{page}#{anchor}"), section)
+        })
+    });
+    let sections: BTreeMap<_, _> = sections.collect();
     let mut problems = Vec::new();
-    let mut linked = BTreeSet::new();
-    for (alert, link) in alerts.iter().zip(links) {
-        let anchor = link
-            .strip_prefix("docs/how-to/operate/runbooks.md#")
-            .unwrap_or_default();
-        let told = runbooks.split("\n### ").find(|part| {
-            let heading = part.lines().next().unwrap_or_default();
-            heading.to_lowercase().replace(' ', "-") == anchor
-        });
-        match told {
-            Some(part) if part.contains(&format!("`{alert}`")) => {
-                linked.insert(anchor);
-            }
+    for (alert, link) in alerts.iter().zip(&links) {
+        match sections.get(*link) {
+            Some(section) if section.contains(&format!("`{alert}`")) => {}
             Some(_) => problems.push(format!("{link} does not name {alert}")),
             None => problems.push(format!("{alert}: {link} leads nowhere")),
         }
     }
-    let headings = runbooks
-        .lines()
-        .filter(|line| line.starts_with("### "))
-        .count();
-    if headings != linked.len() {
-        problems.push(format!(
-            "{headings} runbooks, and {} are linked",
-            linked.len()
-        ));
-    }
+    let unlinked = sections.keys().filter(|it| !links.contains(&it.as_str()));
+    problems.extend(unlinked.map(|it| format!("no alert links {it}")));
     assert_none(&problems);
 }
 

@@ -56,6 +56,15 @@ fn the_code_map_names_files_that_are_there() {
 }
 
 #[test]
+fn a_how_to_has_300_to_900_words() {
+    let pages = files("docs/how-to", ".md").into_iter();
+    let sized = pages.map(|path| (read(&path).split_whitespace().count(), path));
+    let wrong = sized.filter(|(words, _)| !(300..=900).contains(words));
+    let problems = wrong.map(|(words, path)| format!("{} has {words} words", path.display()));
+    assert_none(&problems.collect::<Vec<_>>());
+}
+
+#[test]
 fn links_lead_somewhere() {
     let mut problems = Vec::new();
     for path in documents() {

@@ -275,14 +275,14 @@ fn cluster(url: &str, status: &Status) -> Vec<Finding> {
             Verdict::Bad,
             "coordinator",
             format!("{url} is {id} ({role}) and knows no leader"),
-            "start the other coordinators; docs/how-to/operate/runbooks.md#no-leader",
+            "start the other coordinators; docs/how-to/operate/cluster-alerts.md#no-leader",
         ),
     }];
     if voters != 0 && voters.is_multiple_of(2) {
         findings.push(Finding::new(
             Verdict::Notice,
             "voters",
-            format!("{voters}, which bear no more losses than {}", voters - 1),
+            format!("{voters}, which survive no more losses than {}", voters - 1),
             "add one more coordinator, or remove one",
         ));
     }
@@ -293,7 +293,7 @@ fn cluster(url: &str, status: &Status) -> Vec<Finding> {
             Verdict::Notice,
             "coordinator",
             format!("{} at {} does not answer {id}", node.id, node.address),
-            "start it, or look at the network between; docs/how-to/operate/runbooks.md#too-few-coordinators",
+            "start it, or look at the network between; docs/how-to/operate/cluster-alerts.md#too-few-coordinators",
         ));
     }
     for worker in status
@@ -305,7 +305,7 @@ fn cluster(url: &str, status: &Status) -> Vec<Finding> {
             Verdict::Notice,
             "worker",
             format!("{} is {}", worker.id, worker.liveness),
-            "docs/how-to/operate/runbooks.md#worker-lost",
+            "docs/how-to/operate/worker-alerts.md#worker-lost",
         ));
     }
     if let Some(unfinished) = super::status::upgrade(status) {

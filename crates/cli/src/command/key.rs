@@ -92,7 +92,7 @@ pub(crate) fn bootstrap() -> anyhow::Result<()> {
     Terminal::stdout().line(key.reveal())
 }
 
-/// Checks an audit trail.
+/// Checks an audit log.
 pub(crate) fn verify_audit(file: &Path) -> anyhow::Result<()> {
     let checked = audit::verify(file)?;
     let mut out = Terminal::stdout();

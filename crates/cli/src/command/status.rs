@@ -94,7 +94,7 @@ fn placed(placement: &volley_client::PlacementInfo) -> String {
         false => "not rebalanced",
     };
     format!(
-        "placement: {}, {even}, {} replicas move, {} without a place",
+        "placement: {}, {even}, {} migrating replicas, {} unschedulable",
         placement.strategy, placement.migrating_replicas, placement.unschedulable_replicas,
     )
 }

@@ -13,7 +13,7 @@ use volley_types::CheckConnector;
 
 use crate::config::security::SecurityPlan;
 
-/// The audit trail, in the data directory.
+/// The audit log, in the data directory.
 const AUDIT_TRAIL: &str = "audit.jsonl";
 
 /// Who may do what, by what the registry says; it writes down what was done.

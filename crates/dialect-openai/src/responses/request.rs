@@ -70,7 +70,8 @@ pub(super) fn read(
         return Err(refused("background", reason));
     }
     if body.text("truncation")?.is_some_and(|it| it != "disabled") {
-        let reason = "what does not fit is refused, as with 'disabled'; send a shorter 'input'";
+        let reason =
+            "an input that is too long is rejected, as with 'disabled'; send a shorter 'input'";
         return Err(refused("truncation", reason));
     }
     if body.count("n")?.is_some_and(|answers| answers != 1) {

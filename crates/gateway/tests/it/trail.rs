@@ -1,4 +1,4 @@
-//! The audit trail: what stands in it, and what does not.
+//! The audit log: what stands in it, and what does not.
 
 use http::Method;
 use serde_json::{Value, json};
