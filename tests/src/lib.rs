@@ -1,6 +1,13 @@
 //! Real clusters for the stories in `tests/`: the `volley` binary as processes on loopback, with
 //! configuration files of their own and ports that were free.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 pub mod bucket;
 pub mod callers;
 pub mod chaos;

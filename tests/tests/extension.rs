@@ -1,5 +1,12 @@
 //! What an extension costs: the guides of `docs/contributing`, followed in a copy of the sources.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -1,6 +1,13 @@
 //! Borders between crates, import cycles between files, sizes of files and functions, and links between documents. Reads the
 //! workspace's metadata and files; builds and runs nothing.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 #[path = "tidy/borders.rs"]
 mod borders;
 #[path = "tidy/compatibility.rs"]

@@ -1,5 +1,12 @@
 //! Stories of whole clusters: real processes, real clients, real faults.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 #[path = "whole/aliases.rs"]
 mod aliases;
 #[path = "whole/bad_input.rs"]

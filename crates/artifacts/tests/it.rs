@@ -1,5 +1,12 @@
 //! Stories of models that are fetched: from real servers on this machine, which break as told.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 #[path = "it/buckets.rs"]
 mod buckets;
 #[path = "it/fetches.rs"]

@@ -1,5 +1,12 @@
 //! Real models on the real library.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 #[path = "it/columns.rs"]
 mod columns;
 #[path = "it/continued.rs"]

@@ -1,6 +1,13 @@
 //! Remote models against servers on loopback: scripted ones that misbehave in every way, and a
 //! real LLM proxy.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 #[path = "it/anything.rs"]
 mod anything;
 #[path = "it/bedrock.rs"]

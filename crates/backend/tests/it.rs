@@ -1,5 +1,12 @@
 //! The two always-compiled backends, asked as a worker asks them.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -1,5 +1,12 @@
 //! Stories with the real binary: arguments, files, processes and signals.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 #[path = "../../security/tests/it/certificates.rs"]
 mod certificates;
 #[path = "it/commands.rs"]

@@ -1,5 +1,12 @@
 //! Stories against sockets that answer with given bytes, so that every kind of answer can be had.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 use std::time::Duration;
 
 use futures::TryStreamExt;

@@ -1,5 +1,12 @@
 //! Stories of real clusters: several nodes in one process, real sockets, real files.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 #[path = "it/disasters.rs"]
 mod disasters;
 #[path = "it/drains.rs"]

@@ -240,7 +240,7 @@ impl Coordinator {
                     .flatten(),
             },
             hedge_after: self.0.config.routing.hedge_after.filter(|_| unary && !held),
-            left: if held { 1 } else { self.0.config.max_tries },
+            left: if held { 1 } else { self.0.config.max_attempts },
             tells_tokens: target.draws(),
             last_error: None,
             activations: MAX_WAKES,
@@ -290,7 +290,7 @@ impl AttemptPlan {
         let activated = self.coordinator.activate(&self.model, None);
         let activated = tokio::time::timeout_at(until.instant().into(), activated).await;
         activated.unwrap_or_else(|_| Err(errors::not_woken(&self.model)))?;
-        self.left = self.coordinator.0.config.max_tries;
+        self.left = self.coordinator.0.config.max_attempts;
         self.renew(&[]);
         Ok(())
     }

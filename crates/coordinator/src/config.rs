@@ -58,7 +58,7 @@ pub struct CoordinatorConfig {
     /// Retries per request, on average; a short burst of 10 is always allowed.
     pub retry_ratio: f64,
     /// Replicas tried for one request, the first included.
-    pub max_tries: usize,
+    pub max_attempts: usize,
     /// How replicas are chosen.
     pub routing: RoutingConfig,
     /// How long a request waits for a model that was scaled to nothing.
@@ -77,7 +77,7 @@ impl Default for CoordinatorConfig {
         Self {
             max_streams: 10_000,
             retry_ratio: 0.2,
-            max_tries: 3,
+            max_attempts: 3,
             routing: RoutingConfig::default(),
             wake_timeout: Duration::from_secs(60),
             max_waking: 256,

@@ -1,5 +1,12 @@
 //! The Flight contract over loopback: a real server, a real client, a scripted model.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 mod it {
     mod contract;
     mod forms;

@@ -58,6 +58,7 @@ fn in_pieces(body: &[u8], length: u8) -> Body {
 
 /// Reads all rows of what is read.
 fn drain(read: impl Future<Output = Result<Input, PredictError>>) {
+    #[expect(clippy::expect_used, reason = "a fuzzer that cannot start must stop")]
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()

@@ -1,5 +1,12 @@
 //! The HTTP edge over a real listener, a real client, and a scripted cluster.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 #[path = "it/aliases.rs"]
 mod aliases;
 #[path = "it/anthropic.rs"]

@@ -326,7 +326,8 @@ mod tests {
         fn new(bytes: &[u8]) -> Self {
             let id = volley_types::RequestId::random();
             let key = format!("volley-test-{id}");
-            std::fs::write(FilePath::new(DIRECTORY).join(&key), bytes).unwrap();
+            let written = std::fs::write(FilePath::new(DIRECTORY).join(&key), bytes);
+            assert!(written.is_ok(), "{written:?}");
             Self(key)
         }
 

@@ -1,6 +1,13 @@
 //! Small clusters under random faults, thousands of seeds: what placement promises always holds,
 //! and once the faults are over everything serves again. See `volley_sim::story`.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 use std::io::Write;
 use std::time::Instant;
 

@@ -1,5 +1,12 @@
 //! SQL over files and models: a real Flight server on loopback, the text backend behind it.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema};

@@ -1,5 +1,12 @@
 //! `chaos`: faults by plan, and what came of the promises. See `volley_tests::chaos`.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

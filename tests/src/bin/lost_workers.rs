@@ -1,6 +1,13 @@
 //! `lost_workers`: kills and freezes workers under streams, again and again, and counts what the
 //! clients saw. `docs/evidence/failover.md`, "Lost workers".
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 use std::fmt::Write;
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -1,6 +1,13 @@
 //! `promises`: what the cluster promises under load and to bad clients, measured, as a table.
 //! See `volley_tests::overload`.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test that fails panics"
+)]
+
 use std::io::Write;
 use std::process::ExitCode;
 

@@ -240,7 +240,7 @@ fn share_of(percent: Option<usize>) -> anyhow::Result<Option<Share>> {
 fn coordinator_config(file: &CoordinatorFile) -> anyhow::Result<CoordinatorConfig> {
     let mut config = CoordinatorConfig::default();
     set_count(&mut config.max_streams, file.requests.max_concurrent);
-    set_count(&mut config.max_tries, file.routing.max_attempts);
+    set_count(&mut config.max_attempts, file.routing.max_attempts);
     set(&mut config.retry_ratio, file.routing.retry_ratio);
     ensure!(
         (0.0..=10.0).contains(&config.retry_ratio),

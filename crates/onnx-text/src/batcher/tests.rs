@@ -151,7 +151,7 @@ fn a_run_is_alone_while_nothing_else_runs_or_waits() {
 fn asleep(window: Duration, threads: usize) -> (Arc<Batcher>, mpsc::Sender<Job>, Wakeups) {
     let (sender, queue) = mpsc::channel(8);
     let batcher = Arc::new(Batcher::new(queue, 8, window, BUDGET, threads));
-    let (told, hears) = std::sync::mpsc::channel();
+    let (told, hears) = std::sync::mpsc::sync_channel(1_024);
     for number in 0..threads {
         let (batcher, told) = (batcher.clone(), told.clone());
         let sleeping = batcher.clone();

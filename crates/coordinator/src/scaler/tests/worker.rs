@@ -81,6 +81,7 @@ impl TestWorker {
     /// Follows the registry and reports.
     pub(super) async fn run(self, coordinator: Coordinator) {
         let id = WorkerId::new("w").unwrap();
+        #[expect(clippy::disallowed_methods, reason = "the test bounds its reports")]
         let (reports, mut sent) = mpsc::unbounded_channel::<(Instant, WorkerReport)>();
         let hears = coordinator.clone();
         coordinator.spawn(async move {
