@@ -347,7 +347,7 @@ pub(crate) enum Model {
 #[derive(Debug, Args)]
 #[group(skip)]
 #[command(group = ArgGroup::new("source").args(["path", "from", "repository", "connector", "text", "fake"]))]
-#[command(group = ArgGroup::new("model").required(true).multiple(true).args(["source", "backend"]))]
+#[command(group = ArgGroup::new("model").required(true).multiple(true).args(["path", "from", "repository", "connector", "text", "fake", "backend"]))]
 pub(crate) struct Register {
     /// Name of the model, which is also its id.
     #[arg(required_unless_present = "repository", conflicts_with = "repository")]

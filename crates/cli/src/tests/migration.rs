@@ -53,7 +53,7 @@ fn what_a_migrated_file_says_is_what_the_node_does() {
         "max_inflight_body_bytes: 3000000",
         "write_stall: 12s",
         "keep_alive: 13s",
-        "max_tries: 5",
+        "max_attempts: 5",
         "wake_timeout: 14s",
         "dead_after: 4s",
         "snapshot_every: 500",
