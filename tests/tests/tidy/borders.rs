@@ -222,6 +222,7 @@ const HEAVY: &[(&str, &[&str])] = &[
     ("redb", &["cluster"]),
     // In artifacts it makes the clients that object_store calls with.
     ("reqwest", &["artifacts", "remote-http", "client", "tests"]),
+    ("rmpv", &["flight"]),
     ("tar", &["artifacts"]),
     ("tokenizers", &["tokens"]),
     ("tonic-prost-build", &["codegen"]),
