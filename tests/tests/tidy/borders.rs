@@ -223,6 +223,7 @@ const HEAVY: &[(&str, &[&str])] = &[
     // In artifacts it makes the clients that object_store calls with.
     ("reqwest", &["artifacts", "remote-http", "client", "tests"]),
     ("rmpv", &["flight"]),
+    ("serde_json_path", &["provider-kit"]),
     ("tar", &["artifacts"]),
     ("tokenizers", &["tokens"]),
     ("tonic-prost-build", &["codegen"]),
