@@ -213,6 +213,7 @@ const HEAVY: &[(&str, &[&str])] = &[
     ("datafusion-common", &["types"]),
     ("object_store", &["artifacts"]),
     ("openraft", &["cluster"]),
+    ("opentelemetry-proto", &["telemetry"]),
     ("nvml-wrapper", &["worker"]),
     ("llguidance", &["constraints"]),
     ("minijinja", &["chat-template", "coordinator"]),
