@@ -206,6 +206,7 @@ const DIALECT: &[&str] = &["types", "http-edge", "dialect-kit"];
 /// Heavy dependencies, and the only crates that may name them.
 const HEAVY: &[(&str, &[&str])] = &[
     ("arrow-flight", &["flight"]),
+    ("async-compression", &["http-edge"]),
     ("axum", &["http-edge"]),
     ("aws-sigv4", &["remote-http"]),
     ("aws-smithy-eventstream", &["remote-http"]),
