@@ -1,6 +1,6 @@
 //! Moments as dialects write them.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Seconds since 1970.
 pub fn now() -> u64 {
@@ -16,26 +16,8 @@ pub fn now_ms() -> u64 {
 /// A moment in milliseconds since 1970, as RFC 3339 has it.
 pub fn time(millis: u64) -> String {
     // What is past the year 9999 is no time that anybody means.
-    let millis = millis.min(253_402_300_799_999);
-    let (days, rest) = (millis / 86_400_000, millis % 86_400_000);
-    let (year, month, day) = date(days);
-    let (seconds, millis) = (rest / 1_000, rest % 1_000);
-    let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
-}
-
-/// The date of a day since 1970. Eras of 400 years begin on a first of March, so that the day
-/// that comes and goes is a year's last.
-fn date(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day_of_month = day - (153 * month + 2) / 5 + 1;
-    let january_on = u64::from(9 < month);
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (era * 400 + year + january_on, month, day_of_month)
+    let since = Duration::from_millis(millis.min(253_402_300_799_999));
+    humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
 }
 
 #[cfg(test)]

@@ -10,12 +10,12 @@ mod models;
 pub(crate) mod operations;
 mod request;
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 use volley_types::{Details, FinishReason, ModelRef, PredictError, Usage};
 
-use volley_dialect_kit::clock::time;
+use volley_dialect_kit::clock::{now_ms, time};
 use volley_dialect_kit::requests;
 use volley_http_edge::body::Fields;
 
@@ -110,9 +110,7 @@ fn calls(calls: &[Value]) -> Value {
 
 /// This moment, as RFC 3339 has it.
 fn now() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let millis = since.map_or(0, |since| since.as_millis());
-    time(u64::try_from(millis).unwrap_or(u64::MAX))
+    time(now_ms())
 }
 
 #[cfg(test)]

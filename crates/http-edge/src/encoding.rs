@@ -7,15 +7,14 @@
 mod deflate;
 mod inflate;
 
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use hyper::body::Body as _;
 
-use self::deflate::DeflatedBody;
-use self::inflate::InflatedBody;
+use self::deflate::deflated;
+use self::inflate::inflated;
 
 pub use self::inflate::is_too_much;
 
@@ -74,7 +73,7 @@ pub async fn middleware(State(limit): State<usize>, mut request: Request, next: 
         headers.remove(header::CONTENT_LENGTH);
         let length = CompressedLength(request.body().size_hint().lower());
         request.extensions_mut().insert(length);
-        request = request.map(|body| Body::new(InflatedBody::new(body, encoding, limit)));
+        request = request.map(|body| inflated(body, encoding, limit));
     }
     let bodiless = request.method() == Method::HEAD;
     let response = next.run(request).await;
@@ -132,7 +131,7 @@ fn compressed(mut response: Response, wanted: Option<Encoding>) -> Response {
     let name = HeaderValue::from_static(encoding.name());
     headers.insert(header::CONTENT_ENCODING, name);
     headers.remove(header::CONTENT_LENGTH);
-    response.map(|body| Body::new(DeflatedBody::new(body, encoding)))
+    response.map(|body| deflated(body, encoding))
 }
 
 fn is_worth_it(response: &Response) -> bool {

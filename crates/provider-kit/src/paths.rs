@@ -1,48 +1,48 @@
-//! Paths into JSON, as connectors name what is where in a server's answers: `$.choices[0].text`,
-//! `$.output[*]['text']`, `content.text`. Names, places from the front or the back, and all of a
-//! list or an object; no conditions and no search at any depth.
+//! Paths into JSON (RFC 9535), as connectors name what is where in a server's answers:
+//! `$.choices[0].text`, `$.output[*]['text']`.
+//!
+//! Beyond the RFC, `$` may be missing, and a name after a dot may have any characters that have no
+//! meaning in a path: `usage.prompt-tokens`.
 
+use std::sync::LazyLock;
+
+use regex::{Captures, Regex};
 use serde_json::Value;
+use serde_json_path::JsonPath;
 use volley_types::PredictError;
+
+/// Conditions and parentheses of one path. The parser reads what is in them more than once, each
+/// time with all that is in that.
+const MAX_NESTED: usize = 8;
 
 /// A path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Path(Vec<Step>);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
-    Name(String),
-    Place(i64),
-    All,
-}
+pub struct Path(JsonPath);
 
 impl Path {
     /// Reads a path; `what` is its name in errors.
     ///
     /// # Errors
-    /// `InvalidInput` where it is none, or of a kind that is not known here.
+    /// `InvalidInput` where it is none.
     pub fn parse(text: &str, what: &str) -> Result<Self, PredictError> {
-        let malformed = || {
-            PredictError::invalid(format!(
-                "'{what}' must be a path of names and places, as $.choices[0].text or \
-                 $.output[*].text"
-            ))
-        };
-        let mut rest = text.trim().strip_prefix('$').unwrap_or(text.trim());
-        let mut steps = Vec::new();
-        while !rest.is_empty() {
-            let (step, after) = step(rest, steps.is_empty()).ok_or_else(malformed)?;
-            steps.push(step);
-            rest = after;
+        let text = text.trim();
+        let rest = text.strip_prefix('$').unwrap_or(text);
+        let begins = rest.trim_start().is_empty() || rest.trim_start().starts_with(['.', '[']);
+        let path = format!("${}{rest}", if begins { "" } else { "." });
+        let path = (path.matches(['?', '(']).count() <= MAX_NESTED)
+            .then(|| JsonPath::parse(&path).or_else(|_| JsonPath::parse(&bracketed(&path))));
+        match path {
+            Some(Ok(path)) => Ok(Self(path)),
+            Some(Err(_)) | None => Err(PredictError::invalid(format!(
+                "'{what}' must be a JSONPath (RFC 9535), as $.choices[0].text or \
+                 $.output[*].text, with at most {MAX_NESTED} conditions and parentheses"
+            ))),
         }
-        Ok(Self(steps))
     }
 
     /// All that the path leads to, in order.
     pub fn find<'a>(&self, value: &'a Value) -> Vec<&'a Value> {
-        self.0.iter().fold(vec![value], |found, step| {
-            found.into_iter().flat_map(|value| step.of(value)).collect()
-        })
+        self.0.query(value).all()
     }
 
     /// The first of what the path leads to that is not null.
@@ -52,53 +52,18 @@ impl Path {
     }
 }
 
-impl Step {
-    fn of<'a>(&self, value: &'a Value) -> Vec<&'a Value> {
-        match (self, value) {
-            (Self::Name(name), value) => value.get(name).into_iter().collect(),
-            (Self::Place(place), Value::Array(list)) => {
-                let back = list.len().checked_add_signed(*place as isize);
-                let place = usize::try_from(*place).ok().or(back);
-                place
-                    .and_then(|place| list.get(place))
-                    .into_iter()
-                    .collect()
-            }
-            (Self::All, Value::Array(list)) => list.iter().collect(),
-            (Self::All, Value::Object(fields)) => fields.values().collect(),
-            _ => Vec::new(),
-        }
-    }
-}
-
-/// The first step of a path, and the rest of it. The first of all may be a bare name.
-fn step(text: &str, first: bool) -> Option<(Step, &str)> {
-    if let Some(inside) = text.strip_prefix('[') {
-        let quote = inside.chars().next().filter(|c| matches!(c, '\'' | '"'));
-        if let Some(quote) = quote {
-            let (name, after) = inside[1..].split_once(quote)?;
-            let after = after.strip_prefix(']')?;
-            return Some((Step::Name(name.to_owned()), after));
-        }
-        let (place, after) = inside.split_once(']')?;
-        let step = match place.trim() {
-            "*" => Step::All,
-            place => Step::Place(place.parse().ok()?),
-        };
-        return Some((step, after));
-    }
-    let name = match text.strip_prefix('.') {
-        Some(name) => name,
-        None if first => text,
-        None => return None,
+/// Names as JSON in brackets, where the RFC has them whatever is in them.
+fn bracketed(path: &str) -> String {
+    /// A name in quotes, anything else in brackets, a name after a dot.
+    static STEP: LazyLock<Result<Regex, regex::Error>> =
+        LazyLock::new(|| Regex::new(r#"\['([^']*)'\]|\["([^"]*)"\]|\[[^\]]*\]|\.([^.\[?($@* ]+)"#));
+    let step = |step: &Captures<'_>| match step.iter().skip(1).flatten().next() {
+        Some(name) => format!("[{}]", Value::from(name.as_str())),
+        None => step[0].to_owned(),
     };
-    let end = name.find(['.', '[']).unwrap_or(name.len());
-    let (name, after) = name.split_at(end);
-    let is_name = |name: &str| !name.is_empty() && !name.contains(['?', '(', '$', '@', '*', ' ']);
-    match name {
-        "*" => Some((Step::All, after)),
-        name if is_name(name) => Some((Step::Name(name.to_owned()), after)),
-        _ => None,
+    match &*STEP {
+        Ok(steps) => steps.replace_all(path, step).into_owned(),
+        Err(_) => path.to_owned(),
     }
 }
 
@@ -115,7 +80,10 @@ mod tests {
 
     #[test]
     fn paths_lead_by_names_and_places() {
-        let value = json!({ "a": [{ "b": 1 }, { "b": 2, "c d": { "e": 3 } }], "n": null });
+        let value = json!({
+            "a": [{ "b": 1 }, { "b": 2, "c d": { "e": 3 } }],
+            "n": null, "f-g": { "0": 4, "it's": 5 }, "h.i": 6, "j\\k": 7, "ns:l": 8,
+        });
         for (path, expected) in [
             ("$", vec![value.clone()]),
             ("$.a[0].b", vec![json!(1)]),
@@ -127,6 +95,21 @@ mod tests {
             ("$.a[-7]", vec![]),
             ("$.a.b", vec![]),
             ("$.n", vec![Value::Null]),
+            (" a[0].b ", vec![json!(1)]),
+            ("$a[ 0 ].b", vec![json!(1)]),
+            ("['a'][-2][\"b\"]", vec![json!(1)]),
+            ("f-g.0", vec![json!(4)]),
+            ("$.f-g.it's", vec![json!(5)]),
+            ("$['h.i']", vec![json!(6)]),
+            ("$['j\\k']", vec![json!(7)]),
+            ("$.ns:l", vec![json!(8)]),
+            ("$.a[1]['c d'].f-g", vec![]),
+            // What RFC 9535 has beyond names and places.
+            ("$..e", vec![json!(3)]),
+            ("a[?@.b > 1]['c d'].e", vec![json!(3)]),
+            ("$.a[?(@['c d'])].b", vec![json!(2)]),
+            ("$.a[0:1].b", vec![json!(1)]),
+            ("$.a[?match(@.b, 'x')]", vec![]),
         ] {
             assert_eq!(find(path, &value), expected, "{path}");
         }
@@ -135,15 +118,18 @@ mod tests {
 
     #[test]
     fn what_is_no_path_is_refused_by_name() {
+        let deep = |depth: usize| format!("${}{}", "[?@".repeat(depth), "]".repeat(depth));
+        Path::parse(&deep(MAX_NESTED), "p").unwrap();
+        let deep = deep(MAX_NESTED + 1);
         for bad in [
-            "$..a",
-            "$.a[?(@.b)]",
             "$.",
             "$[",
             "$[x]",
             "$['a",
             "$a b",
-            "$[1:2]",
+            "$[?@.a ==]",
+            "$.a..",
+            &deep,
         ] {
             let error = Path::parse(bad, "response.text").unwrap_err();
             assert!(error.message.contains("'response.text'"), "{bad}");
@@ -152,7 +138,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_survived(text in r#"[$.\[\]*'"a0?\-\u{e4}]{0,16}"#) {
+        fn any_text_is_survived(text in r#"[$.\[\]*'"a0?@()!=:,\-\u{e4}]{0,24}"#) {
             if let Ok(path) = Path::parse(&text, "p") {
                 path.find(&json!({ "a": [[1], { "a": 2 }] }));
             }

@@ -329,7 +329,7 @@ mod tests {
     fn what_is_wrong_in_a_connector_is_named() {
         for (response, name) in [
             (json!({}), "response_filter"),
-            (json!({ "text": "$..a" }), "response.text"),
+            (json!({ "text": "$.a[" }), "response.text"),
             (json!({ "text": 7 }), "response.text"),
             (json!({ "text": "$.a", "format": "xml" }), "response.format"),
             (json!({ "text": "$.a", "texts": "$.b" }), "'texts'"),

@@ -3,12 +3,12 @@
 //! Nothing here waits on the way of a request: a span that ends goes into a bounded queue, or is
 //! dropped and counted when that is full. One task per node sends what has gathered.
 
+mod attributes;
 mod clock;
 mod exporter;
 mod gen_ai;
 mod span;
 mod traced;
-mod wire;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -123,8 +123,8 @@ impl Worker {
         worker.spawn(worker.clone().run_table());
         worker.spawn(worker.clone().publish_memory());
         worker.spawn(worker.clone().watch_gpus());
-        let budget = memory::size(worker.0.budget.budget());
-        tracing::info!(budget, "memory for models");
+        let budget = bytesize::ByteSize(worker.0.budget.budget());
+        tracing::info!(%budget, "memory for models");
         worker.report_to(&Assignments {
             revision: Revision::default(),
             assignments: Vec::new(),

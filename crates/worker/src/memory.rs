@@ -63,16 +63,6 @@ fn limit_files(groups: &str) -> Vec<PathBuf> {
     files
 }
 
-/// A number of bytes for people.
-pub(crate) fn size(bytes: u64) -> String {
-    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let unit = units.iter().find(|(_, shift)| 1 << shift <= bytes);
-    match unit {
-        Some((name, shift)) => format!("{:.1} {name}", bytes as f64 / f64::from(1_u32 << shift)),
-        None => format!("{bytes} bytes"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,13 +86,5 @@ mod tests {
         assert_eq!(old[0], "/sys/fs/cgroup/memory/x/memory.limit_in_bytes");
         assert_eq!(old.len(), 2);
         assert!(0 < default_budget());
-    }
-
-    #[test]
-    fn sizes_are_told_in_the_unit_that_fits() {
-        assert_eq!(size(5), "5 bytes");
-        assert_eq!(size(1_536), "1.5 KiB");
-        assert_eq!(size(3 << 30), "3.0 GiB");
-        assert_eq!(size(u64::MAX), "17179869184.0 GiB");
     }
 }

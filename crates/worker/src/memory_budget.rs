@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytesize::ByteSize;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use volley_types::{ErrorCode, PredictError};
-
-use crate::memory::size;
 
 /// The book of one worker. Cloning gives another handle.
 #[derive(Clone, Debug)]
@@ -74,9 +73,9 @@ impl Shortage {
         };
         let message = format!(
             "the model needs {} of memory, and this worker has {} free of its budget of {}; {advice}",
-            size(self.needed),
-            size(free),
-            size(self.budget),
+            ByteSize(self.needed),
+            ByteSize(free),
+            ByteSize(self.budget),
         );
         PredictError::new(ErrorCode::Overloaded, message)
     }

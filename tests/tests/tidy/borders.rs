@@ -206,6 +206,7 @@ const DIALECT: &[&str] = &["types", "http-edge", "dialect-kit"];
 /// Heavy dependencies, and the only crates that may name them.
 const HEAVY: &[(&str, &[&str])] = &[
     ("arrow-flight", &["flight"]),
+    ("async-compression", &["http-edge"]),
     ("axum", &["http-edge"]),
     ("aws-sigv4", &["remote-http"]),
     ("aws-smithy-eventstream", &["remote-http"]),
@@ -213,6 +214,7 @@ const HEAVY: &[(&str, &[&str])] = &[
     ("datafusion-common", &["types"]),
     ("object_store", &["artifacts"]),
     ("openraft", &["cluster"]),
+    ("opentelemetry-proto", &["telemetry"]),
     ("nvml-wrapper", &["worker"]),
     ("llguidance", &["constraints"]),
     ("minijinja", &["chat-template", "coordinator"]),
@@ -222,6 +224,8 @@ const HEAVY: &[(&str, &[&str])] = &[
     ("redb", &["cluster"]),
     // In artifacts it makes the clients that object_store calls with.
     ("reqwest", &["artifacts", "remote-http", "client", "tests"]),
+    ("rmpv", &["flight"]),
+    ("serde_json_path", &["provider-kit"]),
     ("tar", &["artifacts"]),
     ("tokenizers", &["tokens"]),
     ("tonic-prost-build", &["codegen"]),

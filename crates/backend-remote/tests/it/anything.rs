@@ -87,7 +87,7 @@ async fn a_connector_that_says_too_little_does_not_load() {
         (Some(TEMPLATE), &[], "'response_filter'"),
         (
             Some(TEMPLATE),
-            &[("response_filter", "$..t")],
+            &[("response_filter", "$.t[")],
             "'response_filter'",
         ),
     ] {

@@ -8,7 +8,7 @@ use volley_types::{ErrorCode, ModelName, PredictError, Signature, Task};
 
 use super::caller::UdfCaller;
 use super::function::Function;
-use super::msgpack::{MsgpackValue, encode};
+use super::msgpack::{Value, encode, map};
 use super::types::widest;
 
 /// The one schema of the catalogue. Not `main`: DuckDB looks for that one in itself.
@@ -62,9 +62,9 @@ pub(crate) fn info(
         Task::Generate => "volatile",
         _ => "consistent_within_query",
     };
-    let extra = encode(&MsgpackValue::Map(vec![("stability", stability.into())]));
+    let extra = encode(&map([("stability", stability.into())]));
     let about = format!("The model {name}, which does {}", signature.task.as_str());
-    let metadata = MsgpackValue::Map(vec![
+    let metadata = map([
         ("type", "scalar_function".into()),
         ("schema", SCHEMA.into()),
         ("catalog", caller.catalog.as_str().into()),
@@ -72,11 +72,11 @@ pub(crate) fn info(
         ("comment", about.as_str().into()),
         (
             "input_schema",
-            MsgpackValue::Bytes(schema_bytes(&named(function))?),
+            Value::Binary(schema_bytes(&named(function))?),
         ),
-        ("action_name", MsgpackValue::Nil),
+        ("action_name", Value::Nil),
         ("description", about.as_str().into()),
-        ("extra_data", MsgpackValue::Bytes(extra)),
+        ("extra_data", Value::Binary(extra)),
     ]);
     let info = FlightInfo::new()
         .try_with_schema(&function.result)
@@ -115,42 +115,42 @@ fn unwritable(error: ArrowError) -> PredictError {
 /// caller may call.
 pub(crate) fn act(action: &str, models: &[ModelName]) -> Option<Vec<u8>> {
     let version = || {
-        MsgpackValue::Map(vec![
-            ("catalog_version", MsgpackValue::Uint(version(models))),
-            ("is_fixed", MsgpackValue::Bool(false)),
+        map([
+            ("catalog_version", version(models).into()),
+            ("is_fixed", false.into()),
         ])
     };
     Some(match action {
-        LIST_SCHEMAS => compressed(&encode(&MsgpackValue::Map(vec![
+        LIST_SCHEMAS => compressed(&encode(&map([
             ("contents", nowhere()),
-            ("schemas", MsgpackValue::Array(vec![schema_entry()])),
+            ("schemas", Value::Array(vec![schema_entry()])),
             ("version_info", version()),
         ]))),
         CATALOG_VERSION => encode(&version()),
-        CREATE_TRANSACTION => encode(&MsgpackValue::Map(vec![("identifier", MsgpackValue::Nil)])),
+        CREATE_TRANSACTION => encode(&map([("identifier", Value::Nil)])),
         _ => return None,
     })
 }
 
-fn schema_entry() -> MsgpackValue {
-    MsgpackValue::Map(vec![
+fn schema_entry() -> Value {
+    map([
         ("name", SCHEMA.into()),
         (
             "description",
             "The models that are deployed, as functions".into(),
         ),
-        ("tags", MsgpackValue::Map(Vec::new())),
+        ("tags", map([])),
         ("contents", nowhere()),
-        ("is_default", MsgpackValue::Bool(true)),
+        ("is_default", true.into()),
     ])
 }
 
 /// No contents to fetch: `ListFlights` has them.
-fn nowhere() -> MsgpackValue {
-    MsgpackValue::Map(vec![
+fn nowhere() -> Value {
+    map([
         ("sha256", "".into()),
-        ("url", MsgpackValue::Nil),
-        ("serialized", MsgpackValue::Nil),
+        ("url", Value::Nil),
+        ("serialized", Value::Nil),
     ])
 }
 
@@ -183,10 +183,7 @@ fn compressed(bytes: &[u8]) -> Vec<u8> {
         frame.extend(&header.to_le_bytes()[..3]);
         frame.extend(block);
     }
-    encode(&MsgpackValue::Array(vec![
-        MsgpackValue::Uint(u64::from(length)),
-        MsgpackValue::Bytes(frame),
-    ]))
+    encode(&Value::Array(vec![length.into(), Value::Binary(frame)]))
 }
 
 #[cfg(test)]
@@ -213,7 +210,7 @@ mod tests {
         let bytes = vec![7; (128 << 10) + 5];
         let envelope = compressed(&bytes);
         let overhead = envelope.len() - bytes.len();
-        // Envelope: 5 + 9 + 5; frame: 4 + 1 + 4 and two block headers of 3.
-        assert_eq!(overhead, 19 + 9 + 6);
+        // Envelope: 1 + 5 + 5; frame: 4 + 1 + 4 and two block headers of 3.
+        assert_eq!(overhead, 11 + 9 + 6);
     }
 }

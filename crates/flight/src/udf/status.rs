@@ -5,7 +5,7 @@ use volley_proto::status::{grpc_code, public_message};
 use volley_types::{ErrorCode, PredictError, RequestId};
 
 use super::caller::Engine;
-use super::msgpack::{MsgpackValue, encode};
+use super::msgpack::{encode, map};
 use crate::status::{details, status_of};
 
 /// The status of `error` for a caller from `engine`.
@@ -48,12 +48,9 @@ fn exception(error: &PredictError) -> Option<Vec<u8>> {
         | ErrorCode::UpstreamIncomplete
         | ErrorCode::Internal => return None,
     };
-    Some(encode(&MsgpackValue::Map(vec![
+    Some(encode(&map([
         ("exception_type", class.into()),
-        (
-            "message",
-            MsgpackValue::Text(public_message(error).to_string()),
-        ),
+        ("message", public_message(error).into()),
     ])))
 }
 

@@ -2,16 +2,16 @@
 
 use std::error::Error;
 use std::fmt;
-use std::io::{self, BufRead, Read};
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use async_compression::tokio::bufread::{GzipDecoder, ZlibDecoder, ZstdDecoder};
+use async_compression::zstd::DParameter;
 use axum::body::Body;
-use bytes::{Buf, Bytes};
-use flate2::bufread::MultiGzDecoder;
-use flate2::{Decompress, FlushDecompress, Status};
-use hyper::body::{Body as HttpBody, Frame};
-use zstd::stream::read::Decoder as ZstdDecoder;
+use futures::{StreamExt, TryStreamExt, stream};
+use tokio::io::{AsyncBufReadExt, AsyncRead};
+use tokio_util::io::{ReaderStream, StreamReader};
 
 use super::Encoding;
 
@@ -56,212 +56,43 @@ fn inner<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'stati
     }
 }
 
-/// What has come and is not inflated yet. It would block where more may come.
-#[derive(Default)]
-struct Feed {
-    piece: Bytes,
-    ended: bool,
-}
-
-impl BufRead for Feed {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if self.piece.is_empty() && !self.ended {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        Ok(&self.piece)
-    }
-
-    fn consume(&mut self, bytes: usize) {
-        self.piece.advance(bytes);
-    }
-}
-
-impl Read for Feed {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let bytes = self.fill_buf()?.read(buffer)?;
-        self.consume(bytes);
-        Ok(bytes)
-    }
-}
-
-/// HTTP's `deflate`, which is zlib's format. Other than the library's own reader, it does not
-/// take a cut body for a whole one.
-struct Zlib {
-    feed: Feed,
-    state: Decompress,
-    ended: bool,
-}
-
-impl Read for Zlib {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while !self.ended {
-            let piece = self.feed.fill_buf()?;
-            let over = piece.is_empty();
-            let (taken, given) = (self.state.total_in(), self.state.total_out());
-            let status = self
-                .state
-                .decompress(piece, buffer, FlushDecompress::None)
-                .map_err(io::Error::other)?;
-            let taken = self.state.total_in() - taken;
-            let given = self.state.total_out() - given;
-            self.feed.consume(taken as usize);
-            self.ended = status == Status::StreamEnd;
-            if given != 0 {
-                return Ok(given as usize);
-            }
-            if !self.ended && (over || taken == 0) {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        Ok(0)
-    }
-}
-
-enum Decoder {
-    Zstd(ZstdDecoder<'static, Feed>),
-    Gzip(Box<MultiGzDecoder<Feed>>),
-    Deflate(Box<Zlib>),
-}
-
-impl Decoder {
-    fn new(encoding: Encoding) -> io::Result<Self> {
-        let feed = Feed::default();
-        Ok(match encoding {
-            Encoding::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(feed))),
-            Encoding::Deflate => Self::Deflate(Box::new(Zlib {
-                feed,
-                state: Decompress::new(true),
-                ended: false,
-            })),
+/// `body`, inflated as it is asked for. `limit` is that of a whole body.
+pub(super) fn inflated(body: Body, encoding: Encoding, limit: usize) -> Body {
+    let taken = Arc::new(AtomicU64::new(0));
+    let count = taken.clone();
+    let decoded = async move {
+        let pieces = body.into_data_stream().map_err(io::Error::other);
+        let mut pieces = StreamReader::new(pieces.inspect_ok(move |piece| {
+            count.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        }));
+        let empty = pieces.fill_buf().await?.is_empty();
+        let decoded: Box<dyn AsyncRead + Send + Unpin> = match encoding {
+            // A body of nothing at all is an empty one, whatever its header says.
+            _ if empty => Box::new(tokio::io::empty()),
             Encoding::Zstd => {
-                let mut decoder = ZstdDecoder::with_buffer(feed)?;
-                decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-                Self::Zstd(decoder)
+                let window = [DParameter::window_log_max(ZSTD_WINDOW_LOG)];
+                let mut decoder = ZstdDecoder::with_params(pieces, &window);
+                decoder.multiple_members(true);
+                Box::new(decoder)
             }
-        })
-    }
-
-    fn feed(&mut self) -> &mut Feed {
-        match self {
-            Self::Zstd(decoder) => decoder.get_mut(),
-            Self::Gzip(decoder) => decoder.get_mut(),
-            Self::Deflate(decoder) => &mut decoder.feed,
-        }
-    }
-
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Zstd(decoder) => decoder.read(buffer),
-            Self::Gzip(decoder) => decoder.read(buffer),
-            Self::Deflate(decoder) => decoder.read(buffer),
-        }
-    }
-}
-
-/// A body, inflated as it is asked for.
-pub(super) struct InflatedBody {
-    inner: Body,
-    encoding: Encoding,
-    decoder: Option<Decoder>,
-    limit: u64,
-    taken: u64,
-    given: u64,
-    ended: bool,
-    scratch: Vec<u8>,
-}
-
-impl InflatedBody {
-    /// `limit` is that of a whole body.
-    pub(super) fn new(inner: Body, encoding: Encoding, limit: usize) -> Self {
-        Self {
-            inner,
-            encoding,
-            decoder: None,
-            limit: limit as u64,
-            taken: 0,
-            given: 0,
-            ended: false,
-            scratch: Vec::new(),
-        }
-    }
-
-    fn decoder(&mut self) -> io::Result<&mut Decoder> {
-        match &mut self.decoder {
-            Some(decoder) => Ok(decoder),
-            none => Ok(none.insert(Decoder::new(self.encoding)?)),
-        }
-    }
-
-    /// What can be inflated of what has come: some bytes, `None` at the end, or an error, which
-    /// may be that more must come.
-    fn step(&mut self) -> io::Result<Option<Bytes>> {
-        let mut out = std::mem::take(&mut self.scratch);
-        out.resize(STEP_BYTES, 0);
-        let read = self.decoder().and_then(|decoder| decoder.read(&mut out));
-        // A piece takes what is in it: there may be very many, of very little.
-        let piece = Bytes::copy_from_slice(&out[..read.as_ref().map_or(0, |given| *given)]);
-        self.scratch = out;
-        let given = read?;
-        if given == 0 {
-            return Ok(None);
-        }
-        self.given += given as u64;
-        let allowed = self.limit.saturating_add(MAX_RATIO * self.taken);
-        if allowed < self.given {
-            return Err(io::Error::other(InflationLimit));
-        }
-        Ok(Some(piece))
-    }
-
-    fn push(&mut self, piece: Bytes) -> io::Result<()> {
-        self.taken += piece.len() as u64;
-        self.decoder()?.feed().piece = piece;
-        Ok(())
-    }
-
-    fn end(&mut self) -> io::Result<()> {
-        // A body of nothing at all is an empty one, whatever its header says.
-        self.ended = self.taken == 0;
-        self.decoder()?.feed().ended = true;
-        Ok(())
-    }
-}
-
-impl HttpBody for InflatedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let this = &mut *self;
-        while !this.ended {
-            let failed = match this.step() {
-                Ok(Some(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
-                Ok(None) => {
-                    this.ended = true;
-                    break;
-                }
-                Err(error) => error,
-            };
-            if failed.kind() != io::ErrorKind::WouldBlock {
-                this.ended = true;
-                return Poll::Ready(Some(Err(axum::Error::new(failed))));
+            Encoding::Gzip => {
+                let mut decoder = GzipDecoder::new(pieces);
+                decoder.multiple_members(true);
+                Box::new(decoder)
             }
-            let fed = match ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
-                Some(Ok(frame)) => this.push(frame.into_data().unwrap_or_default()),
-                Some(Err(error)) => {
-                    this.ended = true;
-                    return Poll::Ready(Some(Err(error)));
-                }
-                None => this.end(),
-            };
-            if let Err(error) = fed {
-                this.ended = true;
-                return Poll::Ready(Some(Err(axum::Error::new(error))));
-            }
+            Encoding::Deflate => Box::new(ZlibDecoder::new(pieces)),
+        };
+        Ok::<_, io::Error>(ReaderStream::with_capacity(decoded, STEP_BYTES))
+    };
+    let mut given = 0;
+    let decoded = stream::once(decoded).try_flatten().map(move |piece| {
+        let piece = piece?;
+        given += piece.len() as u64;
+        let ratio = MAX_RATIO.saturating_mul(taken.load(Ordering::Relaxed));
+        match given <= (limit as u64).saturating_add(ratio) {
+            true => Ok(piece),
+            false => Err(io::Error::other(InflationLimit)),
         }
-        Poll::Ready(None)
-    }
+    });
+    Body::from_stream(decoded)
 }

@@ -1,5 +1,6 @@
 use std::io::{Read, Write};
 
+use axum::body::Body;
 use futures::stream;
 use http_body_util::BodyExt;
 use proptest::prelude::*;
@@ -19,12 +20,12 @@ fn pieces(bytes: &[u8], size: usize) -> Body {
 }
 
 fn packed(bytes: &[u8], encoding: Encoding) -> Vec<u8> {
-    let whole = DeflatedBody::new(Body::from(bytes.to_vec()), encoding);
+    let whole = deflated(Body::from(bytes.to_vec()), encoding);
     block_on(whole.collect()).unwrap().to_bytes().to_vec()
 }
 
 fn unpacked(bytes: &[u8], size: usize, encoding: Encoding) -> Result<Vec<u8>, axum::Error> {
-    let body = InflatedBody::new(pieces(bytes, size), encoding, 1 << 20);
+    let body = inflated(pieces(bytes, size), encoding, 1 << 20);
     block_on(body.collect()).map(|body| body.to_bytes().to_vec())
 }
 
@@ -37,7 +38,7 @@ proptest! {
         read in 1..700_usize,
     ) {
         for encoding in Encoding::ALL {
-            let body = DeflatedBody::new(pieces(&bytes, written), encoding);
+            let body = deflated(pieces(&bytes, written), encoding);
             let packed = block_on(body.collect()).unwrap().to_bytes();
             prop_assert_eq!(&unpacked(&packed, read, encoding).unwrap(), &bytes);
         }
@@ -63,7 +64,7 @@ fn each_piece_can_be_read_before_the_next_is_there() {
     for encoding in Encoding::ALL {
         let (sender, receiver) = tokio::sync::mpsc::channel::<Result<String, std::io::Error>>(1);
         let body = tokio_stream::wrappers::ReceiverStream::new(receiver);
-        let mut body = DeflatedBody::new(Body::from_stream(body), encoding);
+        let mut body = deflated(Body::from_stream(body), encoding);
         let mut sent = Vec::new();
         block_on(async {
             let mut all = String::new();
@@ -85,6 +86,57 @@ fn each_piece_can_be_read_before_the_next_is_there() {
                 assert_eq!(read, all.as_bytes(), "{encoding:?}");
             }
         });
+    }
+}
+
+#[test]
+fn what_came_before_a_body_broke_off_is_sent_without_an_end() {
+    for encoding in Encoding::ALL {
+        let pieces = [
+            Ok("some rows\n"),
+            Ok("more\n"),
+            Err(std::io::Error::other("gone")),
+        ];
+        let mut body = deflated(Body::from_stream(stream::iter(pieces)), encoding);
+        let mut sent = Vec::new();
+        let broken = block_on(async {
+            loop {
+                match body.frame().await.unwrap() {
+                    Ok(frame) => sent.extend_from_slice(&frame.into_data().unwrap()),
+                    Err(error) => return error,
+                }
+            }
+        });
+        assert!(
+            broken.to_string().contains("gone"),
+            "{encoding:?}: {broken}"
+        );
+        let mut body = inflated(Body::from(sent.clone()), encoding, 1 << 20);
+        let first = block_on(body.frame()).unwrap().unwrap();
+        assert_eq!(
+            first.into_data().unwrap(),
+            "some rows\nmore\n",
+            "{encoding:?}"
+        );
+        assert!(unpacked(&sent, 64, encoding).is_err(), "{encoding:?}");
+    }
+}
+
+#[test]
+fn a_large_answer_is_compressed_step_by_step() {
+    for encoding in Encoding::ALL {
+        let mut body = deflated(Body::from(vec![0; 4 << 20]), encoding);
+        let (mut steps, mut packed) = (0, Vec::new());
+        block_on(async {
+            while let Some(frame) = body.frame().await {
+                packed.extend_from_slice(&frame.unwrap().into_data().unwrap());
+                steps += 1;
+            }
+        });
+        assert!(32 <= steps, "{encoding:?}: {steps}");
+        let body = inflated(Body::from(packed), encoding, 4 << 20);
+        let body = block_on(body.collect()).unwrap().to_bytes();
+        assert_eq!(body.len(), 4 << 20, "{encoding:?}");
     }
 }
 
@@ -118,7 +170,7 @@ fn a_bomb_is_found_early_and_its_kind_is_known() {
             }
         }
         assert!(bomb.len() < 1 << 17, "{encoding:?}: {}", bomb.len());
-        let mut body = InflatedBody::new(pieces(&bomb, 1 << 10), encoding, 1 << 20);
+        let mut body = inflated(pieces(&bomb, 1 << 10), encoding, 1 << 20);
         let mut given = 0;
         let refused = block_on(async {
             loop {

@@ -5,6 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
+use opentelemetry_proto::tonic::metrics::v1::{ResourceMetrics, ScopeMetrics};
+use opentelemetry_proto::tonic::resource::v1::Resource as ResourceMessage;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +21,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use volley_types::{ErrorCode, PredictError};
 
 use super::span::{Shared, Tracer};
-use super::{Collector, OtlpConfig, Resource, Sampler, wire};
+use super::{Collector, OtlpConfig, Resource, Sampler, attributes};
 
 /// For what is left when a node stops.
 const LAST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -70,20 +76,21 @@ impl Exporter {
 }
 
 impl Resource {
-    fn message(&self, config: &OtlpConfig) -> wire::Resource {
+    fn message(&self, config: &OtlpConfig) -> ResourceMessage {
         let service = config.service_name.as_deref().unwrap_or(self.service);
         let own = [
-            wire::text("service.name", service),
-            wire::text("service.instance.id", self.instance.clone()),
-            wire::text("service.version", env!("CARGO_PKG_VERSION")),
+            attributes::text("service.name", service),
+            attributes::text("service.instance.id", self.instance.clone()),
+            attributes::text("service.version", env!("CARGO_PKG_VERSION")),
         ];
         let further = config.attributes.iter();
         let further = further.filter(|(key, _)| own.iter().all(|pair| pair.key != *key));
         let further: Vec<_> = further
-            .map(|(key, value)| wire::text(key, value.clone()))
+            .map(|(key, value)| attributes::text(key, value.clone()))
             .collect();
-        wire::Resource {
+        ResourceMessage {
             attributes: own.into_iter().chain(further).collect(),
+            ..ResourceMessage::default()
         }
     }
 }
@@ -128,7 +135,8 @@ impl Target {
     ) -> bool {
         let call = async {
             self.grpc.ready().await.map_err(|error| error.to_string())?;
-            let codec = tonic_prost::ProstCodec::<M, wire::ExportReply>::default();
+            // What a collector rejected is its own to tell: the answer is not read.
+            let codec = tonic_prost::ProstCodec::<M, ()>::default();
             let mut request = tonic::Request::new(message);
             *request.metadata_mut() = self.headers.clone();
             let path = PathAndQuery::from_static(path);
@@ -194,7 +202,7 @@ fn read(file: &Path) -> Result<Vec<u8>, PredictError> {
 struct Sender {
     traces: Option<Target>,
     metrics: Option<Target>,
-    resource: wire::Resource,
+    resource: ResourceMessage,
     shared: Arc<Shared>,
     span_batch: usize,
     /// Between two messages of spans, and of metrics.
@@ -202,7 +210,7 @@ struct Sender {
 }
 
 impl Sender {
-    async fn run(mut self, mut spans: mpsc::Receiver<wire::Span>, stop: CancellationToken) {
+    async fn run(mut self, mut spans: mpsc::Receiver<Span>, stop: CancellationToken) {
         let [mut send_spans, mut send_metrics] = self.intervals.map(tokio::time::interval);
         send_spans.set_missed_tick_behavior(MissedTickBehavior::Delay);
         send_metrics.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -220,7 +228,7 @@ impl Sender {
     }
 
     /// Sends what has gathered. What a collector does not take is dropped and counted.
-    async fn drain(&mut self, spans: &mut mpsc::Receiver<wire::Span>) {
+    async fn drain(&mut self, spans: &mut mpsc::Receiver<Span>) {
         loop {
             let mut batch = Vec::new();
             while batch.len() < self.span_batch
@@ -232,13 +240,15 @@ impl Sender {
                 return;
             };
             let count = batch.len() as u64;
-            let message = wire::ExportTraces {
-                resource_spans: vec![wire::ResourceSpans {
+            let message = ExportTraceServiceRequest {
+                resource_spans: vec![ResourceSpans {
                     resource: Some(self.resource.clone()),
-                    scope_spans: vec![wire::ScopeSpans {
+                    scope_spans: vec![ScopeSpans {
                         scope: Some(scope()),
                         spans: batch,
+                        ..ScopeSpans::default()
                     }],
+                    ..ResourceSpans::default()
                 }],
             };
             if !target.send(TRACES, message, &self.shared).await {
@@ -253,22 +263,25 @@ impl Sender {
         let (false, Some(target)) = (metrics.is_empty(), &mut self.metrics) else {
             return;
         };
-        let message = wire::ExportMetrics {
-            resource_metrics: vec![wire::ResourceMetrics {
+        let message = ExportMetricsServiceRequest {
+            resource_metrics: vec![ResourceMetrics {
                 resource: Some(self.resource.clone()),
-                scope_metrics: vec![wire::ScopeMetrics {
+                scope_metrics: vec![ScopeMetrics {
                     scope: Some(scope()),
                     metrics,
+                    ..ScopeMetrics::default()
                 }],
+                ..ResourceMetrics::default()
             }],
         };
         target.send(METRICS, message, &self.shared).await;
     }
 }
 
-fn scope() -> wire::Scope {
-    wire::Scope {
+fn scope() -> InstrumentationScope {
+    InstrumentationScope {
         name: "volley".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..InstrumentationScope::default()
     }
 }

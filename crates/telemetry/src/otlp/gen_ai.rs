@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::clock::now;
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
+use opentelemetry_proto::tonic::metrics::v1::{
+    AggregationTemporality, Histogram as HistogramMessage, HistogramDataPoint, Metric,
+};
 use volley_types::chunk::Usage;
 
-use super::wire;
+use super::attributes;
+use super::clock::now;
 
 /// Models times outcomes; beyond it, numbers are counted under `_other`.
 const MOST_SERIES: usize = 4_096;
@@ -134,7 +138,7 @@ impl GenAi {
     }
 
     /// All of them, as they are sent; empty when nothing has been counted.
-    pub(super) fn metrics(&self) -> Vec<wire::Metric> {
+    pub(super) fn metrics(&self) -> Vec<Metric> {
         let Ok(series) = self.series.lock() else {
             return Vec::new();
         };
@@ -147,14 +151,16 @@ impl GenAi {
                 let each = of.iter();
                 each.map(|(kind, of)| self.point((model, error, kind), of(series), time))
             });
-            wire::Metric {
+            Metric {
                 name: name.to_owned(),
                 description: description.to_owned(),
                 unit: unit.to_owned(),
-                histogram: Some(wire::Histogram {
+                data: Some(Data::Histogram(HistogramMessage {
                     data_points: points.filter(|point| point.count != 0).collect(),
-                    aggregation_temporality: wire::CUMULATIVE,
-                }),
+                    // Since the node's start.
+                    aggregation_temporality: AggregationTemporality::Cumulative.into(),
+                })),
+                ..Metric::default()
             }
         };
         let duration = "From acceptance to the end of the stream";
@@ -209,26 +215,27 @@ impl GenAi {
         (model, error, kind): (&str, &str, &str),
         histogram: &Histogram,
         time: u64,
-    ) -> wire::HistogramPoint {
-        let mut attributes = vec![
-            wire::text("gen_ai.operation.name", "predict"),
-            wire::text("gen_ai.provider.name", "volley"),
-            wire::text("gen_ai.request.model", model),
+    ) -> HistogramDataPoint {
+        let mut told = vec![
+            attributes::text("gen_ai.operation.name", "predict"),
+            attributes::text("gen_ai.provider.name", "volley"),
+            attributes::text("gen_ai.request.model", model),
         ];
         if !error.is_empty() {
-            attributes.push(wire::text("error.type", error));
+            told.push(attributes::text("error.type", error));
         }
         if !kind.is_empty() {
-            attributes.push(wire::text("gen_ai.token.type", kind));
+            told.push(attributes::text("gen_ai.token.type", kind));
         }
-        wire::HistogramPoint {
+        HistogramDataPoint {
             start_time_unix_nano: self.since,
             time_unix_nano: time,
             count: histogram.counts.iter().sum(),
             sum: Some(histogram.sum),
             bucket_counts: histogram.counts.clone(),
             explicit_bounds: histogram.bounds.to_vec(),
-            attributes,
+            attributes: told,
+            ..HistogramDataPoint::default()
         }
     }
 }
@@ -259,7 +266,10 @@ mod tests {
         outcome.usage = None;
         metrics.observe(outcome);
         let sent = metrics.metrics();
-        let points = |index: usize| &sent[index].histogram.as_ref().unwrap().data_points;
+        let points = |index: usize| match &sent[index].data {
+            Some(Data::Histogram(histogram)) => &histogram.data_points,
+            other => panic!("{other:?}"),
+        };
         assert_eq!(points(0).len(), 2);
         assert_eq!((points(1).len(), points(1)[0].bucket_counts[2]), (1, 1));
         assert!((points(2)[0].sum.unwrap() - 0.1).abs() < 1e-9);
@@ -268,8 +278,8 @@ mod tests {
             (tokens.name.as_str(), tokens.unit.as_str()),
             ("gen_ai.client.token.usage", "{token}")
         );
-        let counted = &tokens.histogram.as_ref().unwrap().data_points;
-        let sums: Vec<_> = counted.iter().map(|point| point.sum).collect();
+        let counted = points(sent.len() - 1).iter();
+        let sums: Vec<_> = counted.map(|point| point.sum).collect();
         assert_eq!(sums, [Some(9.0), Some(300.0)], "input, then output");
         for index in 0..2 * MOST_SERIES {
             let model = format!("m{index}");

@@ -3,12 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::trace::v1::span::Event;
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
+use opentelemetry_proto::tonic::trace::v1::{Span, Status};
 use tokio::sync::mpsc;
 use volley_types::{PredictError, TraceContext};
 
 use super::clock::now;
 use super::gen_ai::GenAi;
-use super::{Sampler, wire};
+use super::{Sampler, attributes};
 
 /// Attributes and events of one span.
 const MOST: usize = 32;
@@ -29,7 +33,7 @@ pub enum SpanKind {
 pub struct Tracer(Option<Arc<Shared>>);
 
 pub(super) struct Shared {
-    pub(super) queue: mpsc::Sender<wire::Span>,
+    pub(super) queue: mpsc::Sender<Span>,
     pub(super) dropped: AtomicU64,
     /// Trace ids whose lower half is below this are recorded.
     threshold: u64,
@@ -45,7 +49,7 @@ impl Tracer {
         Self(None)
     }
 
-    pub(super) fn new(queue: mpsc::Sender<wire::Span>, sampler: Sampler) -> (Self, Arc<Shared>) {
+    pub(super) fn new(queue: mpsc::Sender<Span>, sampler: Sampler) -> (Self, Arc<Shared>) {
         let shared = Arc::new(Shared {
             queue,
             dropped: AtomicU64::new(0),
@@ -86,14 +90,14 @@ impl Tracer {
         };
         Some(ActiveSpan {
             shared: shared.clone(),
-            span: wire::Span {
+            span: Span {
                 trace_id: context.trace_id.to_be_bytes().to_vec(),
                 span_id: context.span_id.to_be_bytes().to_vec(),
                 parent_span_id: parent,
                 name: name.to_owned(),
                 kind: kind as i32,
                 start_time_unix_nano: now(),
-                ..wire::Span::default()
+                ..Span::default()
             },
         })
     }
@@ -106,26 +110,27 @@ impl Tracer {
 /// A span that has begun; it ends when it is dropped.
 pub struct ActiveSpan {
     shared: Arc<Shared>,
-    span: wire::Span,
+    span: Span,
 }
 
 impl ActiveSpan {
     /// Says something about it. Never a prompt, nor a key.
     pub fn text(&mut self, key: &str, value: impl Into<String>) {
-        self.keep(wire::text(key, value));
+        self.keep(attributes::text(key, value));
     }
 
     /// Says a number about it.
     pub fn number(&mut self, key: &str, value: u64) {
-        self.keep(wire::number(key, value));
+        self.keep(attributes::number(key, value));
     }
 
     /// Something happened now.
     pub fn event(&mut self, name: &str) {
         if self.span.events.len() < MOST {
-            self.span.events.push(wire::SpanEvent {
+            self.span.events.push(Event {
                 time_unix_nano: now(),
                 name: name.to_owned(),
+                ..Event::default()
             });
         }
     }
@@ -133,13 +138,13 @@ impl ActiveSpan {
     /// It ends in an error.
     pub fn fail(&mut self, error: &PredictError) {
         self.text("error.type", error.code.as_str());
-        self.span.status = Some(wire::Status {
+        self.span.status = Some(Status {
             message: error.message.clone(),
-            code: wire::STATUS_ERROR,
+            code: StatusCode::Error.into(),
         });
     }
 
-    fn keep(&mut self, pair: wire::KeyValue) {
+    fn keep(&mut self, pair: KeyValue) {
         if self.span.attributes.len() < MOST {
             self.span.attributes.push(pair);
         }
