@@ -56,6 +56,10 @@ sbom:
 chaos *arguments:
     scripts/chaos.sh {{arguments}}
 
+# Make the archive of a release in target/archive: `just release --check` runs it.
+release *arguments:
+    scripts/release.sh {{arguments}}
+
 # Throws made-up bytes at every parser, a minute each: `just fuzz`, `just fuzz 600 events tensors`.
 fuzz *arguments:
     scripts/fuzz.sh {{arguments}}

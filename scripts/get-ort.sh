@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Gets ONNX Runtime's shared library out of its Python wheel into target/ort/, once.
+# Gets ONNX Runtime's shared library, with its licence, out of its Python wheel into target/ort/, once.
 #   scripts/get-ort.sh         for the CPU (24 MB)
 #   scripts/get-ort.sh --gpu   for CUDA 13 too (256 MB; Linux on x86-64)
 set -euo pipefail
@@ -106,18 +106,25 @@ if [ "$found" != "$sha256" ]; then
   give_up "The wheel's SHA-256 is $found, not $sha256; it was removed."
 fi
 
-for library in "${libraries[@]}"; do
-  python3 - "$fetched" "onnxruntime/capi/$library" "$part/$library" <<'PYTHON' || give_up "The wheel could not be unpacked; is the disk full?"
+unpack() {
+  python3 - "$fetched" "onnxruntime/$1" "$part/$2" <<'PYTHON' || give_up "The wheel could not be unpacked; is the disk full?"
 import shutil, sys, zipfile
 with zipfile.ZipFile(sys.argv[1]) as wheel, wheel.open(sys.argv[2]) as source:
     with open(sys.argv[3], "wb") as target:
         shutil.copyfileobj(source, target)
 PYTHON
+}
+licences=(LICENSE ThirdPartyNotices.txt)
+for name in "${licences[@]}"; do
+  unpack "$name" "$name"
+done
+for library in "${libraries[@]}"; do
+  unpack "capi/$library" "$library"
 done
 # A core of the other package must not look complete beside these.
 rm -f "$dir/$core"
-for library in "${libraries[@]}"; do
-  mv "$part/$library" "$dir/$library"
+for name in "${licences[@]}" "${libraries[@]}"; do
+  mv "$part/$name" "$dir/$name"
 done
 ln -s "$core" "$part/libonnxruntime.so"
 mv -fT "$part/libonnxruntime.so" "$dir/libonnxruntime.so"

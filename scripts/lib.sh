@@ -4,13 +4,36 @@
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root"
 
-# Says what is being done, in a colour where that is seen.
+# Says what is being done, in a colour where that is seen. VOLLEY_TIMES names a file that records
+# when each step began; `times` prints it as a table.
 step() {
+  if [ -n "${VOLLEY_TIMES:-}" ]; then
+    printf '%s\t%s\t%s\n' "${EPOCHREALTIME/[.,]/}" "$(basename "$0" .sh)" "$*" >>"$VOLLEY_TIMES"
+  fi
   if [ -t 2 ]; then
     printf '\033[1;36m==> %s\033[0m\n' "$*" >&2
   else
     printf '==> %s\n' "$*" >&2
   fi
+}
+
+# Prints a table of the steps in the file $1 and their seconds. A step lasts until the next one
+# begins, the last one until now. Steps of less than a second share one row.
+times() {
+  awk -F '\t' -v now="${EPOCHREALTIME/[.,]/}" '
+    function row(seconds, name) { printf "%8.0f  %s\n", seconds, name }
+    function end(at) {
+      if (name == "") return
+      seconds = (at - began) / 1000000
+      if (seconds < 1) { short += seconds; steps++ } else row(seconds, name)
+    }
+    NR == 1 { first = $1; print " seconds  step" }
+    { end($1); began = $1; name = $2 ": " $3 }
+    END {
+      end(now)
+      if (steps) row(short, steps " steps of less than a second")
+      if (NR) row((now - first) / 1000000, "all")
+    }' "$1" >&2
 }
 
 # Ends with a reason and what to do.

@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
 # Writes target/sbom/volley.cdx.json: what the binary `volley` is made of, in CycloneDX's form. Reads
-# the lock file and the crates' own descriptions; builds nothing.
+# the lock file and the crates' own descriptions; builds nothing. `--features LIST` names the features
+# of volley-cli; without it, all are in.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
+features=sql
+if [ "${1:-}" = --features ]; then
+  features="${2?--features needs a value}"
+fi
 need rust python3
 mkdir -p target/sbom
 target="$(rustc --version --verbose | awk '/^host:/ { print $2 }')"
-cargo metadata --locked --format-version 1 --features volley-cli/sql \
-  --filter-platform "$target" >target/sbom/metadata.json
+cargo metadata --locked --format-version 1 --filter-platform "$target" \
+  --manifest-path crates/cli/Cargo.toml --features "$features" >target/sbom/metadata.json
 python3 - target/sbom/metadata.json Cargo.lock >target/sbom/volley.cdx.json <<'PYTHON'
 import json
 import sys

@@ -42,9 +42,9 @@ if scripts/get-deploy-tools.sh; then
   "$judge/python" tests/python/deploy chart >&2 || give_up "deploy/helm is wrong."
   step "compose file"
   "$judge/python" tests/python/deploy compose >&2 || give_up "deploy/compose is wrong."
-  step "container file"
-  "$judge/hadolint" --no-color --failure-threshold info deploy/container/Containerfile >&2 ||
-    give_up "deploy/container is wrong."
+  step "container files"
+  "$judge/hadolint" --no-color --failure-threshold info deploy/{container,archive}/Containerfile >&2 ||
+    give_up "A container file is wrong."
 else
-  missing "Helm chart, compose file and container file" "Helm's library"
+  missing "Helm chart, compose file and container files" "Helm's library"
 fi

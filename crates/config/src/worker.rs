@@ -160,8 +160,8 @@ pub struct ShutdownSection {
 #[serde(deny_unknown_fields, default)]
 pub struct OnnxSection {
     /// ONNX Runtime's shared library. Without this key, Volley uses the file that
-    /// `VOLLEY_ONNXRUNTIME` names, then a file beside the executable, then `target/ort/` of the
-    /// source tree.
+    /// `VOLLEY_ONNXRUNTIME` names, then a file beside the executable, then one in `../lib/volley` or
+    /// `../lib`, then `target/ort/` of the source tree.
     /// Default: located automatically
     pub library: Option<PathBuf>,
     /// Where models run: `"auto"` (CUDA if it is available), `"cpu"` or `"cuda"`.

@@ -17,8 +17,8 @@ static LOADED: Mutex<Option<Environment>> = Mutex::new(None);
 
 impl Runtime {
     /// Where the library is: `configured`, else what `VOLLEY_ONNXRUNTIME` names, else beside the
-    /// executable, else `target/ort/` of the source tree that the executable was built in or of
-    /// the working directory.
+    /// executable, else in `../lib/volley` or `../lib` of its directory, else in `target/ort/` of
+    /// the source tree that the executable was built in or of the working directory.
     ///
     /// # Errors
     /// `Unavailable`, with what to do, when it is in none of these places.
@@ -65,17 +65,21 @@ impl Runtime {
     }
 }
 
-/// Where the library may lie, best first: beside the executable, in an `ort` folder above it
-/// (which is `target/ort` for all that cargo builds), in `target/ort` of the working directory.
+/// Where the library may lie, best first: beside the executable, as in an unpacked archive; where
+/// an installation has it (`/usr/lib/volley` for `/usr/bin/volley`); in an `ort` folder above the
+/// executable (which is `target/ort` for all that cargo builds); in `target/ort` of the working
+/// directory.
 fn folders(executable: &Path) -> Vec<PathBuf> {
     let above = executable
         .ancestors()
         .skip(1)
         .filter(|path| !path.as_os_str().is_empty());
     let beside = above.clone().take(1).map(Path::to_path_buf);
+    let prefix = above.clone().skip(1).take(1);
+    let installed = prefix.flat_map(|folder| ["lib/volley", "lib"].map(|name| folder.join(name)));
     let built = above.take(5).map(|folder| folder.join("ort"));
     let here = std::iter::once(PathBuf::from("target/ort"));
-    beside.chain(built).chain(here).collect()
+    beside.chain(installed).chain(built).chain(here).collect()
 }
 
 fn library_in(folder: &Path) -> Option<PathBuf> {
@@ -123,6 +127,26 @@ mod tests {
         assert_eq!(names[0], "/src/target/debug/deps");
         assert!(names.contains(&"/src/target/ort"));
         assert_eq!(names.last(), Some(&"target/ort"));
+    }
+
+    #[test]
+    fn an_archive_has_it_beside_the_executable_and_an_installation_in_lib() {
+        let prefix = tempfile::tempdir().unwrap();
+        let (bin, lib) = (prefix.path().join("bin"), prefix.path().join("lib"));
+        let found = || {
+            let folders = folders(&bin.join("volley")).into_iter();
+            // Not the working directory, where the build may have one.
+            let mut folders = folders.filter(|folder| folder.starts_with(prefix.path()));
+            folders.find_map(|folder| library_in(&folder))
+        };
+        assert_eq!(found(), None);
+        for folder in [lib.clone(), lib.join("volley"), bin.clone()] {
+            std::fs::create_dir_all(&folder).unwrap();
+            let library = folder.join("libonnxruntime.so.1.31.1");
+            std::fs::write(&library, "").unwrap();
+            // Each is preferred to the ones before it.
+            assert_eq!(found(), Some(library));
+        }
     }
 
     #[test]

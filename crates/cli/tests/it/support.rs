@@ -1,9 +1,7 @@
 //! The binary as a process, and waiting with a deadline.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Output, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use tokio::process::{Child, Command};
@@ -101,18 +99,8 @@ pub(crate) async fn until<T>(what: &str, mut condition: impl AsyncFnMut() -> Opt
     }
 }
 
-/// Ports that are free, each given once, below those that the system gives to whoever asks for any:
-/// no connection of this machine takes one meanwhile.
+/// Ports that are free, each given once, over all processes of tests: no connection of this machine
+/// takes one meanwhile.
 pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    const FIRST: u16 = 5_000;
-    const COUNT: u16 = 5_000;
-    // Each process of tests begins elsewhere.
-    let own = u16::try_from(std::process::id().wrapping_mul(997) % u32::from(COUNT)).unwrap();
-    [(); N].map(|()| {
-        let turns = (0..COUNT).map(|_| NEXT.fetch_add(1, Ordering::Relaxed));
-        let mut ports = turns.map(|turn| FIRST + (own + turn % COUNT) % COUNT);
-        let free = ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
-        free.expect("no port is free")
-    })
+    [(); N].map(|()| volley_tests::ports::free_port())
 }
