@@ -124,6 +124,7 @@ mod tests {
 
     #[test]
     fn every_entry_makes_a_loader_of_its_name() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let made = loaders(BackendsConfig::default(), &Metrics::new());
         let made = made.unwrap().loaders;
         assert_eq!(made.len(), BACKENDS.len());

@@ -295,6 +295,7 @@ async fn calls_tokens_and_cost_are_counted_for_each_connector() {
     let prices = ParamValue::Json(r#"{"prompt":2,"cached":0.5,"completion":8}"#.to_owned());
     spec.parameters.set("prices", prices).unwrap();
     let metrics = volley_telemetry::Metrics::new();
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let loader = RemoteLoader::new(config()).unwrap();
     let loader = loader.counted_by(metrics.clone());
     let model = loader.load(&assignment(spec)).await.unwrap();

@@ -248,8 +248,6 @@ pub(crate) async fn load(
     connector: ConnectorSpec,
     config: RemoteConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
-    // The second test to come here finds it installed.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     loader(config)?.load(&assignment(connector)).await
 }
 
@@ -288,6 +286,8 @@ thread_local! {
 }
 
 fn loader(config: RemoteConfig) -> Result<RemoteLoader, PredictError> {
+    // The second test of a process finds it installed.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     LOADERS.with_borrow_mut(|loaders| {
         if let Some((_, known)) = loaders.iter().find(|(given, _)| *given == config) {
             return Ok(known.clone());
