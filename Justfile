@@ -8,6 +8,10 @@ up *arguments:
 test *arguments:
     scripts/test.sh {{arguments}}
 
+# The tests that need no downloads, in under three minutes.
+test-quick *arguments:
+    scripts/test-quick.sh {{arguments}}
+
 # The ONNX standard's own tests of every operator, through a running cluster.
 onnx-node-tests *arguments:
     scripts/onnx-node-tests.sh {{arguments}}
@@ -52,13 +56,13 @@ verify-deploy:
 sbom:
     scripts/sbom.sh
 
-# Strikes a cluster with every kind of fault, under load, and checks what its clients saw.
-chaos *arguments:
-    scripts/chaos.sh {{arguments}}
-
 # Make the archive of a release in target/archive: `just release --check` runs it.
 release *arguments:
     scripts/release.sh {{arguments}}
+
+# Strikes a cluster with every kind of fault, under load, and checks what its clients saw.
+chaos *arguments:
+    scripts/chaos.sh {{arguments}}
 
 # Throws made-up bytes at every parser, a minute each: `just fuzz`, `just fuzz 600 events tensors`.
 fuzz *arguments:

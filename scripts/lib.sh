@@ -109,3 +109,21 @@ tool() {
   fi
   printf '%s\n' "$own"
 }
+
+# The path of cargo-nextest of version 0.9.$1 or newer: the one that is installed, else our own in
+# target/tools. Fails where neither is there: a build of it takes longer than it saves.
+nextest() {
+  local one version
+  for one in cargo-nextest "$root/target/tools/bin/cargo-nextest"; do
+    version="$(version_of "$one")" || continue
+    case "$version" in
+      0.9.*) version="${version#0.9.}" ;;
+      *) continue ;;
+    esac
+    if [ "${version%%[!0-9]*}" -ge "$1" ]; then
+      command -v "$one"
+      return
+    fi
+  done
+  return 1
+}

@@ -1,14 +1,17 @@
 //! Typed request parameters.
 //!
 //! A dialect hands over whatever its JSON held; a backend asks for the type that it needs.
-//! Values are DataFusion scalars and the casts are Arrow's, so `"0.7"`, `0.7` and a Flight
-//! client's `float32` all read as the same temperature. This is the only module of the
-//! workspace that names `datafusion-common`.
+//! The casts are Arrow's, so `"0.7"`, `0.7` and a Flight client's `float32` all read as the same
+//! temperature.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, UInt64Type};
+use arrow_array::{Array, ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray};
+use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::DataType;
-use datafusion_common::ScalarValue;
 
 use crate::error::PredictError;
 
@@ -56,13 +59,14 @@ pub enum ParamValue {
 }
 
 impl ParamValue {
-    fn scalar(&self) -> ScalarValue {
+    /// An array of this value alone.
+    fn array(&self) -> ArrayRef {
         match self {
-            Self::Bool(value) => ScalarValue::Boolean(Some(*value)),
-            Self::Int(value) => ScalarValue::Int64(Some(*value)),
-            Self::Float(value) => ScalarValue::Float64(Some(*value)),
+            Self::Bool(value) => Arc::new(BooleanArray::from(vec![*value])),
+            Self::Int(value) => Arc::new(Int64Array::from(vec![*value])),
+            Self::Float(value) => Arc::new(Float64Array::from(vec![*value])),
             Self::Text(value) | Self::Json(value) => {
-                ScalarValue::Utf8(Some(value.trim().to_owned()))
+                Arc::new(StringArray::from(vec![value.trim()]))
             }
         }
     }
@@ -125,12 +129,13 @@ impl Parameters {
         self
     }
 
+    /// The parameter as an array of one value that is not null.
     fn cast(
         &self,
         name: &str,
         to: &DataType,
         wanted: &str,
-    ) -> Result<Option<ScalarValue>, PredictError> {
+    ) -> Result<Option<ArrayRef>, PredictError> {
         let Some(value) = self.0.get(name) else {
             return Ok(None);
         };
@@ -141,11 +146,16 @@ impl Parameters {
         {
             return Err(wrong());
         }
-        let scalar = value.scalar().cast_to(to).map_err(|_| wrong())?;
-        if scalar.is_null() {
+        // A value that does not fit is an error, not a null.
+        let options = CastOptions {
+            safe: false,
+            ..CastOptions::default()
+        };
+        let cast = cast_with_options(&value.array(), to, &options).map_err(|_| wrong())?;
+        if cast.is_null(0) {
             Err(wrong())
         } else {
-            Ok(Some(scalar))
+            Ok(Some(cast))
         }
     }
 
@@ -154,12 +164,16 @@ impl Parameters {
     /// # Errors
     /// `InvalidInput`, naming the parameter, when it is set and is no finite number.
     pub fn float(&self, name: &str) -> Result<Option<f64>, PredictError> {
-        match self.cast(name, &DataType::Float64, "a number")? {
-            Some(ScalarValue::Float64(Some(value))) if value.is_finite() => Ok(Some(value)),
-            Some(_) => Err(PredictError::invalid(format!(
+        let Some(cast) = self.cast(name, &DataType::Float64, "a number")? else {
+            return Ok(None);
+        };
+        let value = cast.as_primitive::<Float64Type>().value(0);
+        if value.is_finite() {
+            Ok(Some(value))
+        } else {
+            Err(PredictError::invalid(format!(
                 "parameter '{name}' must be a finite number"
-            ))),
-            None => Ok(None),
+            )))
         }
     }
 
@@ -168,14 +182,9 @@ impl Parameters {
     /// # Errors
     /// `InvalidInput`, naming the parameter, when it is set and is not such a number.
     pub fn unsigned(&self, name: &str) -> Result<Option<u64>, PredictError> {
-        match self.cast(
-            name,
-            &DataType::UInt64,
-            "a whole number that is not negative",
-        )? {
-            Some(ScalarValue::UInt64(value)) => Ok(value),
-            _ => Ok(None),
-        }
+        let wanted = "a whole number that is not negative";
+        let cast = self.cast(name, &DataType::UInt64, wanted)?;
+        Ok(cast.map(|cast| cast.as_primitive::<UInt64Type>().value(0)))
     }
 
     /// The parameter as true or false.
@@ -183,10 +192,8 @@ impl Parameters {
     /// # Errors
     /// `InvalidInput`, naming the parameter, when it is set and is neither.
     pub fn boolean(&self, name: &str) -> Result<Option<bool>, PredictError> {
-        match self.cast(name, &DataType::Boolean, "true or false")? {
-            Some(ScalarValue::Boolean(value)) => Ok(value),
-            _ => Ok(None),
-        }
+        let cast = self.cast(name, &DataType::Boolean, "true or false")?;
+        Ok(cast.map(|cast| cast.as_boolean().value(0)))
     }
 
     /// The parameter as text; numbers and JSON are rendered.
@@ -248,6 +255,15 @@ mod tests {
             assert_eq!(one(value).unsigned("p").unwrap(), Some(2));
         }
         assert_eq!(Parameters::default().float("p").unwrap(), None);
+        for value in [
+            ParamValue::Bool(true),
+            ParamValue::Int(1),
+            ParamValue::Text(" true ".into()),
+        ] {
+            assert_eq!(one(value).boolean("p").unwrap(), Some(true));
+        }
+        let largest = ParamValue::Text(u64::MAX.to_string());
+        assert_eq!(one(largest).unsigned("p").unwrap(), Some(u64::MAX));
     }
 
     #[test]
@@ -268,6 +284,8 @@ mod tests {
         assert!(one(ParamValue::Int(-1)).unsigned("p").is_err());
         assert!(one(ParamValue::Float(0.5)).unsigned("p").is_err());
         assert!(one(ParamValue::Text("NaN".into())).float("p").is_err());
+        assert!(one(ParamValue::Text(String::new())).float("p").is_err());
+        assert!(one(ParamValue::Float(1e300)).unsigned("p").is_err());
         assert!(
             one(ParamValue::Text("perhaps".into()))
                 .boolean("p")

@@ -211,7 +211,6 @@ const HEAVY: &[(&str, &[&str])] = &[
     ("aws-sigv4", &["remote-http"]),
     ("aws-smithy-eventstream", &["remote-http"]),
     ("datafusion", &["sql"]),
-    ("datafusion-common", &["types"]),
     ("object_store", &["artifacts"]),
     ("openraft", &["cluster"]),
     ("opentelemetry-proto", &["telemetry"]),
