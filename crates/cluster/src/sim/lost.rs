@@ -82,6 +82,8 @@ fn a_wiped_member_and_a_stale_one_elect_nobody() {
         world.crash(2, false, None);
         world.crash(3, false, None);
         world.wipe(2);
+        // A call that was under way when its sender died would warn the wiped one at once.
+        world.run(LONG).await.unwrap();
         world.start(2).await.unwrap();
         bootstrap(&world, 2);
         let wiped = world.running(2).unwrap();
