@@ -99,7 +99,7 @@ pub(crate) async fn file(work: &Work, wanted: &FileRequest) -> Result<(), Predic
                 tracing::warn!(
                     bytes,
                     error = error.chain(),
-                    "a fetch broke off, and is continued"
+                    "model download interrupted; resuming"
                 );
                 had = bytes;
                 tokio::time::sleep(PAUSE).await;

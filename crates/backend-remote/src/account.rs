@@ -96,7 +96,7 @@ impl Account {
     pub(crate) fn unterminated(&self) {
         tracing::warn!(
             connector = %self.connector,
-            "an answer told why it ends, but its terminator never came"
+            "upstream stream ended without its terminator"
         );
         self.metrics.upstream_unterminated(&self.connector);
     }

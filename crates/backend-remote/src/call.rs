@@ -208,7 +208,7 @@ impl UpstreamCall {
         tracing::debug!(
             connector = %connector.id,
             status = response.status().as_u16(),
-            "the remote model's server answered"
+            "upstream responded"
         );
         self.checked(&server.wire, secret, response).await
     }

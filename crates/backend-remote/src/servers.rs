@@ -251,7 +251,10 @@ impl Servers {
                 Err(Error::Inner(error)) => {
                     self.account.called(&server.connector, Some(error.code));
                     let connector = &self.connector.id;
-                    tracing::info!(%connector, server = at, error = error.chain(), "a call failed");
+                    tracing::info!(
+                        %connector, server = at, error = error.chain(),
+                        "upstream call failed"
+                    );
                     retry.failed(at, &error);
                     failure = Some(named(error, &server.connector));
                 }

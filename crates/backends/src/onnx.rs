@@ -131,7 +131,7 @@ pub fn runtime(library: Option<&Path>) -> Result<Runtime, PredictError> {
 fn here(onnx: &OnnxPlan) -> Arc<dyn BackendLoader> {
     let runtime = runtime(onnx.library.as_deref());
     if let Err(error) = &runtime {
-        tracing::warn!(error = error.chain(), "ONNX models cannot be loaded");
+        tracing::warn!(error = error.chain(), "ONNX Runtime is not available");
     }
     Arc::new(OnnxLoader::new(runtime, onnx.config))
 }

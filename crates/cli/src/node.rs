@@ -81,7 +81,7 @@ pub(crate) fn export(
     tracing::info!(
         traces = config.traces.as_ref().map(|to| &to.endpoint),
         metrics = config.metrics.as_ref().map(|to| &to.endpoint),
-        "exports over OTLP"
+        "OTLP export started"
     );
     Ok((tracer, Some(exporter)))
 }

@@ -105,7 +105,7 @@ impl Admission {
         self.failure.send_if_modified(|failure| {
             let is_first = failure.is_none();
             if is_first {
-                tracing::error!(reason, "this coordinator leaves service");
+                tracing::error!(reason, "coordinator leaves service");
                 *failure = Some(reason.into());
             }
             is_first
@@ -190,7 +190,7 @@ impl Admission {
                 tracing::warn!(
                     node = target,
                     reason = refusal.name(),
-                    "a coordinator's answers are not taken: it is not the member that it was"
+                    "reply rejected: the coordinator's incarnation differs from the member's"
                 );
                 Status::unavailable("the coordinator that answered is not the member that it was")
             }),
@@ -423,7 +423,7 @@ impl Admission {
         let Some(disk) = disk.as_ref() else { return };
         let kept = serde_json::to_vec(records).map_err(Into::into);
         if let Err(error) = kept.and_then(|records| disk.witness(records)) {
-            tracing::warn!(error = %error, "what is known of other coordinators was not written");
+            tracing::warn!(error = %error, "coordinator identity records not written");
         }
     }
 }

@@ -94,8 +94,8 @@ impl Cluster {
                         told = Some(Instant::now());
                         tracing::warn!(
                             reason = why,
-                            "a new cluster begins once all that 'cluster.bootstrap' names are \
-                             known to be new"
+                            "bootstrap is waiting until every member of 'cluster.bootstrap' \
+                             reports an empty data directory"
                         );
                     }
                 }

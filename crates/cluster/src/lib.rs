@@ -288,7 +288,7 @@ impl Cluster {
             () = self.0.stop.cancelled() => false,
         };
         if failed && let Err(error) = self.0.raft.shutdown().await {
-            tracing::debug!(error = %error, "the Raft node had ended");
+            tracing::debug!(error = %error, "Raft node already stopped");
         }
     }
 
@@ -301,7 +301,7 @@ impl Cluster {
     pub async fn shutdown(&self) {
         self.0.stop.cancel();
         if let Err(error) = self.0.raft.shutdown().await {
-            tracing::error!(error = %error, "the Raft node did not stop cleanly");
+            tracing::error!(error = %error, "Raft node did not stop cleanly");
         }
         self.0.tasks.close();
         self.0.tasks.wait().await;
@@ -324,8 +324,8 @@ impl Cluster {
             tracing::warn!(
                 advertised = config.advertise,
                 known = known.address,
-                "the other coordinators look for this one at its old address; give it that \
-                 again, or let it leave and join under a new id"
+                "membership has another address of this coordinator; restore that address, or \
+                 remove the coordinator and add it under a new id"
             );
         }
     }

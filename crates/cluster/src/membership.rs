@@ -134,7 +134,11 @@ impl Cluster {
                     }
                     Err(status) => {
                         self.0.peers.lock().await.remove(seed);
-                        tracing::warn!(seed, reason = status.message(), "not joined yet");
+                        tracing::warn!(
+                            seed,
+                            reason = status.message(),
+                            "join request failed; trying again"
+                        );
                     }
                 }
             }
@@ -310,7 +314,7 @@ impl Cluster {
         let by = Instant::now() + self.0.config.write_timeout;
         let change = || self.0.raft.change_membership(nodes.clone(), true);
         match self.change(by, change).await {
-            Ok(()) => tracing::info!("the membership has the incarnations of all coordinators"),
+            Ok(()) => tracing::info!("incarnations of all coordinators recorded"),
             Err(error) => tracing::debug!(error = error.chain(), "incarnations not recorded yet"),
         }
     }
@@ -341,7 +345,7 @@ impl Cluster {
                 Ok(Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(error))))
                     if Instant::now() + RETRY < by =>
                 {
-                    tracing::debug!(error = %error, "another membership change is under way");
+                    tracing::debug!(error = %error, "another membership change is in progress");
                     tokio::time::sleep(RETRY).await;
                 }
                 Ok(Err(error)) => return Err(not_changed().with_source(error)),

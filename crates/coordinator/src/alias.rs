@@ -264,11 +264,11 @@ impl Coordinator {
     pub(crate) fn mirror(&self, request: &PredictRequest, copies: Vec<ModelRef>) {
         for model in copies {
             let Ok(place) = Arc::clone(&self.0.copies).try_acquire_owned() else {
-                tracing::debug!(%model, "too many copies run; one is not sent");
+                tracing::debug!(%model, "mirrored request skipped: too many are running");
                 continue;
             };
             let Some(mut copy) = request.try_clone() else {
-                tracing::debug!(%model, "a request whose rows are streamed is not copied");
+                tracing::debug!(%model, "mirrored request skipped: its rows are streamed");
                 continue;
             };
             let latest = Deadline::after(Instant::now(), COPY_TIMEOUT);
@@ -279,7 +279,7 @@ impl Coordinator {
             self.spawn(async move {
                 let model = copy.model.clone();
                 if let Err(error) = coordinator.drain_copy(copy).await {
-                    tracing::debug!(%model, error = error.chain(), "a copy was not answered");
+                    tracing::debug!(%model, error = error.chain(), "mirrored request failed");
                 }
                 drop(place);
             });

@@ -374,12 +374,15 @@ impl AttemptPlan {
         let of_model = error.origin == ErrorOrigin::Model && error.code == ErrorCode::Overloaded;
         let elsewhere = error.code.may_retry_elsewhere() && !of_model;
         if repeatable && was_refused(&error) && self.untried.is_empty() && self.may_wake() {
-            tracing::info!(model = %self.model, error = error.chain(), "waiting for the model to come back");
+            tracing::info!(
+                model = %self.model, error = error.chain(),
+                "request waits for the model to be activated"
+            );
             self.last_error = Some(error);
             return Ok(());
         }
         if self.is_elsewhere(&error) && repeatable && !self.untried.is_empty() {
-            tracing::debug!(model = %self.model, "looking for the replica that holds the sequence");
+            tracing::debug!(model = %self.model, "trying the next replica for the sequence");
             self.last_error = Some(error);
             return Ok(());
         }
@@ -391,7 +394,10 @@ impl AttemptPlan {
             return Err(error);
         }
         shared.metrics.retried(&self.model);
-        tracing::info!(model = %self.model, code = %error.code, error = error.chain(), "trying another replica");
+        tracing::info!(
+            model = %self.model, code = %error.code, error = error.chain(),
+            "attempt failed; trying another replica"
+        );
         self.last_error = Some(error);
         Ok(())
     }

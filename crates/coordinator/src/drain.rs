@@ -38,11 +38,14 @@ impl Coordinator {
                 // It leads on where nobody else can, and asks again.
                 match self.0.cluster.transfer_leadership(None).await {
                     Ok(leader) => {
-                        tracing::info!(leader = %leader, "drained: leadership handed over")
+                        tracing::info!(
+                            leader = %leader,
+                            "drained coordinator transferred leadership"
+                        )
                     }
                     Err(error) => tracing::warn!(
                         error = error.chain(),
-                        "drained, but nobody else could take the lead yet"
+                        "drained coordinator still leads: leadership transfer failed"
                     ),
                 }
             }
@@ -58,10 +61,7 @@ impl Coordinator {
         let shared = &self.0;
         let was = shared.leaving.swap(since.is_some(), Ordering::AcqRel);
         if was != since.is_some() {
-            tracing::info!(
-                drained = since.is_some(),
-                "this coordinator is drained or put back"
-            );
+            tracing::info!(drained = since.is_some(), "drain state changed");
         }
         let left = since.is_some_and(|since| LEAVE <= since.elapsed());
         shared.left.store(left, Ordering::Release);

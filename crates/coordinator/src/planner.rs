@@ -83,7 +83,7 @@ fn commands(plan: Plan) -> impl Iterator<Item = RegistryCommand> {
     if plan.unschedulable != 0 {
         tracing::debug!(
             replicas = plan.unschedulable,
-            "replicas are unschedulable: no worker can take them"
+            "replicas are unschedulable: no worker fits"
         );
     }
     let stops = plan.stops.into_iter().map(|(model, reason)| {

@@ -132,7 +132,7 @@ impl Coordinator {
                 return;
             };
             if let Err(error) = coordinator.ask_now(&model).await {
-                tracing::debug!(%model, error = error.chain(), "not asked for");
+                tracing::debug!(%model, error = error.chain(), "activation request failed");
             }
         });
     }
@@ -158,7 +158,7 @@ impl Coordinator {
         let Some(deployment) = still.filter(|deployment| deployment.replicas == 0) else {
             return Ok(());
         };
-        tracing::info!(%model, "waking a model that was scaled to nothing");
+        tracing::info!(%model, "activating a model from zero replicas");
         let command = RegistryCommand::Scale {
             model: model.clone(),
             deployment: deployment.revision,
@@ -210,7 +210,10 @@ fn scale(
         let load = load(live, &entry.name, deployment);
         let replicas = controller.decide(scaling, deployment.replicas, &load, now);
         if let Some(replicas) = replicas {
-            tracing::info!(model = %entry.name, from = deployment.replicas, to = replicas, "scaling");
+            tracing::info!(
+                model = %entry.name, from = deployment.replicas, to = replicas,
+                "replica count changed"
+            );
             commands.push(RegistryCommand::Scale {
                 model: entry.name.clone(),
                 deployment: deployment.revision,

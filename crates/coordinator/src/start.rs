@@ -38,7 +38,7 @@ impl Coordinator {
         let given_up = waited <= live.listened(Instant::now()) && !raft.members.is_empty();
         let knows = given_up || knows(&raft, &registry, &reports, &live);
         if knows && !shared.knows_cluster.swap(true, Ordering::AcqRel) {
-            tracing::info!(in_full = !given_up, "this coordinator knows the cluster");
+            tracing::info!(in_full = !given_up, "coordinator has the cluster state");
         }
         knows
     }

@@ -220,7 +220,7 @@ pub fn json_string(text: &str, out: &mut BytesMut) {
     }
     if let Err(error) = serde_json::to_writer(out.writer(), text) {
         // Writing to memory does not fail, and any string can be written.
-        tracing::error!(error = %error, "an event could not be written");
+        tracing::error!(error = %error, "SSE event not encoded");
     }
 }
 

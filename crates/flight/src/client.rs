@@ -186,7 +186,7 @@ impl Predict for FlightClient {
         )
         .await
         .unwrap_or_else(|error| {
-            tracing::warn!(error = %error.chain(), "listing the models of a node failed");
+            tracing::warn!(error = %error.chain(), "model list request to a node failed");
             Vec::new()
         })
     }

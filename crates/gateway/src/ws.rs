@@ -157,7 +157,7 @@ pub(crate) async fn open(
                 let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config));
                 session.run(socket.await).await;
             }
-            Err(error) => tracing::debug!(error = %error, "a connection was not upgraded"),
+            Err(error) => tracing::debug!(error = %error, "WebSocket upgrade failed"),
         }
     };
     handshake.upgrades.begin(serve.instrument(span));

@@ -155,7 +155,7 @@ impl ConnectionRejector {
         tasks: &TaskTracker,
         end: CancellationToken,
     ) {
-        tracing::debug!(full = ?full, "a connection past the cap was refused");
+        tracing::debug!(full = ?full, "connection rejected: limit reached");
         let Ok(permit) = self.0.clone().try_acquire_owned() else {
             return;
         };
@@ -228,7 +228,7 @@ impl RapidResetGuard {
         counts.taken_back += 1;
         let allowed = TAKEN_BACK.max(counts.answered.saturating_mul(EXCESS));
         if allowed <= counts.taken_back && !self.end.is_cancelled() {
-            tracing::warn!("a connection was closed: its requests were taken back as they came");
+            tracing::warn!("connection closed: it reset too many requests");
             self.end.cancel();
         }
     }

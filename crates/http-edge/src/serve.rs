@@ -145,7 +145,7 @@ pub async fn run(
         .await
         .is_err()
     {
-        tracing::warn!("streams were still running at the drain timeout");
+        tracing::warn!("drain timeout reached with streams running");
     }
     tasks.end.cancel();
     tasks.tracker.close();
@@ -170,7 +170,7 @@ async fn greet(
     };
     match tasks.end.run_until_cancelled(tls.accept(socket)).await {
         Some(Ok(socket)) => connection(socket, router, config, tasks, upgrades).await,
-        Some(Err(error)) => tracing::debug!(error = %error, "a handshake failed"),
+        Some(Err(error)) => tracing::debug!(error = %error, "TLS handshake failed"),
         None => {}
     }
 }
@@ -220,7 +220,7 @@ async fn connection<IO>(
             () = &mut silence, if !greeted => {
                 greeted = asked.is_cancelled();
                 if !greeted {
-                    tracing::debug!("no request came in time");
+                    tracing::debug!("connection closed: no request before the header timeout");
                     return;
                 }
             }
@@ -351,6 +351,6 @@ fn prepare(socket: &TcpStream) {
         .set_nodelay(true)
         .and_then(|()| socket2::SockRef::from(socket).set_send_buffer_size(SEND_BUFFER_BYTES));
     if let Err(error) = tuned {
-        tracing::debug!(error = %error, "socket options not set");
+        tracing::debug!(error = %error, "socket options not applied");
     }
 }

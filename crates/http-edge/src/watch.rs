@@ -46,7 +46,7 @@ impl BodyWatchdogs {
                 let body = watched.body.take();
                 drop(watched);
                 drop(body);
-                tracing::debug!("a stream was cut: its client takes no more");
+                tracing::debug!("stream aborted: the client stopped reading");
             }
         }
     }

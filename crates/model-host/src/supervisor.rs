@@ -241,13 +241,13 @@ impl Supervisor {
                 match self.program.load(&self.assignment, self.turn).await {
                     Ok(loaded) => {
                         let (client, gone) = local::client(loaded.socket);
-                        tracing::info!(model = %self.assignment.model, "model process started again");
+                        tracing::info!(model = %self.assignment.model, "model process restarted");
                         state.send_replace(State::Up(client));
                         break (loaded.process, gone);
                     }
                     Err(error) => {
                         let (model, error) = (&self.assignment.model, error.chain());
-                        tracing::warn!(%model, error, "model process not started again");
+                        tracing::warn!(%model, error, "model process restart failed");
                     }
                 }
             };
@@ -257,7 +257,10 @@ impl Supervisor {
     fn note(&self, how: ProcessEnd) {
         let model = &self.assignment.model;
         self.metrics.model_process_ended(model);
-        tracing::error!(%model, version = %self.assignment.spec.version, %how, "model process ended");
+        tracing::error!(
+            %model, version = %self.assignment.spec.version, %how,
+            "model process ended"
+        );
     }
 
     fn lost(&self, how: ProcessEnd) -> PredictError {

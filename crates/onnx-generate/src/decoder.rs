@@ -161,11 +161,11 @@ impl Decoder {
         self.choose_prompt_graph();
         self.reads_together = self.batches_prefill_correctly();
         if !self.reads_together {
-            tracing::debug!("this decoder reads one prompt in a run");
+            tracing::debug!("decoder prefills one prompt per run");
         }
         self.reads_on = self.goes_on();
         if !self.reads_on {
-            tracing::info!("this decoder reads a prompt in one run, and shares no beginnings");
+            tracing::info!("decoder prefills a prompt in one run and shares no prefixes");
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Decoder {
         if !same {
             decoder.put_prompts(prompts);
         }
-        tracing::info!(kept = !same, "this decoder has a graph for prompts");
+        tracing::info!(kept = !same, "decoder has a separate prefill graph");
     }
 
     /// Whether prompts are read by a graph of their own.
@@ -308,10 +308,7 @@ impl Decoder {
                 Kind::Growing(decoder) => decoder.shrink(slot, options),
             });
             if let Err(error) = shrunk {
-                tracing::warn!(
-                    error = error.chain(),
-                    "a session keeps what it does not use"
-                );
+                tracing::warn!(error = error.chain(), "session memory not released");
             }
         }
         ran
@@ -411,7 +408,10 @@ fn trimmed(runtime: &Runtime, path: &Path, logits: &str, config: &OnnxConfig) ->
         Ok(session) => Some(session),
         Err(error) => {
             let error = error.chain();
-            tracing::debug!(error, "this decoder gives logits of all positions");
+            tracing::debug!(
+                error,
+                "decoder graph not trimmed; it computes the logits of all positions"
+            );
             None
         }
     }

@@ -36,7 +36,7 @@ pub(crate) fn limit(environment: &Environment, bytes: u64) -> Result<(), Predict
     register(environment, usize::try_from(bytes).unwrap_or(usize::MAX)).map_err(|error| {
         PredictError::internal("runs could not be given a limit", error.to_string())
     })?;
-    tracing::info!(bytes, "runs share an arena");
+    tracing::info!(bytes, "shared run arena created");
     *set = Some(bytes);
     Ok(())
 }

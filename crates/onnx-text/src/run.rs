@@ -171,10 +171,7 @@ impl Runner {
         if matches!(&ran, Err(error) if error.code == ErrorCode::TooLarge) {
             let (token, options) = (self.one_token(), session::shrinking(self.place));
             if let Err(error) = self.run_with(&[&token], options, watch) {
-                tracing::warn!(
-                    error = error.chain(),
-                    "a session keeps what it does not use"
-                );
+                tracing::warn!(error = error.chain(), "session memory not released");
             }
         }
         ran
@@ -198,7 +195,11 @@ impl Runner {
                 // A graph whose output has another shape than it declares can run all the same.
                 let values = self.run_unbound(rows, longest, &options, watch)?;
                 let output = self.output.name.as_str();
-                tracing::warn!(output, error = error.chain(), "an output cannot be bound");
+                tracing::warn!(
+                    output,
+                    error = error.chain(),
+                    "output binding failed; continuing without bindings"
+                );
                 self.kept.give_up();
                 Ok(values)
             }

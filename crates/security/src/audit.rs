@@ -141,11 +141,11 @@ impl AuditLog {
             tracing::warn!(
                 entry = behind.seq,
                 hash = behind.hash,
-                "the audit log goes on from an entry that is in no file here"
+                "audit log continues from an entry that no local file contains"
             );
         }
         if torn {
-            tracing::warn!("the last line of the audit log was torn and is cut off");
+            tracing::warn!("incomplete last line of the audit log truncated");
             file.set_len(bytes).map_err(unusable)?;
         }
         file.seek(SeekFrom::End(0)).map_err(unusable)?;

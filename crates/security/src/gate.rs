@@ -311,7 +311,7 @@ impl Authenticator {
         };
         let result = ErrorCode::PermissionDenied.as_str().to_owned();
         if let Err(error) = audit.record(principal.who(), action, result).await {
-            tracing::error!(error = error.chain(), "the audit log could not be written");
+            tracing::error!(error = error.chain(), "audit log write failed");
         }
     }
 
@@ -384,7 +384,7 @@ impl Refusals {
             // The id alone, and only where it has an id's form: never the secret.
             let id = presented.and_then(key::id_of);
             let id = id.as_ref().map(|id| id.as_str());
-            tracing::warn!(reason, key_id = id, "a request was refused");
+            tracing::warn!(reason, key_id = id, "request rejected");
         }
     }
 
@@ -402,7 +402,7 @@ impl Refusals {
             .unwrap_or_default();
         let count = count(before);
         if count == REFUSALS_LOGGED {
-            tracing::warn!(what, "there are more in this second than are told of");
+            tracing::warn!(what, "log limit of this second reached");
         }
         count < REFUSALS_LOGGED
     }

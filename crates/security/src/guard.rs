@@ -58,7 +58,7 @@ impl GuardedCluster {
         let who = self.principal.who();
         let recorded = audit.record(who, action, result.to_owned()).await;
         if let Err(error) = recorded {
-            tracing::error!(error = error.chain(), "the audit log could not be written");
+            tracing::error!(error = error.chain(), "audit log write failed");
             return outcome.and(Err(error));
         }
         outcome

@@ -74,7 +74,7 @@ impl<T: Send + Sync + 'static> Live<T> {
             let live = self.clone();
             let refreshed = tokio::task::spawn_blocking(move || live.refresh()).await;
             match refreshed {
-                Ok(Ok(true)) => tracing::info!(what, "new files are used"),
+                Ok(Ok(true)) => tracing::info!(what, "security files reloaded"),
                 Ok(Ok(false)) => {}
                 // A renewal is often several writes: what is half done is told once.
                 Ok(Err(_)) if complained => continue,
@@ -83,11 +83,11 @@ impl<T: Send + Sync + 'static> Live<T> {
                     tracing::error!(
                         what,
                         error = error.chain(),
-                        "new files cannot be used; the old ones go on being used"
+                        "security files not reloaded; the previous ones stay in use"
                     );
                     continue;
                 }
-                Err(error) => tracing::error!(what, error = %error, "files were not looked at"),
+                Err(error) => tracing::error!(what, error = %error, "security files not checked"),
             }
             complained = false;
         }

@@ -182,7 +182,7 @@ pub fn incoming(
                 },
                 Some(stream) = handshakes.next() => match stream {
                     Ok(stream) => return Some((Ok(stream), (listener, policy, handshakes))),
-                    Err(error) => tracing::debug!(error = %error, "a connection was refused"),
+                    Err(error) => tracing::debug!(error = %error, "connection rejected"),
                 },
             }
         }

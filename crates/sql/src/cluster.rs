@@ -93,7 +93,7 @@ impl SqlCluster {
         let timeout = self.config.call_timeout;
         let values = self.client.call(name, arguments, rows, timeout).await;
         values.map_err(|error| {
-            tracing::debug!(model = name, error = %error.chain(), "a call from sql failed");
+            tracing::debug!(model = name, error = %error.chain(), "SQL model call failed");
             DataFusionError::External(Box::new(error))
         })
     }

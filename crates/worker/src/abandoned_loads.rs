@@ -131,7 +131,10 @@ impl<T: Send + 'static> Drop for Work<T> {
         let shared = self.abandoned_loads.0.clone();
         *shared.loads.lock().entry(self.key.clone()).or_insert(0) += 1;
         let lingers = AbandonedLoadGuard(shared, self.key.clone());
-        tracing::warn!(model = %self.key.0, version = %self.key.1, "a load was given up and goes on");
+        tracing::warn!(
+            model = %self.key.0, version = %self.key.1,
+            "abandoned load is still running"
+        );
         // It lives exactly as long as the thread that nobody can end, and no longer than the
         // runtime.
         tokio::spawn(async move {

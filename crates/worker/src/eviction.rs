@@ -100,7 +100,7 @@ impl Worker {
 
     fn evicted(&self, replica: &Replica) {
         let (model, version) = (&replica.assignment.model, replica.assignment.spec.version);
-        tracing::info!(%model, %version, "replica unloaded to make room");
+        tracing::info!(%model, %version, "replica evicted");
         self.0.metrics.evicted(model);
         self.0.news.send_replace(());
     }
@@ -179,12 +179,15 @@ impl Worker {
             Ok(held) => {
                 self.0.metrics.reloaded(model);
                 self.watch(&replica, held.backend.lost());
-                tracing::info!(%model, version = %replica.assignment.spec.version, "replica loaded again");
+                tracing::info!(
+                    %model, version = %replica.assignment.spec.version,
+                    "replica reloaded"
+                );
                 slot.complete_load(Ok(held));
                 self.notify_change();
             }
             Err(error) => {
-                tracing::warn!(%model, error = error.chain(), "replica not loaded again");
+                tracing::warn!(%model, error = error.chain(), "replica reload failed");
                 replica.failed(error.message.clone());
                 slot.complete_load(Err(error.clone()));
                 self.notify_change();

@@ -45,11 +45,11 @@ impl Worker {
         let driver = match opened {
             Ok(Ok(driver)) => Arc::new(driver),
             Ok(Err(error)) => {
-                tracing::info!(reason = %error, "no figures of GPUs");
+                tracing::info!(reason = %error, "GPU metrics are not available");
                 return;
             }
             Err(error) => {
-                tracing::warn!(%error, "no figures of GPUs");
+                tracing::warn!(%error, "GPU metrics are not available");
                 return;
             }
         };
@@ -77,7 +77,7 @@ fn read(driver: &Nvml) -> Vec<GpuReport> {
     let told = (0..count).filter_map(|index| match ask(driver, index) {
         Ok(told) => Some(told.report(index)),
         Err(error) => {
-            tracing::debug!(gpu = index, %error, "a GPU tells nothing");
+            tracing::debug!(gpu = index, %error, "GPU query failed");
             None
         }
     });

@@ -124,7 +124,7 @@ impl Worker {
         worker.spawn(worker.clone().publish_memory());
         worker.spawn(worker.clone().watch_gpus());
         let budget = memory::size(worker.0.budget.budget());
-        tracing::info!(budget, "memory for models");
+        tracing::info!(budget, "model memory budget set");
         worker.report_to(&Assignments {
             revision: Revision::default(),
             assignments: Vec::new(),

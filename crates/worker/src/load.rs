@@ -50,7 +50,7 @@ impl Worker {
                     self.watch(replica, lost);
                 }
                 Err(error) => {
-                    tracing::warn!(%model, %version, error = error.chain(), "replica not loaded");
+                    tracing::warn!(%model, %version, error = error.chain(), "replica load failed");
                     replica.failed(error.message.clone());
                     failed = Some(error);
                 }

@@ -77,7 +77,10 @@ impl Worker {
             };
             let limit = worker.0.config.unload_timeout;
             if tokio::time::timeout(limit, idle).await.is_err() {
-                tracing::warn!(model = %replica.assignment.model, "unloaded with streams running");
+                tracing::warn!(
+                    model = %replica.assignment.model,
+                    "replica unloaded with streams running"
+                );
                 replica.abort();
             }
             worker

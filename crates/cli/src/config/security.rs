@@ -167,8 +167,8 @@ impl SecurityPlan {
         if self.keys && self.tls.is_none() && !is_local(address) {
             tracing::warn!(
                 address,
-                "keys and prompts travel in clear; set 'security.tls', or serve behind a proxy \
-                 that does TLS"
+                "listener accepts keys and prompts without TLS; set 'security.tls', or use a \
+                 proxy that terminates TLS"
             );
         }
     }

@@ -49,10 +49,10 @@ impl Cluster {
             return;
         }
         match self.transfer_leadership_here(None).await {
-            Ok(leader) => tracing::info!(leader = %leader, "leadership handed over"),
+            Ok(leader) => tracing::info!(leader = %leader, "leadership transferred"),
             Err(error) => tracing::warn!(
                 error = error.chain(),
-                "leadership was not handed over; the others elect a leader once this one is gone"
+                "leadership transfer failed; the other members elect a leader after this one stops"
             ),
         }
     }

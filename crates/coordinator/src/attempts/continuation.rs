@@ -153,13 +153,13 @@ impl Course {
         let Ok(answer) = outcome else {
             tracing::info!(
                 request_id, %model, %from, result = told.as_str(),
-                "a stream ends with its worker"
+                "stream not continued after the loss of its worker"
             );
             return Err(error);
         };
         tracing::info!(
             request_id, %model, %from, to = %answer.worker(), tokens = self.recorder.tokens(),
-            error = error.chain(), "a stream goes on at another replica"
+            error = error.chain(), "stream continued on another replica"
         );
         Ok(answer)
     }
@@ -184,12 +184,15 @@ impl Course {
             match self.attempts.call(replica, request).await {
                 Ok(answer) if follows(&answer, &sent, schema) => return Ok(answer),
                 Ok(_) => {
-                    tracing::warn!(model = %self.attempts.model, "a replica began anew instead of going on");
+                    tracing::warn!(
+                        model = %self.attempts.model,
+                        "replica restarted the response instead of continuing it"
+                    );
                     return Err(Outcome::Failed);
                 }
                 Err(error) => {
                     let model = &self.attempts.model;
-                    tracing::info!(%model, error = error.chain(), "a replica did not go on");
+                    tracing::info!(%model, error = error.chain(), "continuation attempt failed");
                     told = Outcome::Failed;
                     if !error.code.may_retry_elsewhere() {
                         break;

@@ -217,7 +217,7 @@ fn add_reasoning(messages: &mut Vec<ChatMessage>, item: &Value) {
                 opened
             }
             None => {
-                tracing::warn!("reasoning whose 'encrypted_content' was changed is left out");
+                tracing::warn!("reasoning item dropped: its 'encrypted_content' does not verify");
                 return;
             }
         },

@@ -182,7 +182,7 @@ pub(super) async fn note(registry: &dyn Registry, id: &str, record: TaskRecord) 
     };
     if let Err(error) = registry.write(command).await {
         let error = error.chain();
-        tracing::warn!(task = id, error, "a batch is not noted in the registry");
+        tracing::warn!(task = id, error, "batch not recorded in the registry");
     }
 }
 

@@ -333,9 +333,9 @@ impl BufferGuard {
             }
             StreamOutcome::Abandoned => {
                 self.store.abandoned.fetch_add(1, Ordering::Relaxed);
-                tracing::info!("a resumable stream was cancelled: nobody took it up");
+                tracing::info!("resumable stream cancelled: no client resumed it");
             }
-            StreamOutcome::Cancelled => tracing::info!("a resumable stream was cancelled"),
+            StreamOutcome::Cancelled => tracing::info!("resumable stream cancelled"),
         }
     }
 
@@ -350,7 +350,7 @@ impl BufferGuard {
                 // Others read on, or are abandoned.
                 let freed = self.store.freed.notified();
                 if tokio::time::timeout(LOOK, freed).await.is_err() {
-                    tracing::debug!("no room for events of a resumable stream yet");
+                    tracing::debug!("resumable stream waits for buffer space");
                 }
             }
             let freed = self.held.push(events);

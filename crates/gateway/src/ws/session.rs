@@ -131,7 +131,7 @@ impl Session {
                 // The answer to the client's close_frame is written already, but not sent.
                 let _ = tokio::time::timeout(GOODBYE, sink.close()).await;
             }
-            Err(error) => tracing::debug!(error = %error, "a socket ended"),
+            Err(error) => tracing::debug!(error = %error, "WebSocket session failed"),
         }
     }
 

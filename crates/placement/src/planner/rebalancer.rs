@@ -157,7 +157,7 @@ impl Rebalancer {
             self.look_at = Some(now);
             tracing::info!(
                 model = %one.model, from = %one.from, to = %one.to, reason = one.reason.as_str(),
-                end = end.as_str(), "a replica's move is over",
+                end = end.as_str(), "replica migration ended",
             );
         }
         ended
@@ -199,7 +199,7 @@ impl Rebalancer {
         for one in &plan.moves {
             tracing::info!(
                 model = %one.model, from = %one.from, to = %one.to, reason = one.reason.as_str(),
-                "a replica moves",
+                "replica migration started",
             );
             self.under_way.insert(one.model.clone(), (one.clone(), now));
         }

@@ -144,7 +144,7 @@ impl Source {
                 Err(error) => {
                     tracing::error!(
                         error = error.chain(),
-                        "an issuer's keys cannot be fetched; the old ones go on being used"
+                        "issuer keys not fetched; the previous ones stay in use"
                     );
                     sleep(retry).await;
                     retry = (2 * retry).min(FETCH_GAP);
