@@ -105,8 +105,8 @@ impl Artifacts {
         let got = got.unwrap_or_else(|_| {
             Err(PredictError::new(
                 ErrorCode::DeadlineExceeded,
-                "the model was not fetched within artifacts.timeout; what has arrived is kept, \
-                 and the next try goes on from there",
+                "the model was not fetched within artifacts.timeout; the next attempt resumes \
+                 from the bytes received so far",
             ))
         });
         if let Err(error) = &got {

@@ -222,14 +222,14 @@ fn refused(error: object_store::Error, offset: u64) -> FetchError {
 fn changed() -> PredictError {
     PredictError::new(
         ErrorCode::UpstreamFailed,
-        "a file of the model has not the size that it should have; was it changed meanwhile?",
+        "a file of the model does not have the expected size; was it changed during the download?",
     )
 }
 
 fn ended_early() -> PredictError {
     PredictError::new(
         ErrorCode::UpstreamIncomplete,
-        "the model's store ended a file too early; what has arrived is kept",
+        "the model's store ended a file too early; the bytes received so far are kept",
     )
 }
 

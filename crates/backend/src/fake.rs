@@ -152,7 +152,7 @@ impl Script {
             .text("fail_code")
             .unwrap_or_else(|| "internal".to_owned());
         let code = ErrorCode::from_name(&code)
-            .ok_or_else(|| PredictError::invalid("parameter 'fail_code' is no error code"))?;
+            .ok_or_else(|| PredictError::invalid("parameter 'fail_code' must be an error code"))?;
         Ok(Self {
             chunks: parameters.unsigned("chunks")?.unwrap_or(4),
             text: parameters

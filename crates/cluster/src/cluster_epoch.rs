@@ -110,7 +110,7 @@ impl Cluster {
             return Ok(History::ToAdopt(theirs));
         }
         Err(Status::permission_denied(
-            "this coordinator belongs to another history of the registry",
+            "this coordinator belongs to another cluster epoch",
         ))
     }
 }

@@ -344,8 +344,8 @@ async fn publish_status(
                 && !matches!(fatal, Fatal::Stopped)
             {
                 admission.fail(&format!(
-                    "consensus has failed here and ends until the process is started again: \
-                     {fatal}"
+                    "consensus has failed on this node and stays stopped until the process is \
+                     restarted: {fatal}"
                 ));
             }
             raft_status(&metrics)
@@ -358,7 +358,7 @@ async fn publish_status(
         tokio::select! {
             changed = metrics.changed() => if changed.is_err() {
                 if !stop.is_cancelled() {
-                    admission.fail("consensus has ended here without a word: it panicked");
+                    admission.fail("consensus on this node has panicked");
                 }
                 return;
             },
@@ -402,7 +402,7 @@ fn no_leader() -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
         "the cluster has no leader now, because too few coordinators can reach each other; \
-         deployed models go on serving, writes must wait",
+         deployed models continue to serve, writes must wait",
     )
     .with_retry_after(RETRY_AFTER)
 }

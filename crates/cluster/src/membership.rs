@@ -177,7 +177,7 @@ impl Cluster {
         }
         if old == node {
             return Err(PredictError::invalid(
-                "a coordinator is replaced by one of another id; an id is never reused",
+                "the new coordinator needs another id than the replaced one; an id is never reused",
             ));
         }
         let is_in = self.known_voter(node, &address).await?;
@@ -388,7 +388,7 @@ impl Cluster {
 }
 
 fn unknown_member(node: NodeId) -> PredictError {
-    let message = format!("no coordinator {node} is in the cluster");
+    let message = format!("the cluster has no coordinator {node}");
     PredictError::new(ErrorCode::NotFound, message)
 }
 

@@ -86,7 +86,7 @@ pub(crate) fn resolve(
 }
 
 fn endless(model: &ModelRef) -> PredictError {
-    let message = format!("alias '{model}' leads to no model; write it again");
+    let message = format!("alias '{model}' leads to no model; update its targets");
     PredictError::new(ErrorCode::Conflict, message)
 }
 
@@ -195,7 +195,7 @@ impl Coordinator {
             return Ok(());
         }
         let message = format!(
-            "the targets of alias '{}' do not take and give the same any more; switch it to those \
+            "the targets of alias '{}' no longer have the same inputs and outputs; set targets \
              that do",
             asked.name
         );
@@ -218,7 +218,7 @@ impl Coordinator {
             return Ok(());
         };
         Err(PredictError::invalid(format!(
-            "'{first}' ({}) and '{other}' ({}) do not take and give the same, so they cannot have \
+            "'{first}' ({}) and '{other}' ({}) have different inputs or outputs and cannot share \
              one name",
             told.task.as_str(),
             signature.task.as_str()

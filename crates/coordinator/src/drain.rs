@@ -87,7 +87,7 @@ impl Coordinator {
         }
         Err(PredictError::new(
             ErrorCode::Conflict,
-            "no other coordinator would be left to lead; add one, or undrain one, first",
+            "no other coordinator would remain to lead; add or undrain one first",
         ))
     }
 }
@@ -157,13 +157,13 @@ fn blocker(
     };
     let others: Vec<_> = live.iter().filter(|(id, it)| works(id, it)).collect();
     if others.is_empty() {
-        return Some("no other worker is there".to_owned());
+        return Some("the cluster has no other worker".to_owned());
     }
     let named =
         |other: &WorkerId| deployment.workers.is_empty() || deployment.workers.contains(other);
     let others: Vec<_> = others.into_iter().filter(|(id, _)| named(id)).collect();
     if others.is_empty() {
-        return Some("its deployment names no other worker that is there (node_ids)".to_owned());
+        return Some("its deployment allows no other live worker (node_ids)".to_owned());
     }
     let labels = &deployment.options.labels;
     let labelled = |worker: &LiveWorker| {
@@ -182,7 +182,7 @@ fn blocker(
     let all_hold_it = others.iter().all(|(id, _)| entry.placement.contains(id));
     (all_hold_it && others.len() < deployment.replicas as usize).then(|| {
         format!(
-            "its {} replicas need a worker each, and only {} others can hold one",
+            "its {} replicas need a worker each, and only {} other workers can hold one",
             deployment.replicas,
             others.len()
         )

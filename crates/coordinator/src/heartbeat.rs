@@ -174,7 +174,7 @@ fn converse(
                 }
                 let speaker = speaker.get_or_insert_with(|| coordinator.listen_to(&report, stream));
                 if speaker.worker != report.id {
-                    Err(Status::invalid_argument("one heartbeat stream speaks for one worker"))?;
+                    Err(Status::invalid_argument("a heartbeat stream must be of one worker"))?;
                 }
                 said = Some(report.clone());
                 coordinator.heard(report, stream);

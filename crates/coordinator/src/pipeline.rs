@@ -249,7 +249,10 @@ fn mapped(
         let root = roots.get(chunk.item as usize).copied();
         chunk.item = root.ok_or_else(|| {
             let cause = format!("item {} of {}", chunk.item, roots.len());
-            PredictError::internal("the model answered what it was not asked", cause)
+            PredictError::internal(
+                "the model returned an answer without a matching request row",
+                cause,
+            )
         })?;
         if let (Some(usage), 0) = (&mut chunk.usage, chunk.choice) {
             *usage += wave.usage(chunk.item);
@@ -295,7 +298,7 @@ impl ChunkNumbering {
         let mut last = self
             .held
             .take()
-            .ok_or_else(|| PredictError::invalid("the request has no rows to answer"))?;
+            .ok_or_else(|| PredictError::invalid("the request has no rows"))?;
         last.last = true;
         self.push(last, &mut rows);
         Ok(rows.finish())

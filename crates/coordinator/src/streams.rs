@@ -211,7 +211,7 @@ fn events(
 }
 
 fn unanswered() -> PredictError {
-    let message = "the coordinator that holds this stream does not answer; try again";
+    let message = "the coordinator of this stream does not answer; try again";
     PredictError::new(ErrorCode::Unavailable, message).with_retry_after(Duration::from_secs(1))
 }
 
@@ -220,8 +220,8 @@ fn failed(status: Status) -> PredictError {
     let error = if status.code() == Code::Unavailable && refused_connection(&status) {
         PredictError::new(
             ErrorCode::NotFound,
-            "the coordinator that held this stream is gone, and the stream with it; send the \
-             request again",
+            "the coordinator of this stream has stopped, and the stream is lost; send the request \
+             again",
         )
     } else {
         unanswered()

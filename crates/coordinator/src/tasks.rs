@@ -131,7 +131,8 @@ impl Peer {
 
     fn unanswered(&self) -> PredictError {
         let node = self.node;
-        let message = format!("coordinator {node}, which runs this, does not answer; try again");
+        let message =
+            format!("coordinator {node}, which runs this batch, does not answer; try again");
         PredictError::new(ErrorCode::Unavailable, message).with_retry_after(Duration::from_secs(1))
     }
 
@@ -140,13 +141,14 @@ impl Peer {
         let node = self.node;
         let error = match status.code() {
             Code::Unavailable if refused_connection(&status) => {
-                let message = format!("coordinator {node}, which ran this, is gone");
+                let message = format!("coordinator {node}, which ran this batch, has stopped");
                 PredictError::new(ErrorCode::NotFound, message)
             }
             Code::Unimplemented => {
                 let message = format!(
-                    "coordinator {node} runs this, and an earlier version of Volley, which tells \
-                     nobody else; ask it, or finish the upgrade"
+                    "coordinator {node} runs this batch with an earlier version of Volley, which \
+                     does not share its state; send the request to that coordinator, or finish \
+                     the upgrade"
                 );
                 PredictError::new(ErrorCode::Unavailable, message)
             }

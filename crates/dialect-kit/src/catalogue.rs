@@ -102,7 +102,7 @@ pub async fn only(
         )));
     }
     let (name, signature) = found.pop().ok_or_else(|| {
-        let message = format!("no model that is ready can {what}; deploy one");
+        let message = format!("no ready model can {what}; deploy one");
         PredictError::new(ErrorCode::NotFound, message)
     })?;
     Ok((ModelRef::deployed(name), signature))

@@ -52,7 +52,7 @@ pub fn native_rows(
             lost: Some(lost), ..
         }) => {
             return Err(PredictError::invalid(format!(
-                "{lost}: this model reads text alone"
+                "{lost}: this model supports text only"
             )));
         }
         _ => None,

@@ -13,7 +13,7 @@ pub async fn health(caller: Caller) -> Response {
         true => Json(json!({ "status": "ok" })).into_response(),
         false => {
             let error = json!({
-                "message": "this node takes no requests", "type": "unavailable_error",
+                "message": "this node accepts no requests", "type": "unavailable_error",
                 "code": 503, "param": null,
             });
             let body = Json(json!({ "status": "unavailable", "error": error }));

@@ -54,7 +54,7 @@ pub fn take(body: &mut Map<String, Value>) -> Result<Conversation, PredictError>
             if calls_custom(message) {
                 in_parts = false;
                 lost.get_or_insert_with(|| {
-                    format!("field 'messages' has a call of the type 'custom' at place {index}")
+                    format!("field 'messages' has a call of the type 'custom' at index {index}")
                 });
             }
         } else if let Some(kind) = unheld(message) {
@@ -63,7 +63,7 @@ pub fn take(body: &mut Map<String, Value>) -> Result<Conversation, PredictError>
                 None => in_parts = false,
             }
             lost.get_or_insert_with(|| {
-                format!("field 'messages' has content of the type '{kind}' at place {index}")
+                format!("field 'messages' has content of the type '{kind}' at index {index}")
             });
         } else {
             return Err(wrong(index));
@@ -96,7 +96,7 @@ fn calls_custom(message: &Value) -> bool {
 
 fn wrong(index: usize) -> PredictError {
     PredictError::invalid(format!(
-        "field 'messages' has no message of text at place {index}: a message has a 'role', a \
+        "field 'messages' has no text message at index {index}: a message has a 'role', a \
          'content' (a text, parts of text, or null), and perhaps 'tool_calls' or a 'tool_call_id'"
     ))
 }
@@ -151,7 +151,7 @@ mod tests {
         let talk = taken(image).unwrap();
         let native = talk.native.unwrap();
         let lost = native.lost.unwrap();
-        assert!(lost.contains("'image_url' at place 0"), "{lost}");
+        assert!(lost.contains("'image_url' at index 0"), "{lost}");
         assert!(native.in_parts && talk.messages[0].content == "What?");
         assert!(
             talk.messages[0]
@@ -165,7 +165,7 @@ mod tests {
         let call = json!({ "id": "c", "type": "custom", "custom": { "name": "f", "input": "" } });
         let called = json!([{ "role": "assistant", "tool_calls": [call] }]);
         let native = taken(called).unwrap().native.unwrap();
-        assert!(native.lost.unwrap().contains("'custom' at place 0") && !native.in_parts);
+        assert!(native.lost.unwrap().contains("'custom' at index 0") && !native.in_parts);
         let mut body = json!({ "tools": [{ "type": "custom", "custom": { "name": "f" } }],
                                "messages": [{ "role": "user", "content": "a" }] });
         let lost = take(body.as_object_mut().unwrap())

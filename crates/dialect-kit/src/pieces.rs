@@ -181,7 +181,7 @@ impl Stretches {
         if MAX_WAITING < self.bytes {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
-                format!("over {MAX_WAITING} bytes came between the pieces of one tool call"),
+                format!("more than {MAX_WAITING} bytes arrived between two parts of one tool call"),
             ));
         }
         self.waiting.push_back(piece);

@@ -60,7 +60,9 @@ pub async fn ranked(
     let batches = answer::collect(caller.cluster.inference.predict(request).await?).await?;
     let mut ranked = scores(&batches)?;
     if ranked.len() != documents.len() {
-        return Err(malformed("another number of scores than of documents"));
+        return Err(malformed(
+            "the number of scores differs from the number of documents",
+        ));
     }
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
     let wanted = top_n.map_or(ranked.len(), |top_n| {
@@ -92,7 +94,7 @@ fn refuse_fields(body: &mut Map<String, Value>) -> Result<(), PredictError> {
         None | Some(Value::Null) => Ok(()),
         Some(fields) if fields == json!(["text"]) => Ok(()),
         Some(_) => Err(PredictError::invalid(
-            "field 'rank_fields' may be [\"text\"] alone: documents are ranked by their text",
+            "field 'rank_fields' must be [\"text\"]: documents are ranked by their text",
         )),
     }
 }

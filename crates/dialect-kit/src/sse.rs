@@ -64,7 +64,10 @@ pub async fn first(chunks: &mut ChunkStream) -> Result<RecordBatch, PredictError
 
 /// The answer to a stream that just stops.
 pub fn silent_end() -> PredictError {
-    PredictError::internal("the answer stopped without its end", "no last row")
+    PredictError::internal(
+        "the model's stream ended without a terminal event",
+        "no terminal row",
+    )
 }
 
 /// A response that streams `first` and then the rest of `chunks`, whose deadline the cluster keeps; or holds

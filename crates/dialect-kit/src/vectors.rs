@@ -15,7 +15,7 @@ pub fn vectors(batch: &RecordBatch, all: &mut Vec<Vec<f32>>) -> Result<(), Predi
         let vector = vectors.value(row);
         let vector = vector
             .as_primitive_opt::<Float32Type>()
-            .ok_or_else(|| malformed("embeddings are no f32"))?;
+            .ok_or_else(|| malformed("embeddings are not f32"))?;
         all.push(vector.values().to_vec());
     }
     Ok(())

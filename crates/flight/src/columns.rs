@@ -141,7 +141,7 @@ pub(crate) fn concat(
 
 /// The error of a message whose parts contradict each other.
 pub(crate) fn malformed(what: &str) -> PredictError {
-    PredictError::invalid(format!("malformed Flight message: it holds {what}"))
+    PredictError::invalid(format!("malformed Flight message: it has {what}"))
 }
 
 #[cfg(test)]

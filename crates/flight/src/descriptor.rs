@@ -138,7 +138,7 @@ fn model_of_path(path: &[String]) -> Result<ModelRef, PredictError> {
             })
         }
         _ => Err(PredictError::invalid(
-            "a path descriptor must hold the model's name, and may hold a version after it",
+            "a path descriptor must have the model's name, and may have a version after it",
         )),
     }
 }

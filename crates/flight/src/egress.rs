@@ -100,7 +100,7 @@ impl Encoder {
         if bytes > MAX_MESSAGE_BYTES - HEADER_ROOM {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
-                "one row is over the 15 MiB that a message can carry",
+                "one row is over the limit of 15 MiB for a message",
             ));
         }
         messages.push(data);
@@ -116,7 +116,7 @@ impl Encoder {
         if data.data_body.len() > MAX_MESSAGE_BYTES - HEADER_ROOM || batch.num_rows() > MAX_ROWS {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
-                "the answer to one batch is over the 15 MiB that a message can carry; send fewer \
+                "the response to one batch is over the limit of 15 MiB for a message; send fewer \
                  rows in one batch",
             ));
         }

@@ -88,7 +88,7 @@ impl Decoder {
         check_size(data)?;
         guarded(|| {
             let message = arrow_ipc::root_as_message(&data.data_header).map_err(|error| {
-                malformed("a header that is no Arrow message").with_source(error.to_string())
+                malformed("a header that is not an Arrow message").with_source(error.to_string())
             })?;
             let said = Columns::named(&data.app_metadata).filter(|_| self.fills);
             self.decode_message(&message, &data.data_body, said, end)
@@ -229,7 +229,7 @@ fn check_size(data: &FlightData) -> Result<(), PredictError> {
 fn decode_schema(message: &Message<'_>) -> Result<(SchemaRef, Option<Forms>), PredictError> {
     let header = message
         .header_as_schema()
-        .ok_or_else(|| malformed("a schema that is none"))?;
+        .ok_or_else(|| malformed("a malformed schema"))?;
     schema::check(header)?;
     let schema = arrow_ipc::convert::fb_to_schema(header);
     Ok(match Forms::of(header, &schema)? {
@@ -245,7 +245,7 @@ fn decode_batch(
 ) -> Result<RecordBatch, PredictError> {
     let header = message
         .header_as_record_batch()
-        .ok_or_else(|| malformed("a record batch that is none"))?;
+        .ok_or_else(|| malformed("a malformed record batch"))?;
     decode_rows(header, body, schema, message.version())
 }
 

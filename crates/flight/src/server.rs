@@ -160,8 +160,8 @@ impl FlightServer {
             PredictError::new(
                 ErrorCode::PermissionDenied,
                 format!(
-                    "the certificate of {node} is not valid for calls any more: it left the cluster \
-                     while this one ran"
+                    "the certificate of {node} is no longer valid for calls: the node left the \
+                     cluster during this call"
                 ),
             )
         })
@@ -220,7 +220,7 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
         let Ok(place) = self.places.clone().try_acquire_owned() else {
             let error = PredictError::new(
                 ErrorCode::Overloaded,
-                "this node runs as many exchanges as it may; try again",
+                "this node runs its limit of concurrent exchanges; try again",
             )
             .with_retry_after(Duration::from_secs(1));
             return Err(render(&error, &caller));
@@ -300,27 +300,27 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
         &self,
         _request: Request<Streaming<HandshakeRequest>>,
     ) -> Result<Response<Self::HandshakeStream>, Status> {
-        not_offered("this service has no handshake")
+        not_offered("this service does not support Handshake")
     }
 
     async fn poll_flight_info(
         &self,
         _request: Request<FlightDescriptor>,
     ) -> Result<Response<PollInfo>, Status> {
-        not_offered("this service has no queries to poll")
+        not_offered("this service does not support PollFlightInfo")
     }
 
     async fn do_get(
         &self,
         _request: Request<Ticket>,
     ) -> Result<Response<Self::DoGetStream>, Status> {
-        not_offered("this service stores no data to get")
+        not_offered("this service does not support DoGet")
     }
 
     async fn do_put(
         &self,
         _request: Request<Streaming<FlightData>>,
     ) -> Result<Response<Self::DoPutStream>, Status> {
-        not_offered("this service stores no data that is put")
+        not_offered("this service does not support DoPut")
     }
 }

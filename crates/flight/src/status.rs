@@ -58,18 +58,21 @@ pub fn from_status(status: Status) -> PredictError {
         .with_source(status);
     }
     let (code, message) = match status.code() {
-        Code::InvalidArgument => (ErrorCode::InvalidInput, "the node refused the request"),
+        Code::InvalidArgument => (ErrorCode::InvalidInput, "the node rejected the request"),
         Code::NotFound => (ErrorCode::NotFound, "the node does not have this model"),
         Code::FailedPrecondition => (ErrorCode::NotDeployed, "the model is not deployed there"),
         Code::OutOfRange => (
             ErrorCode::TooLarge,
             "a message is over 16 MiB; send fewer rows in one batch",
         ),
-        Code::ResourceExhausted => (ErrorCode::Overloaded, "the node is full; try again"),
-        Code::Unauthenticated => (ErrorCode::Unauthenticated, "the node wants a credential"),
+        Code::ResourceExhausted => (ErrorCode::Overloaded, "the node is at its limit; try again"),
+        Code::Unauthenticated => (ErrorCode::Unauthenticated, "the node requires a credential"),
         Code::PermissionDenied => (ErrorCode::PermissionDenied, "the node does not allow this"),
         Code::DeadlineExceeded => (ErrorCode::DeadlineExceeded, "the deadline has passed"),
-        Code::Unimplemented => (ErrorCode::Unimplemented, "the node does not offer this"),
+        Code::Unimplemented => (
+            ErrorCode::Unimplemented,
+            "the node does not support this call",
+        ),
         Code::Ok | Code::Cancelled | Code::Unknown | Code::Unavailable | Code::Aborted => (
             ErrorCode::Unavailable,
             "the node that runs this model ended the call; try again",

@@ -64,8 +64,7 @@ pub fn tls_endpoint(
 ) -> Result<Endpoint, PredictError> {
     let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority));
     let endpoint = at("https", address)?.tls_config(config).map_err(|error| {
-        PredictError::invalid("the authority's file holds no certificates that can be used")
-            .with_source(error)
+        PredictError::invalid("the authority's file has no usable certificates").with_source(error)
     })?;
     Ok(tuned(endpoint, connect_timeout))
 }

@@ -85,8 +85,9 @@ impl ResumeLayer {
             return Ok(Arc::new(self.streams.clone()));
         }
         (self.peers)(id.node).ok_or_else(|| {
-            let message = "the coordinator that held this stream is no member of the cluster (any \
-                           more), and its streams are gone; send the request again";
+            let message =
+                "the coordinator of this stream is not a member of the cluster, and its streams \
+                 are lost; send the request again";
             PredictError::new(ErrorCode::NotFound, message)
         })
     }

@@ -61,8 +61,8 @@ pub fn served_here(access: Access, extensions: &Extensions) -> Result<(), Predic
     if administers(access) && extensions.get::<NoAdministration>().is_some() {
         return Err(PredictError::new(
             ErrorCode::PermissionDenied,
-            "administration is served on a listener of its own, 'listen.admin' in this \
-             coordinator's configuration, and not here",
+            "administration routes are only served on the admin listener ('listen.admin' in this \
+             coordinator's configuration)",
         ));
     }
     Ok(())
@@ -143,7 +143,7 @@ fn admitted(
     let Some(Identification { found, .. }) = found else {
         return Err(PredictError::internal(
             "the request was lost",
-            "a route was reached past the gate",
+            "a route was called without authentication",
         ));
     };
     let principal = found.clone()?;

@@ -50,7 +50,7 @@ impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for UntypedJsonObject {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         if request.headers().contains_key(BINARY_TENSORS) {
-            let message = "this route takes no binary tensors; send JSON alone";
+            let message = "this route does not accept binary tensors; send JSON only";
             let error = PredictError::invalid(message);
             return Err(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
@@ -108,8 +108,8 @@ impl Tensors {
         let length = length.unwrap_or(bytes.len());
         if bytes.len() < length {
             return Err(PredictError::invalid(format!(
-                "header '{BINARY_TENSORS}' must be the length of the JSON in bytes, no more than \
-                 the body's {}",
+                "header '{BINARY_TENSORS}' must be the length of the JSON in bytes, at most the \
+                 body's {}",
                 bytes.len()
             )));
         }
@@ -176,7 +176,7 @@ pub fn unknown_encoding(headers: &HeaderMap) -> Option<Response> {
     if encoding.is_none_or(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
         return None;
     }
-    let message = "bodies of that content encoding are not taken; send gzip, deflate, zstd or none";
+    let message = "this content encoding is not supported; send gzip, deflate, zstd or none";
     let error = PredictError::invalid(message);
     Some(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE))
 }
@@ -293,7 +293,7 @@ impl Fields for Map<String, Value> {
     fn same_name(&self, name: &str) -> Result<(), PredictError> {
         match self.text("name")? {
             Some(told) if told != name => Err(PredictError::invalid(
-                "field 'name' is not the name in the path; leave it out",
+                "field 'name' differs from the name in the path; leave it out",
             )),
             _ => Ok(()),
         }

@@ -276,7 +276,7 @@ impl<'o> Numbers<'o> {
         read.map_err(|error| format!(": its 'data' is not valid: {error}"))?;
         match size {
             Some(size) if size != numbers.count => Err(format!(
-                ": has {} values, and its shape {:?} needs others",
+                ": has {} values, which does not match its shape {:?}",
                 numbers.count,
                 shape.unwrap_or_default()
             )),

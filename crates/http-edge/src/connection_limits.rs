@@ -44,13 +44,13 @@ impl LimitReached {
             Self::Server => (
                 503,
                 "Service Unavailable",
-                "this coordinator has as many connections as it may have; try another, or again",
+                "this coordinator is at its limit of connections; try again, or use another \
+                 coordinator",
             ),
             Self::Address => (
                 429,
                 "Too Many Requests",
-                "this address has as many connections as it may have; use those that are open, \
-                 or try again",
+                "this address is at its limit of connections; reuse open connections, or try again",
             ),
         };
         let body = format!(

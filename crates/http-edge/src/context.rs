@@ -35,7 +35,7 @@ const MAX_SESSION: usize = 128;
 pub fn too_late() -> PredictError {
     PredictError::new(
         ErrorCode::DeadlineExceeded,
-        format!("the request did not end in time; '{TIMEOUT_MS}' allows more"),
+        format!("the request did not end in time; header '{TIMEOUT_MS}' sets a longer limit"),
     )
 }
 
@@ -227,7 +227,7 @@ pub async fn no_route(request: Request) -> Response {
 
 /// The route is there, the method is not.
 pub async fn no_method(request: Request) -> Response {
-    let error = PredictError::invalid(format!("this route does not take {}", request.method()));
+    let error = PredictError::invalid(format!("this route does not support {}", request.method()));
     let refused = error::respond(&error, http::StatusCode::METHOD_NOT_ALLOWED);
     error::with_code(refused, "method_not_allowed")
 }

@@ -64,9 +64,8 @@ async fn check(
     }
     let refused = PredictError::new(
         ErrorCode::PermissionDenied,
-        "this server needs no key and is there for its own machine alone: call it by its address, \
-         or as 'localhost'; its operator can name another host's origin in 'browser.origins', or \
-         ask callers for keys",
+        "this server has no keys and only accepts local hosts: use its IP address or 'localhost'; \
+         an operator can add another host's origin to 'browser.origins', or require keys",
     );
     let request_id = context::request_id(request.headers());
     let refused = ApiError(refused).into_response();

@@ -29,9 +29,9 @@ pub fn tree_room(text: &[u8]) -> Result<usize, PredictError> {
         return Err(PredictError::new(
             ErrorCode::TooLarge,
             format!(
-                "the request's body of {size} bytes has so many small values that it takes more \
-                 than {MAX_GROWTH} times as much to read; send it in parts of less than \
-                 {MAX_GROWTH_FROM} bytes, or tensors in binary"
+                "the request's body of {size} bytes has so many small values that parsing it \
+                 needs more than {MAX_GROWTH} times its size; send it in parts of less than \
+                 {MAX_GROWTH_FROM} bytes, or send tensors in binary"
             ),
         ));
     }

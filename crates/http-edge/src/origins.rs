@@ -39,7 +39,7 @@ impl Origins {
             let value = origin.parse::<HeaderValue>().ok();
             value.filter(|_| is_origin(origin)).ok_or_else(|| {
                 PredictError::invalid(format!(
-                    "'{origin}' is no origin; write it as 'https://app.example' or \
+                    "'{origin}' is not an origin; write it as 'https://app.example' or \
                      'http://localhost:3000', without a path"
                 ))
             })
@@ -107,7 +107,7 @@ impl Origins {
 fn foreign() -> PredictError {
     PredictError::new(
         ErrorCode::PermissionDenied,
-        "pages of this origin may not call this server; its operator can name the origin in \
+        "pages of this origin may not call this server; an operator can add the origin to \
          'browser.origins', or with --cors-origin",
     )
 }

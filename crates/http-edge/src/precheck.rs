@@ -73,13 +73,13 @@ fn framing(headers: &HeaderMap) -> Result<(), PredictError> {
     for coding in codings.map(<[u8]>::trim_ascii) {
         if !coding.eq_ignore_ascii_case(b"chunked") {
             return Err(PredictError::invalid(
-                "header 'transfer-encoding' names a coding that is not taken; send the body \
-                 'chunked', or with a 'content-length'",
+                "header 'transfer-encoding' names an unsupported coding; send the body 'chunked', \
+                 or with a 'content-length'",
             ));
         }
         if chunked {
             return Err(PredictError::invalid(
-                "header 'transfer-encoding' says 'chunked' more than once",
+                "header 'transfer-encoding' has 'chunked' more than once",
             ));
         }
         chunked = true;

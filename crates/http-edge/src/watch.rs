@@ -65,7 +65,7 @@ impl HttpBody for WatchedBody {
         let mut watched = self.0.lock();
         watched.idle_since = None;
         let Some(body) = &mut watched.body else {
-            return Poll::Ready(Some(Err(axum::Error::new("the client took no more"))));
+            return Poll::Ready(Some(Err(axum::Error::new("the client stopped reading"))));
         };
         let polled = Pin::new(body).poll_frame(cx);
         if polled.is_ready() {

@@ -438,8 +438,8 @@ fn refused(error: volley_onnx_runtime::ort::Error) -> PredictError {
     if !session::lacks_memory(&message) {
         return failed(&message);
     }
-    let told = "there is no memory for this prompt beside what runs; send a shorter one, or lower \
-                'slots' of this worker";
+    let told = "not enough free memory for this prompt beside the running requests; send a shorter \
+         prompt, or lower 'slots' of this worker";
     PredictError::new(ErrorCode::TooLarge, told)
         .with_origin(ErrorOrigin::Model)
         .with_source(message)
@@ -467,7 +467,7 @@ fn append<M: TensorValueTypeMarker + ?Sized>(
 ) -> Result<(), PredictError> {
     let range = |length: usize| {
         let range = choose(length).filter(|range| range.end <= length);
-        range.ok_or_else(|| failed("the model gave too few logits"))
+        range.ok_or_else(|| failed("the model returned too few logits"))
     };
     if let Ok((_, values)) = given.try_extract_tensor::<f32>() {
         to.extend_from_slice(&values[range(values.len())?]);

@@ -24,7 +24,7 @@ impl Path {
     pub fn parse(text: &str, what: &str) -> Result<Self, PredictError> {
         let malformed = || {
             PredictError::invalid(format!(
-                "'{what}' must be a path of names and places, as $.choices[0].text or \
+                "'{what}' must be a path of names and indices, as $.choices[0].text or \
                  $.output[*].text"
             ))
         };

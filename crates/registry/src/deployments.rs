@@ -81,8 +81,7 @@ fn can_stand_beside(entry: &ModelEntry, asked: &Deployment) -> Result<(), Predic
         return Ok(());
     }
     Err(conflict(format!(
-        "no other version of model '{}' is deployed that could stay beside version {}; deploy that \
-         one first",
+        "model '{}' has no other deployed version to keep beside version {}; deploy that one first",
         entry.name, asked.version
     )))
 }
@@ -109,7 +108,8 @@ fn checked(asked: &DeployRequest<'_>) -> Result<u32, PredictError> {
     let enough = asked.workers.is_empty() || asked.replicas as usize <= distinct.len();
     if distinct.len() != asked.workers.len() || !enough {
         return Err(PredictError::invalid(
-            "a list of workers names each once, and at least as many as there are replicas",
+            "a list of workers must name each worker once, and have at least as many workers as \
+             replicas",
         ));
     }
     let named = distinct.len();
@@ -122,8 +122,8 @@ fn checked(asked: &DeployRequest<'_>) -> Result<u32, PredictError> {
     within("the name of the label to spread over", spread, MAX_TEXT)?;
     if options.max_surge == 0 && options.max_unavailable == 0 {
         return Err(PredictError::invalid(
-            "one of 'max_surge' and 'max_unavailable' must be at least 1, or no version could \
-             ever replace another",
+            "one of 'max_surge' and 'max_unavailable' must be at least 1, otherwise no version \
+             could replace another",
         ));
     }
     within(
@@ -133,7 +133,7 @@ fn checked(asked: &DeployRequest<'_>) -> Result<u32, PredictError> {
     )?;
     if options.keep_previous != 0 && options.scaling.is_some() {
         return Err(PredictError::invalid(
-            "versions that stand beside each other have fixed numbers of replicas; leave \
+            "versions that serve beside each other need fixed numbers of replicas; leave \
              'max_replicas' out, or 'keep_previous'",
         ));
     }
@@ -246,7 +246,7 @@ fn check_placing(state: &RegistryState, placing: &PlacementDecision) -> Result<(
         return Ok(());
     }
     Err(PredictError::invalid(
-        "a placement names each worker once, and at most as many as there are replicas",
+        "a placement must name each worker once, and have at most as many workers as replicas",
     ))
 }
 
@@ -306,7 +306,7 @@ pub(super) fn roll(
     let entry = entry(state, model)?;
     let deployment = entry.deployment.as_mut();
     let Some(rollout) = deployment.and_then(|deployment| deployment.rollout.as_mut()) else {
-        let message = format!("no version of model '{model}' is replacing another now");
+        let message = format!("model '{model}' has no running rollout");
         return Err(conflict(message));
     };
     if let (Some(reason), RolloutAction::Resume) = (&rollout.stopped, action) {
@@ -348,7 +348,7 @@ fn roll_back(
     let before = current.replaced;
     let before = before.filter(|version| entry.versions.contains_key(version));
     let Some(version) = before else {
-        let message = format!("model '{model}' has had no other version to go back to");
+        let message = format!("model '{model}' has no previous version to return to");
         return Err(conflict(message));
     };
     let mut asked = Deployment {

@@ -165,7 +165,7 @@ fn create_connector(
             return unchanged(state);
         }
         return Err(conflict(format!(
-            "a different connector '{}' exists already",
+            "a different connector '{}' already exists",
             spec.id
         )));
     }

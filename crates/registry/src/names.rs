@@ -108,10 +108,10 @@ fn at_revision(
     match current {
         None if expected.0 == 0 => Ok(()),
         None => Err(conflict(format!(
-            "{what} '{name}' is gone; it was expected at revision {expected}"
+            "{what} '{name}' was deleted; it was expected at revision {expected}"
         ))),
         Some(current) if current == expected => Ok(()),
-        Some(_) if expected.0 == 0 => Err(conflict(format!("{what} '{name}' exists already"))),
+        Some(_) if expected.0 == 0 => Err(conflict(format!("{what} '{name}' already exists"))),
         Some(current) => Err(conflict(format!(
             "{what} '{name}' is at revision {current}, not {expected}: read it and try again"
         ))),
@@ -146,7 +146,7 @@ fn free(state: &RegistryState, name: &ModelName, kind: &str) -> Result<(), Predi
     match other {
         None => Ok(()),
         Some((other, _)) => Err(conflict(format!(
-            "the name '{name}' is taken by a thing of the kind '{other}'"
+            "the name '{name}' is already used by an object of the kind '{other}'"
         ))),
     }
 }

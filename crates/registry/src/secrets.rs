@@ -45,7 +45,7 @@ pub(super) fn rewrap(
         None => Err(not_found("secret", name)),
         Some(sealed) if sealed == after => unchanged(state),
         Some(sealed) if sealed != before => Err(conflict(format!(
-            "the secret '{name}' was changed meanwhile; try again"
+            "the secret '{name}' was changed by another request; try again"
         ))),
         Some(_) => put(state, name, after),
     }
@@ -81,7 +81,7 @@ pub(super) fn check_named(
             // Only made for workers, from what is stored.
             CredentialRef::Sealed(..) => {
                 return Err(PredictError::invalid(
-                    "a connector names a secret; it does not bring one",
+                    "a connector must reference a secret, not contain one",
                 ));
             }
             _ => {}

@@ -26,7 +26,7 @@ pub(super) fn put(
         }
         let about = |it: &TaskRecord| (it.node, it.model.clone(), it.tenant.clone());
         if about(held) != about(record) {
-            return Err(conflict(format!("a different task '{id}' exists already")));
+            return Err(conflict(format!("a different task '{id}' already exists")));
         }
     }
     let now = record.updated_ms;

@@ -373,8 +373,8 @@ fn broken(line: u64) -> PredictError {
     PredictError::new(
         ErrorCode::Conflict,
         format!(
-            "the audit log is broken at entry {line}: it was changed by something else; keep \
-             the file as evidence, and move it away to begin a new one"
+            "the audit log is broken at entry {line}: another program changed it; keep the file \
+             as evidence, and move it away to start a new log"
         ),
     )
 }
@@ -382,7 +382,7 @@ fn broken(line: u64) -> PredictError {
 fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
-        "the audit log cannot be read or written; look at this node's disk",
+        "the audit log cannot be read or written; check this node's disk",
     )
     .with_source(error)
 }

@@ -256,8 +256,7 @@ impl Authenticator {
             true => Ok(()),
             false => Err(PredictError::new(
                 ErrorCode::Unavailable,
-                "this coordinator has left service, because its part in the registry has failed \
-                 (its log says why); ask another coordinator",
+                "this coordinator has left service (see its log); use another coordinator",
             )),
         }
     }
@@ -282,8 +281,8 @@ impl Authenticator {
                     false => Err(PredictError::new(
                         ErrorCode::PermissionDenied,
                         format!(
-                            "the certificate of {identity} is not valid for calls: it is not in \
-                             the cluster now"
+                            "the certificate of {identity} is not valid for calls: the node is \
+                             not in the cluster"
                         ),
                     )),
                 }

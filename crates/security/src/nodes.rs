@@ -283,10 +283,10 @@ pub fn only(
             Some(identity) if kind.is_of(identity) && is_valid(identity) => Ok(request),
             Some(identity) if kind.is_of(identity) => Err(revoked(identity)),
             Some(_) => Err(Status::permission_denied(
-                "this service is not for nodes of this kind",
+                "this service does not accept nodes of this kind",
             )),
             None => Err(Status::unauthenticated(
-                "this service is for nodes of the cluster, which show a certificate",
+                "this service requires the certificate of a node of the cluster",
             )),
         }
     }
@@ -294,7 +294,7 @@ pub fn only(
 
 fn revoked(identity: &NodeIdentity) -> Status {
     Status::permission_denied(format!(
-        "the certificate of {identity} is not valid for calls: it is not in the cluster now"
+        "the certificate of {identity} is not valid for calls: the node is not in the cluster"
     ))
 }
 
@@ -387,7 +387,7 @@ async fn dial(tls: NodeTls, kind: NodeKind, uri: Uri) -> io::Result<TlsIo> {
         Some(identity) if kind.is_of(&identity) => Ok(TokioIo::new(stream)),
         _ => Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            "the node that was called is not of the kind that was wanted",
+            "the called node is not of the expected kind",
         )),
     }
 }

@@ -162,7 +162,7 @@ impl Principal {
         }
         Err(PredictError::new(
             ErrorCode::PermissionDenied,
-            "this concerns all models, and the key is limited to some",
+            "this request concerns all models, but the key is limited to some",
         ))
     }
 

@@ -131,7 +131,7 @@ impl MasterKeys {
         let master = master.ok_or_else(|| {
             PredictError::invalid(format!(
                 "the secret '{name}' is sealed under a master key that this node does not have; \
-                 give it in 'security.master_key_files', or put the secret anew"
+                 add the key to 'security.master_key_files', or store the secret again"
             ))
         })?;
         decrypt(&master.key, name, &sealed.key).ok_or_else(|| broken(name))
@@ -207,7 +207,7 @@ fn random<const N: usize>() -> Result<[u8; N], PredictError> {
 fn broken(name: &SecretName) -> PredictError {
     PredictError::invalid(format!(
         "the secret '{name}' cannot be opened: it was sealed for another name, or changed since; \
-         put it anew"
+         store it again"
     ))
 }
 

@@ -262,8 +262,10 @@ fn trusted(authorities: Vec<CertificateDer<'static>>) -> Result<RootCertStore, P
 }
 
 fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> PredictError {
-    PredictError::invalid("a certificate or its key cannot be used; are they PEM, and a pair?")
-        .with_source(error)
+    PredictError::invalid(
+        "a certificate or its key cannot be used; check that both are PEM and belong together",
+    )
+    .with_source(error)
 }
 
 /// Takes the certificate of any node of the cluster. Nodes are known by identity, not by

@@ -151,11 +151,11 @@ impl Issuer {
     fn identify(&self, token: &str) -> Result<Principal, PredictError> {
         let header = decode_header(token).map_err(|_| invalid("its header is malformed"))?;
         if !self.algorithms.contains(&header.alg) {
-            return Err(invalid("its algorithm is not one that is taken"));
+            return Err(invalid("its algorithm is not allowed"));
         }
         // RFC 7515, section 4.1.11: what must be understood, and is not.
         if header.crit.is_some() {
-            return Err(invalid("its header asks for what is not known here"));
+            return Err(invalid("its header has an unknown critical extension"));
         }
         let keys = self.source.current().ok_or_else(keys_unknown)?;
         let Some(key) = keys.find(header.kid.as_deref(), header.alg) else {
@@ -189,9 +189,9 @@ fn reason(error: &Error) -> &'static str {
         ErrorKind::ExpiredSignature => "it has expired",
         ErrorKind::ImmatureSignature => "it is not valid yet",
         ErrorKind::InvalidAudience => "it is for another audience",
-        ErrorKind::InvalidAlgorithm => "its key is not one for its algorithm",
+        ErrorKind::InvalidAlgorithm => "its key does not match its algorithm",
         ErrorKind::MissingRequiredClaim(_) => "it lacks one of the claims exp, iss, aud and sub",
-        _ => "its signature or its form is wrong",
+        _ => "its signature or its format is wrong",
     }
 }
 

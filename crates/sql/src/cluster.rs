@@ -68,7 +68,7 @@ impl SqlCluster {
         let found = self.functions.get(model).ok_or_else(|| {
             let models: Vec<_> = self.functions.keys().map(String::as_str).collect();
             DataFusionError::Plan(format!(
-                "there is no model '{model}' that SQL can call; there are: {}",
+                "SQL cannot call a model '{model}'; the available models are: {}",
                 models.join(", ")
             ))
         })?;

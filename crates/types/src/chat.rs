@@ -167,7 +167,7 @@ pub fn check_roles(messages: &[ChatMessage]) -> Result<(), PredictError> {
     let role = messages[place].role.chars().filter(|c| !c.is_control());
     let role: String = role.take(64).collect();
     Err(PredictError::invalid(format!(
-        "message {place} has the role '{role}', which is not known; the roles are {}",
+        "message {place} has the unknown role '{role}'; the roles are {}",
         ROLES.join(", ")
     )))
 }
@@ -211,7 +211,7 @@ mod tests {
         }
         for bad in ["", "User", "admin", "users"] {
             let message = check_roles(&chat(bad)).unwrap_err().message;
-            assert!(message.contains(&format!("message 1 has the role '{bad}'")));
+            assert!(message.contains(&format!("message 1 has the unknown role '{bad}'")));
         }
     }
 }

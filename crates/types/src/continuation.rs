@@ -64,7 +64,7 @@ impl SentAnswers {
         let tokens = tokens.fold(0, usize::saturating_add);
         if MAX_ANSWERS < answers.len() || MAX_TOKENS < tokens {
             return Err(PredictError::invalid(format!(
-                "a generation can be gone on with behind at most {MAX_ANSWERS} answers and \
+                "a generation can be continued after at most {MAX_ANSWERS} answers and \
                  {MAX_TOKENS} tokens"
             )));
         }
@@ -75,9 +75,7 @@ impl SentAnswers {
         let mut places: Vec<_> = answers.iter().map(SentAnswer::place).collect();
         places.sort_unstable();
         if places.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(PredictError::invalid(
-                "an answer that is gone on with is named twice",
-            ));
+            return Err(PredictError::invalid("a continued answer is named twice"));
         }
         Ok(Self { answers })
     }

@@ -54,8 +54,8 @@ impl StreamId {
 
 fn malformed() -> PredictError {
     PredictError::invalid(
-        "this is no id of a resumable stream; use the one in the answer's 'x-volley-stream-id' \
-         header, and the 'id' of the last event as it came",
+        "this is not an id of a resumable stream; use the id in the response's \
+         'x-volley-stream-id' header, and the unchanged 'id' of the last event",
     )
 }
 

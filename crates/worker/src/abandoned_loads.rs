@@ -72,8 +72,8 @@ impl AbandonedLoads {
             return Ok(());
         }
         let message = format!(
-            "{MAX_ABANDONED_LOADS} loads that took too long still hold threads of this worker; restart \
-             it, and look at their models' files"
+            "{MAX_ABANDONED_LOADS} abandoned loads still occupy threads of this worker; restart \
+             it, and check the files of their models"
         );
         Err(PredictError::new(ErrorCode::Unavailable, message))
     }

@@ -220,15 +220,15 @@ fn queue_full(wait: Duration) -> PredictError {
 }
 
 fn displaced(wait: Duration) -> PredictError {
-    let message = "the model's queue is full, and the place was needed for a request that is \
-                   more urgent or of a tenant with fewer; try again shortly";
+    let message = "the model's queue is full, and a more urgent request or a tenant with fewer requests \
+         took the place; try again shortly";
     PredictError::new(ErrorCode::Overloaded, message).with_retry_after(come_back(wait))
 }
 
 fn hopeless(wait: Duration) -> PredictError {
     let message = format!(
-        "the request would wait about {} ms for the model, which is past its deadline; try again \
-         later, or allow more time",
+        "the request would wait about {} ms for the model, which exceeds its deadline; try again \
+         later, or set a longer deadline",
         wait.as_millis()
     );
     PredictError::new(ErrorCode::Overloaded, message).with_retry_after(come_back(wait))

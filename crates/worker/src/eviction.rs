@@ -59,7 +59,7 @@ impl Worker {
         match self.reserve_now(bytes, overcommit) {
             ReserveOutcome::Later(shortage, _) => shortage.error(),
             ReserveOutcome::Reserved(_) => {
-                let message = "the room for the model came too late; it is tried again";
+                let message = "memory for the model was not freed in time; the load is tried again";
                 PredictError::new(ErrorCode::Overloaded, message)
             }
         }
@@ -135,7 +135,7 @@ impl Worker {
             };
             if let Some(Err(error)) = ended {
                 let message = format!(
-                    "the model had been unloaded and could not be loaded again: {}",
+                    "the model had been evicted and could not be reloaded: {}",
                     error.message
                 );
                 let error = PredictError::new(ErrorCode::Unavailable, message);
@@ -152,7 +152,7 @@ impl Worker {
             same.then(|| replica.clone())
         });
         let Some(replica) = replica else {
-            let message = "the model is not wanted on this worker any more";
+            let message = "the model is no longer assigned to this worker";
             return slot.complete_load(Err(PredictError::new(ErrorCode::Unavailable, message)));
         };
         let model = &replica.assignment.model;

@@ -126,7 +126,7 @@ impl Worker {
         self.0.loaders.get(&backend).cloned().ok_or_else(|| {
             let message = format!(
                 "this worker's version, {}, has no backend '{backend}': upgrade the worker, or \
-                 place the model by a label on workers that have it",
+                 place the model by a label on workers with this backend",
                 env!("CARGO_PKG_VERSION")
             );
             PredictError::new(ErrorCode::Unimplemented, message)
@@ -171,8 +171,8 @@ impl Worker {
         done.unwrap_or_else(|_| {
             let seconds = limit.as_secs_f64();
             let message = format!(
-                "the model was not loaded within {seconds} s and is given up; its files may be \
-                 damaged, or their disk slow; 'models.load_timeout' sets the limit"
+                "the model was not loaded within {seconds} s and the load was abandoned; its \
+                 files may be damaged, or their disk slow; 'models.load_timeout' sets the limit"
             );
             Err(PredictError::new(ErrorCode::DeadlineExceeded, message))
         })

@@ -70,7 +70,7 @@ impl Shortage {
         let advice = if self.is_final() {
             "undeploy another model, deploy some with 'overcommit', or raise 'models.memory_budget'"
         } else {
-            "the models that may be unloaded are in use"
+            "the overcommitted models are in use"
         };
         let message = format!(
             "the model needs {} of memory, and this worker has {} free of its budget of {}; {advice}",

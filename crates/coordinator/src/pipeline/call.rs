@@ -95,7 +95,7 @@ impl PipelineRequest {
     /// A parameter as a text.
     pub(super) fn text_parameter(&self, name: &str) -> Result<String, PredictError> {
         self.parameters.text(name).ok_or_else(|| {
-            PredictError::invalid(format!("needs the parameter '{name}', which is not given"))
+            PredictError::invalid(format!("needs the parameter '{name}', which is missing"))
         })
     }
 
@@ -111,7 +111,7 @@ impl PipelineRequest {
             model, parameters, ..
         } = &step.kind
         else {
-            let cause = format!("step '{}' is no model", step.name);
+            let cause = format!("step '{}' is not a model", step.name);
             return Err(PredictError::internal("a step cannot be called", cause));
         };
         let mut request = PredictRequest::new(model.clone(), Input::Batch(batch));
@@ -157,7 +157,10 @@ impl PipelineRequest {
 }
 
 fn malformed(cause: String) -> PredictError {
-    PredictError::internal("gave another answer than its signature says", cause)
+    PredictError::internal(
+        "returned an answer that does not match its signature",
+        cause,
+    )
 }
 
 fn too_large() -> PredictError {

@@ -224,7 +224,7 @@ fn cells(items: &ArrayRef) -> Value {
 /// # Errors
 /// `InvalidInput` for a value that is no number.
 pub(super) fn score(value: Value) -> Result<f32, PredictError> {
-    let wrong = |_| PredictError::invalid("its expression gives no number");
+    let wrong = |_| PredictError::invalid("its expression does not return a number");
     let number = f64::try_from(value).map_err(wrong)?;
     #[expect(clippy::cast_possible_truncation, reason = "scores are of this type")]
     let number = number as f32;

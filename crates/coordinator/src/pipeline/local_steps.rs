@@ -67,9 +67,9 @@ pub(super) fn explode_parameter(
 
 /// A column's lists.
 pub(super) fn explode_column(column: &ArrayRef) -> Result<Elements, PredictError> {
-    let lists = column
-        .as_list_opt::<i32>()
-        .ok_or_else(|| PredictError::internal("a step did not give what it was to", "no lists"))?;
+    let lists = column.as_list_opt::<i32>().ok_or_else(|| {
+        PredictError::internal("a step returned a value of the wrong kind", "no lists")
+    })?;
     let mut places = Vec::new();
     let mut indices = Vec::new();
     for row in (0..lists.len()).filter(|row| lists.is_valid(*row)) {
@@ -96,8 +96,9 @@ fn numbers(column: &ArrayRef) -> Result<Vec<f64>, PredictError> {
             .collect());
     }
     let values = column.as_primitive_opt::<Float64Type>();
-    let values = values
-        .ok_or_else(|| PredictError::internal("a step did not give what it was to", "no scores"))?;
+    let values = values.ok_or_else(|| {
+        PredictError::internal("a step returned a value of the wrong kind", "no scores")
+    })?;
     Ok(values
         .iter()
         .map(|value| value.unwrap_or(f64::NAN))
@@ -134,7 +135,7 @@ pub(super) fn cosines(left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef, Pre
         let (left, right) = (floats(&left)?, floats(&right)?);
         if left.len() != right.len() {
             let message = format!(
-                "compares vectors of {} and of {} numbers",
+                "compares vectors of {} and {} numbers",
                 left.len(),
                 right.len()
             );
@@ -163,7 +164,10 @@ fn floats(vector: &ArrayRef) -> Result<&[f32], PredictError> {
 }
 
 fn no_vectors() -> PredictError {
-    PredictError::internal("a step did not give what it was to", "no vectors of f32")
+    PredictError::internal(
+        "a step returned a value of the wrong kind",
+        "no vectors of f32",
+    )
 }
 
 /// Which rows of `above` none of `branches` has.
@@ -196,7 +200,8 @@ pub(super) fn owners(
     let owners = owners.into_iter().collect::<Option<_>>();
     owners.ok_or_else(|| {
         PredictError::invalid(
-            "merges branches that leave a row out; add a branch with 'otherwise' for the rest",
+            "merges branches that leave out a row; add a branch with 'otherwise' for the \
+             remaining rows",
         )
     })
 }

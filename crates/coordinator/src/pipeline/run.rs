@@ -490,7 +490,7 @@ impl PipelineRun {
         });
         let columns: Vec<_> = columns.collect::<Result<_, PredictError>>()?;
         RecordBatch::try_new(schema, columns).map_err(|error| {
-            PredictError::internal("the pipeline's answer is not of its columns", error)
+            PredictError::internal("the pipeline's answer does not match its columns", error)
         })
     }
 }

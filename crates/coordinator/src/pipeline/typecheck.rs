@@ -103,12 +103,14 @@ fn taken(
         return field.cloned().map_err(|_| {
             wrong(
                 step,
-                format_args!("gives its model '{model}' the input '{own}', which it does not take"),
+                format_args!(
+                    "passes the input '{own}' to its model '{model}', which does not have it"
+                ),
             )
         });
     }
     Err(PredictError::invalid(format!(
-        "the input '{name}' is a tensor, and no model takes it"
+        "the input '{name}' is a tensor, and no model has it as an input"
     )))
 }
 
@@ -149,9 +151,7 @@ impl TypedPipeline {
                 {
                     return Err(wrong(
                         step,
-                        format_args!(
-                            "asks for version {version} of '{model}', which is not loaded"
-                        ),
+                        format_args!("names version {version} of '{model}', which is not loaded"),
                     ));
                 }
                 typed.models[*place] = Some(signature);
@@ -197,7 +197,12 @@ impl TypedPipeline {
                 place.and_then(|place| self.gives[place].get(&column.column).cloned())
             }
         };
-        let missing = || wrong(step, format_args!("takes '{column}', which is not there"));
+        let missing = || {
+            wrong(
+                step,
+                format_args!("uses the column '{column}', which does not exist"),
+            )
+        };
         found.map(Some).ok_or_else(missing)
     }
 
@@ -242,7 +247,7 @@ impl TypedPipeline {
                 Some(DataType::List(item)) => one(column, item.data_type().clone()),
                 Some(kind) => Err(wrong(
                     step,
-                    format_args!("takes a list apart, and '{list}' is {kind}"),
+                    format_args!("needs a list, but '{list}' is {kind}"),
                 )),
             },
             StepKind::Template { column, .. } => one(column, DataType::Utf8),
@@ -261,7 +266,7 @@ impl TypedPipeline {
                 Some(DataType::Float32 | DataType::Float64) => Ok(BTreeMap::new()),
                 _ => Err(wrong(
                     step,
-                    format_args!("ranks by '{by}', which is no score"),
+                    format_args!("ranks by '{by}', which is not a score"),
                 )),
             },
             StepKind::Branch(Branch::When { .. } | Branch::Otherwise(_)) => Ok(BTreeMap::new()),
@@ -292,7 +297,7 @@ impl TypedPipeline {
             }
             _ => Err(wrong(
                 step,
-                format_args!("compares vectors, and '{column}' is none"),
+                format_args!("compares vectors, but '{column}' is not a vector"),
             )),
         }
     }
@@ -361,7 +366,7 @@ impl TypedPipeline {
             common.retain(|name, field| same(name, field.data_type()));
         }
         match common.is_empty() {
-            true => Err(wrong(step, "merges steps that have no column in common")),
+            true => Err(wrong(step, "merges steps without a common column")),
             false => Ok(common),
         }
     }
@@ -374,7 +379,7 @@ impl TypedPipeline {
                 return Err(wrong(
                     step,
                     format_args!(
-                        "answers with the task '{}', and the pipeline's is '{}'",
+                        "answers with the task '{}', but the pipeline has the task '{}'",
                         signature.task.as_str(),
                         spec.task.as_str()
                     ),

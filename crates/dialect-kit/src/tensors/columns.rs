@@ -90,7 +90,7 @@ pub fn column(
             let dims = dims.map_err(|_| wrong("is too large".to_owned()))?;
             let lengths = vec![row_shape.iter().product(); rows];
             variable(fields, values, lengths, dims.repeat(rows))
-                .ok_or_else(|| wrong("is no tensor".to_owned()))?
+                .ok_or_else(|| wrong("is not a tensor".to_owned()))?
         }
         _ => Ok(values),
     }
@@ -121,7 +121,7 @@ pub(super) fn variable(
         let total: usize = lengths.iter().sum();
         if i32::try_from(total).is_err() {
             return Err(PredictError::invalid(
-                "the inputs have more values than a batch can hold; send fewer rows at a time",
+                "the inputs have more values than a batch can contain; send fewer rows per request",
             ));
         }
         let offsets = OffsetBuffer::from_lengths(lengths);
@@ -160,7 +160,7 @@ pub struct FlatColumn {
 pub fn flat(field: &Field, column: &ArrayRef) -> Result<FlatColumn, PredictError> {
     let none = || {
         let message = format!(
-            "output '{}' of type {} has no form in this protocol; use Arrow Flight",
+            "output '{}' of type {} cannot be encoded in this protocol; use Arrow Flight",
             field.name(),
             field.data_type()
         );
@@ -249,8 +249,8 @@ fn one_shape(
 /// Rows of different shapes make no tensor.
 pub fn different(field: &Field) -> PredictError {
     PredictError::invalid(format!(
-        "output '{}' has rows of different shapes, which make no tensor; send one row at a time, \
-         or use Arrow Flight",
+        "output '{}' has rows of different shapes, which cannot form a tensor; send one row at a \
+         time, or use Arrow Flight",
         field.name()
     ))
 }

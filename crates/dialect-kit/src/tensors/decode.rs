@@ -124,7 +124,7 @@ impl<'f> Column<'f> {
         let mut deserializer = serde_json::Deserializer::from_str(text);
         let read = self.walk(0).deserialize(&mut deserializer);
         if let Err(error) = read {
-            let what = format!("is no value that JSON has: {error}");
+            let what = format!("is not a JSON value: {error}");
             let what = self.row.trouble.take().unwrap_or(what);
             return Err(self.wrong(&what));
         }
@@ -383,7 +383,7 @@ impl TextRows<'_, '_> {
         let read = deserializer.deserialize_seq(&mut self);
         read.map_err(|error| {
             let what = self.column.row.trouble.take();
-            let what = what.unwrap_or_else(|| format!("is no value that JSON has: {error}"));
+            let what = what.unwrap_or_else(|| format!("is not a JSON value: {error}"));
             self.failed.unwrap_or_else(|| self.column.wrong(&what))
         })
     }

@@ -153,7 +153,7 @@ fn primitives<T: ArrowPrimitiveType>(
 fn no_json(data_type: &DataType) -> PredictError {
     PredictError::new(
         volley_types::ErrorCode::Unimplemented,
-        format!("an output of type {data_type} has no JSON form; use Arrow Flight"),
+        format!("an output of type {data_type} cannot be encoded as JSON; use Arrow Flight"),
     )
 }
 

@@ -130,7 +130,7 @@ struct Floats<T: ArrowPrimitiveType> {
 impl<T: ArrowPrimitiveType> Leaf for Floats<T> {
     fn push(&mut self, value: Scalar<'_>) -> Result<(), String> {
         let number = value.float().ok_or_else(|| self.wanted())?;
-        let beyond = || format!("{number:?} is beyond what {} holds", T::DATA_TYPE);
+        let beyond = || format!("{number:?} is out of range for {}", T::DATA_TYPE);
         self.values.push((self.cast)(number).ok_or_else(beyond)?);
         Ok(())
     }
@@ -219,7 +219,7 @@ impl<O: OffsetSizeTrait> Leaf for Texts<O> {
         };
         let bytes = self.0.values_slice().len() + text.len();
         if O::from_usize(bytes).is_none() {
-            return Err("has more text than a column holds; send fewer rows".to_owned());
+            return Err("has more text than a column can contain; send fewer rows".to_owned());
         }
         self.0.append_value(text);
         Ok(())

@@ -34,7 +34,7 @@ pub(super) async fn signature(
         .ok_or_else(|| {
             PredictError::new(
                 ErrorCode::Internal,
-                "the node described the model in a form that cannot be read",
+                "the node returned a malformed description of the model",
             )
         })
 }

@@ -190,5 +190,8 @@ fn deadline_passed() -> PredictError {
 
 /// What the node sent cannot be read: a defect there, not in the caller's input.
 fn broken_reply(error: PredictError) -> PredictError {
-    PredictError::internal("the node that runs this model sent a broken answer", error)
+    PredictError::internal(
+        "the node that runs this model sent a malformed response",
+        error,
+    )
 }

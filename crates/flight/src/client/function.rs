@@ -176,6 +176,6 @@ fn function_type(info: &FlightInfo) -> Option<FunctionType> {
 fn unreadable() -> PredictError {
     PredictError::new(
         ErrorCode::Internal,
-        "the node described or answered the function in a form that cannot be read",
+        "the node returned a malformed description or response of the function",
     )
 }

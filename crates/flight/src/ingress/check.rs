@@ -207,7 +207,7 @@ fn values_bytes(flat: &DataType, length: usize) -> Result<Option<usize>, Predict
         _ => {
             let width = flat
                 .primitive_width()
-                .ok_or_else(|| malformed("a type that this service does not carry"))?;
+                .ok_or_else(|| malformed("a type that this service does not support"))?;
             width.checked_mul(length)
         }
     })

@@ -110,9 +110,8 @@ impl Forms {
             bytes = bytes.saturating_add(dictionary.bytes());
             check_bytes(bytes.saturating_add(others))?;
             let before = dictionary.values.as_ref();
-            let before = before.ok_or_else(|| {
-                malformed("values behind a dictionary's, of which there are none")
-            })?;
+            let before =
+                before.ok_or_else(|| malformed("a dictionary update without a dictionary"))?;
             values = arrow_select::concat::concat(&[before, &values]).map_err(unreadable)?;
         }
         check_bytes(bytes.saturating_add(others))?;
@@ -267,7 +266,7 @@ fn check_bytes(bytes: usize) -> Result<(), PredictError> {
     }
     Err(PredictError::new(
         ErrorCode::TooLarge,
-        "dictionaries and views stand for over 64 MiB of values; send fewer rows in one batch",
+        "dictionaries and views expand to over 64 MiB of values; send fewer rows in one batch",
     ))
 }
 

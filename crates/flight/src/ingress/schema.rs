@@ -88,7 +88,7 @@ fn check_field(field: Field<'_>, depth: usize, left: &mut usize) -> Result<(), R
         | Type::RunEndEncoded
         | Type::ListView
         | Type::LargeListView
-        | Type::BinaryView => Err("a type that this service does not carry"),
+        | Type::BinaryView => Err("a type that this service does not support"),
         _ => known_flat_type(field).then_some(()).ok_or(UNKNOWN),
     }
 }

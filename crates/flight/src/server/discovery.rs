@@ -169,7 +169,7 @@ fn unwritable(error: arrow_schema::ArrowError) -> PredictError {
 /// The actions that [`act`] knows.
 pub(super) fn actions() -> impl Iterator<Item = ActionType> {
     [
-        (HEALTH, "says that this node answers; returns JSON"),
+        (HEALTH, "checks that this node responds; returns JSON"),
         (MODEL, "describes the model named in the body; returns JSON"),
         (
             PROTOCOL_VERSION,
@@ -201,7 +201,7 @@ pub(super) async fn act(predict: &dyn Predict, action: &Action) -> Result<Bytes,
             .ok_or_else(|| {
                 PredictError::new(
                     ErrorCode::Unimplemented,
-                    "no such action; ListActions names those that there are",
+                    "this action does not exist; ListActions lists the actions",
                 )
             }),
     }

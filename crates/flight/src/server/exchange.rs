@@ -358,11 +358,11 @@ impl Exchange {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_closed)) => Err(PredictError::new(
                 ErrorCode::Cancelled,
-                "the client went away",
+                "the client disconnected",
             )),
             Err(_elapsed) => Err(PredictError::new(
                 ErrorCode::Cancelled,
-                "the client did not read its answer for too long",
+                "the client did not read its response for too long",
             )),
         }
     }

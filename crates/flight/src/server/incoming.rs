@@ -74,7 +74,7 @@ impl ExchangeInput {
                 }
                 Some(Ingress::Empty) => {}
                 Some(Ingress::Batch { .. }) => {
-                    return Err(PredictError::invalid("rows came before their schema"));
+                    return Err(PredictError::invalid("rows arrived before their schema"));
                 }
                 Some(Ingress::End) | None => self.ended = true,
             }
@@ -211,5 +211,5 @@ fn broken_off(status: tonic::Status) -> PredictError {
             "a message is over 16 MiB; send fewer rows in one batch",
         );
     }
-    PredictError::new(ErrorCode::Cancelled, "the client broke off its input").with_source(status)
+    PredictError::new(ErrorCode::Cancelled, "the client aborted its input").with_source(status)
 }

@@ -26,11 +26,11 @@ pub(crate) const ACTIONS: [(&str, &str); 3] = [
     ),
     (
         CATALOG_VERSION,
-        "DuckDB's Airport: changes when models come and go",
+        "DuckDB's Airport: the version of the catalogue, which changes with the deployed models",
     ),
     (
         CREATE_TRANSACTION,
-        "DuckDB's Airport: there are no transactions",
+        "DuckDB's Airport: returns no transaction; transactions are not supported",
     ),
 ];
 
@@ -43,7 +43,7 @@ pub(crate) fn check_operation(caller: &UdfCaller) -> Result<(), PredictError> {
         Some("scalar_function") => Ok(()),
         _ => Err(PredictError::new(
             ErrorCode::Unimplemented,
-            "models are scalar functions; there are no tables or table functions here",
+            "models are scalar functions; tables and table functions are not supported",
         )),
     }
 }
@@ -63,7 +63,7 @@ pub(crate) fn info(
         _ => "consistent_within_query",
     };
     let extra = encode(&MsgpackValue::Map(vec![("stability", stability.into())]));
-    let about = format!("The model {name}, which does {}", signature.task.as_str());
+    let about = format!("The model {name} with the task {}", signature.task.as_str());
     let metadata = MsgpackValue::Map(vec![
         ("type", "scalar_function".into()),
         ("schema", SCHEMA.into()),
@@ -135,10 +135,7 @@ pub(crate) fn act(action: &str, models: &[ModelName]) -> Option<Vec<u8>> {
 fn schema_entry() -> MsgpackValue {
     MsgpackValue::Map(vec![
         ("name", SCHEMA.into()),
-        (
-            "description",
-            "The models that are deployed, as functions".into(),
-        ),
+        ("description", "The deployed models as functions".into()),
         ("tags", MsgpackValue::Map(Vec::new())),
         ("contents", nowhere()),
         ("is_default", MsgpackValue::Bool(true)),

@@ -212,8 +212,8 @@ impl Function {
             types.join(", ")
         };
         Err(PredictError::invalid(format!(
-            "the function '{}' takes ({}), it was called with ({}); a call for the model's own \
-             rows names its columns: {}",
+            "the function '{}' has the arguments ({}), but it was called with ({}); a call in \
+             rows mode needs the model's columns: {}",
             self.result.field(0).name(),
             types(wanted),
             types(given.fields()),
@@ -289,7 +289,7 @@ impl Function {
         }
         let input =
             RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(|error| {
-                PredictError::invalid("the arguments hold nulls").with_source(error)
+                PredictError::invalid("the arguments contain nulls").with_source(error)
             })?;
         Ok(FunctionCall {
             input: Some(input),
@@ -318,7 +318,7 @@ impl Function {
     fn batch(&self, column: ArrayRef) -> Result<RecordBatch, PredictError> {
         let options = RecordBatchOptions::new().with_row_count(Some(column.len()));
         RecordBatch::try_new_with_options(self.result.clone(), vec![column], &options).map_err(
-            |error| PredictError::internal("the answer is not of the function's type", error),
+            |error| PredictError::internal("the result does not have the function's type", error),
         )
     }
 }
@@ -329,9 +329,9 @@ fn schema_of(name: &str, result: DataType) -> SchemaRef {
 
 fn column(signature: &Signature, name: &str) -> Result<FieldRef, PredictError> {
     let field = signature.input.field_with_name(name);
-    field
-        .map(|field| Arc::new(field.clone()))
-        .map_err(|error| PredictError::internal("the model has not the columns of its task", error))
+    field.map(|field| Arc::new(field.clone())).map_err(|error| {
+        PredictError::internal("the model does not have the columns of its task", error)
+    })
 }
 
 /// Takes the options out of `options` that are text columns which no argument fills.

@@ -74,8 +74,8 @@ impl AnswerValue {
             return match class {
                 None => Ok(Self::Outputs(outputs.clone())),
                 Some(_) => Err(PredictError::invalid(
-                    "the option 'class' of a function needs 'output', the name of the column that \
-                     has the classes",
+                    "the option 'class' of a function needs 'output', the name of the column with \
+                     the classes",
                 )),
             };
         };
@@ -179,7 +179,7 @@ impl<'a> Gather<'a> {
         if self.bytes > MAX_ANSWER_BYTES {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
-                "the answer is over 64 MiB; call the function on fewer rows at a time",
+                "the result is over 64 MiB; call the function on fewer rows at a time",
             ));
         }
         Ok(())
@@ -241,7 +241,7 @@ fn values(answer: &AnswerValue, rows: &RecordBatch) -> Result<ArrayRef, PredictE
         Arc::new((0..rows.num_rows()).map(value).collect::<StringArray>())
     };
     Ok(match answer {
-        AnswerValue::Text => return Err(broken("a generation has no such rows")),
+        AnswerValue::Text => return Err(broken("a generation does not return such rows")),
         AnswerValue::Column(name) => column(name)?,
         AnswerValue::Label => {
             let labels = column("labels")?;
@@ -270,7 +270,7 @@ fn values(answer: &AnswerValue, rows: &RecordBatch) -> Result<ArrayRef, PredictE
         AnswerValue::Output(field) => column(field.name())?,
         AnswerValue::Class(field, place) => {
             let lists = column(field.name())?;
-            let none = || broken("an output of classes is no list");
+            let none = || broken("an output of classes is not a list");
             let lists = lists.as_fixed_size_list_opt().ok_or_else(none)?;
             let size = u32::try_from(lists.value_length()).map_err(broken)?;
             let place = u32::try_from(*place).map_err(broken)?;
@@ -315,5 +315,5 @@ fn entities_json(entities: &StructArray) -> Value {
 }
 
 fn broken(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> PredictError {
-    PredictError::internal("the model's answer has not one value for each row", cause)
+    PredictError::internal("the model did not return one value for each row", cause)
 }

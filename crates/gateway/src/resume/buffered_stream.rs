@@ -227,7 +227,7 @@ impl BufferedStream {
         if after + 1 < state.first {
             return Err(PredictError::new(
                 ErrorCode::NotFound,
-                "the events behind that one are not held any more: more came since than is kept",
+                "the events after that one are no longer buffered",
             ));
         }
         if state.end == Some(StreamEnd::Finished) && after == state.last() {
@@ -253,8 +253,8 @@ impl BufferedStream {
 pub(super) fn gone() -> PredictError {
     PredictError::new(
         ErrorCode::NotFound,
-        "this stream is not held: it was cancelled, or nobody took it up in time, or its \
-         coordinator was started again; send the request again",
+        "this stream is not available: it was cancelled, was not resumed in time, or its \
+         coordinator was restarted; send the request again",
     )
 }
 
@@ -276,7 +276,7 @@ impl Reader {
                 return Some(Some(Err(gone())));
             }
             if state.reader != Some(turn) {
-                let message = "this stream is read over another connection now";
+                let message = "another connection has resumed this stream";
                 let error = PredictError::new(ErrorCode::Conflict, message);
                 return Some(Some(Err(error)));
             }

@@ -129,8 +129,8 @@ impl Streams {
         if store.stop.is_cancelled() || !store.reserve(&owner.tenant, STREAM_BYTES) {
             return Err(PredictError::new(
                 ErrorCode::Overloaded,
-                "this node holds as many resumable streams as it may; try again, or ask for a \
-                 plain stream",
+                "this node has its limit of resumable streams; try again, or request a plain \
+                 stream",
             )
             .with_retry_after(Duration::from_secs(1)));
         }

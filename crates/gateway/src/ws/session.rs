@@ -164,7 +164,7 @@ impl Session {
                             self.hear(&text, leaving.is_some(), &mut running, &mut outbox);
                         }
                         Some(Ok(Message::Binary(_))) => {
-                            return Ok(Some((CloseCode::Unsupported, "messages are JSON text")));
+                            return Ok(Some((CloseCode::Unsupported, "messages must be JSON text")));
                         }
                         Some(Ok(_)) => {}
                         Some(Err(error)) => return close_frame(error).map(Some),
@@ -190,7 +190,7 @@ impl Session {
                     }
                 }
                 () = self.draining.cancelled(), if leaving.is_none() => {
-                    leaving = Some((CloseCode::Away, "this node shuts down"));
+                    leaving = Some((CloseCode::Away, "this node is shutting down"));
                 }
                 () = &mut lifetime, if leaving.is_none() => {
                     leaving = Some((CloseCode::Away, "open the socket again"));
@@ -210,7 +210,8 @@ impl Session {
                 // One that has ended meanwhile has said so.
                 if let Some(handle) = running.by_id.remove(&id) {
                     handle.abort();
-                    let error = PredictError::new(ErrorCode::Cancelled, "it was cancelled");
+                    let error =
+                        PredictError::new(ErrorCode::Cancelled, "the request was cancelled");
                     outbox.put(Some(&id), failure(&error));
                 }
             }
@@ -234,15 +235,15 @@ impl Session {
     ) -> Result<(), PredictError> {
         let config = &self.caller.config;
         if leaving {
-            let message = "this socket is about to be closed; open another one";
+            let message = "this socket is closing; open another one";
             return Err(PredictError::new(ErrorCode::Unavailable, message));
         }
         if running.by_id.contains_key(&ask.id) {
-            let message = "a request of this id is running";
+            let message = "a request with this id is already running";
             return Err(PredictError::invalid(message));
         }
         if MAX_RUNNING <= running.by_id.len() {
-            let message = format!("{MAX_RUNNING} requests of this socket are running");
+            let message = format!("this socket runs its limit of {MAX_RUNNING} requests");
             return Err(PredictError::new(ErrorCode::Overloaded, message));
         }
         let timeout = ask.timeout.unwrap_or(config.request_timeout);
@@ -314,8 +315,8 @@ impl Session {
 fn close_frame(error: Error) -> Result<CloseReason, Error> {
     match error {
         Error::Capacity(_) => Ok((CloseCode::Size, "the message is too large")),
-        Error::Utf8(_) => Ok((CloseCode::Invalid, "the message is no text")),
-        Error::Protocol(_) => Ok((CloseCode::Protocol, "this is no WebSocket message")),
+        Error::Utf8(_) => Ok((CloseCode::Invalid, "the message is not text")),
+        Error::Protocol(_) => Ok((CloseCode::Protocol, "this is not a WebSocket message")),
         other => Err(other),
     }
 }

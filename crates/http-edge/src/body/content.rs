@@ -11,12 +11,13 @@ pub fn broken(source: BoxError) -> PredictError {
     let error = if encoding::is_too_much(&*source) {
         PredictError::new(
             ErrorCode::TooLarge,
-            "the request's body inflates to far more than it is; send it in parts, or compress it \
-             less",
+            "the request's body expands too much when decompressed; send it in parts, or compress \
+             it less",
         )
     } else {
         PredictError::invalid(
-            "the request's body could not be read; is it whole, and compressed as its header says?",
+            "the request's body could not be read; check that it is complete and compressed as \
+             its header declares",
         )
     };
     error.with_source(source)

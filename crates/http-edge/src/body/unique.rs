@@ -78,7 +78,7 @@ impl<'de> Visitor<'de> for Names {
         while let Some(name) = members.next_key::<String>()? {
             if all.contains_key(&name) {
                 let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-                return Err(A::Error::custom(format!("'{name}' stands in it twice")));
+                return Err(A::Error::custom(format!("'{name}' occurs twice")));
             }
             let Unique(value) = members.next_value()?;
             all.insert(name, value);

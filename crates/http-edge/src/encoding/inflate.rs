@@ -29,7 +29,7 @@ struct InflationLimit;
 
 impl fmt::Display for InflationLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the body inflates beyond its limit")
+        f.write_str("the decompressed body exceeds its limit")
     }
 }
 

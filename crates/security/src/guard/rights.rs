@@ -225,7 +225,7 @@ impl ScopedPrincipal<'_> {
         };
         Err(PredictError::new(
             ErrorCode::PermissionDenied,
-            format!("the key does not reach the {kind} '{name}'{how}"),
+            format!("the key has no access to the {kind} '{name}'{how}"),
         ))
     }
 
@@ -259,7 +259,7 @@ impl ScopedPrincipal<'_> {
                 CredentialRef::Env(_) | CredentialRef::File(_) | CredentialRef::Sealed(..) => {
                     return Err(PredictError::new(
                         ErrorCode::PermissionDenied,
-                        "a key that is limited to some models names its own secrets \
+                        "a key that is limited to some models must use its own secrets \
                          ('secret:NAME') as credentials, not the workers' variables and files",
                     ));
                 }
@@ -308,8 +308,8 @@ impl ScopedPrincipal<'_> {
             ModelSource::Url { url, .. } if url.scheme() != ModelUrlScheme::File => Ok(()),
             ModelSource::Url { .. } | ModelSource::Path(_) => Err(PredictError::new(
                 ErrorCode::PermissionDenied,
-                "a key that is limited to some models registers models from a URL, not from the \
-                 workers' disks",
+                "a key that is limited to some models must register models from a URL, not from \
+                 the workers' disks",
             )),
         }
     }
@@ -361,7 +361,10 @@ fn free_of_others(
     }
     Err(PredictError::new(
         ErrorCode::Conflict,
-        format!("{kind} '{name}' is in use beyond what this key reaches; ask an administrator"),
+        format!(
+            "{kind} '{name}' is used by objects that this key has no access to; ask an \
+             administrator"
+        ),
     ))
 }
 

@@ -56,8 +56,8 @@ fn over(what: &str, limit: usize) -> PredictError {
     PredictError::new(
         ErrorCode::TooLarge,
         format!(
-            "{what} would be over this key's share of the registry, which is {limit}; delete \
-             what is not needed, or ask an administrator"
+            "{what} would exceed this key's share of the registry, {limit}; delete unused \
+             objects, or ask an administrator"
         ),
     )
 }

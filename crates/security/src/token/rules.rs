@@ -36,7 +36,7 @@ impl ClaimRules {
         // The strongest of those that it names.
         let role = roles.max().ok_or_else(|| {
             denied(format!(
-                "the token's claim '{}' names no role of this cluster",
+                "the token's claim '{}' has no role of this cluster",
                 self.roles_claim
             ))
         })?;
@@ -58,9 +58,7 @@ impl ClaimRules {
             Some(claim) => {
                 let patterns = texts(claims, claim)?;
                 if patterns.is_empty() {
-                    return Err(denied(format!(
-                        "the token's claim '{claim}' names no model"
-                    )));
+                    return Err(denied(format!("the token's claim '{claim}' has no model")));
                 }
                 ModelScope::read(patterns)?
             }

@@ -86,7 +86,7 @@ impl AliasSpec {
         let mut seen = BTreeSet::new();
         if let Some(twice) = self.targets.iter().find(|it| !seen.insert(&it.model)) {
             return Err(PredictError::invalid(format!(
-                "target '{}' is named twice; add up its weights",
+                "target '{}' is listed twice; add up its weights",
                 twice.model
             )));
         }
@@ -94,7 +94,7 @@ impl AliasSpec {
             && (mirror.permille == 0 || 1_000 < mirror.permille)
         {
             return Err(PredictError::invalid(
-                "a mirror gets 1 to 1000 of a thousand requests; leave it out for none",
+                "a mirror must get 1 to 1000 of a thousand requests; to disable it, leave it out",
             ));
         }
         self.sticky_header.as_deref().map_or(Ok(()), check_header)
@@ -138,8 +138,8 @@ fn check_header(name: &str) -> Result<(), PredictError> {
         return Ok(());
     }
     Err(PredictError::invalid(format!(
-        "the header to stick by must be a header's name in lower case, of at most \
-         {MAX_STICKY_HEADER} bytes"
+        "the sticky header must be a header's name in lower case, of at most {MAX_STICKY_HEADER} \
+         bytes"
     )))
 }
 

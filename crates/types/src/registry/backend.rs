@@ -74,7 +74,7 @@ impl BackendList {
             let hint = hint.map(|near| format!("; did you mean '{near}'?"));
             let written: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
             PredictError::invalid(format!(
-                "no backend '{written}' exists here{}; this coordinator's version has {}",
+                "the backend '{written}' does not exist{}; this coordinator's version has {}",
                 hint.unwrap_or_default(),
                 names.join(", ")
             ))

@@ -130,6 +130,6 @@ fn leads_back(name: &ModelName) -> PredictError {
 /// The error where a version is asked of a name that has none.
 #[must_use]
 pub fn no_versions(name: &ModelName) -> PredictError {
-    let message = format!("'{name}' is no model and has no versions of its own; leave it out");
+    let message = format!("'{name}' is not a model and has no versions; leave the version out");
     PredictError::new(ErrorCode::NotFound, message)
 }

@@ -64,7 +64,7 @@ impl FromStr for ColumnRef {
         let parts = parts.filter(|(step, column)| !step.is_empty() && !column.is_empty());
         let (step, column) = parts.ok_or_else(|| {
             PredictError::invalid(
-                "a column is written 'step.column', 'request.column' or 'parameters.name'",
+                "a column must have the form 'step.column', 'request.column' or 'parameters.name'",
             )
         })?;
         Ok(Self {
@@ -308,7 +308,9 @@ impl PipelineStep {
                 wrong(&format!("must keep 1 to {MAX_TOP_K} rows"))
             }
             StepKind::Select(columns) if columns.is_empty() => wrong("selects no column"),
-            StepKind::Model { inputs, .. } if inputs.is_empty() => wrong("gives its model nothing"),
+            StepKind::Model { inputs, .. } if inputs.is_empty() => {
+                wrong("passes no input to its model")
+            }
             StepKind::Merge(steps) if steps.is_empty() => wrong("merges nothing"),
             StepKind::Branch(Branch::Otherwise(steps)) if steps.is_empty() => {
                 wrong("is the rest of nothing")
@@ -339,7 +341,8 @@ impl PipelineSpec {
         }
         if (self.task == Task::Tensors) == self.inputs.is_empty() {
             return Err(PredictError::invalid(
-                "a pipeline of the task 'tensors' names its inputs; every other has its task's",
+                "only a pipeline of the task 'tensors' must name its inputs; every other task has \
+                 fixed inputs",
             ));
         }
         self.shape()

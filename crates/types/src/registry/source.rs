@@ -98,7 +98,7 @@ impl ModelUrl {
             .ok_or_else(|| wrong("has no scheme"))?;
         let named = |known: &ModelUrlScheme| known.as_str().eq_ignore_ascii_case(scheme);
         let scheme = ModelUrlScheme::ALL.into_iter().find(named).ok_or_else(|| {
-            wrong("has an unknown scheme; there are file, http, https, s3, gs and az")
+            wrong("has an unknown scheme; the schemes are file, http, https, s3, gs and az")
         })?;
         let slash = rest.find('/').ok_or_else(|| wrong("has no path"))?;
         let (authority, path) = rest.split_at(slash);
@@ -172,7 +172,7 @@ fn wrong(what: &str) -> PredictError {
 fn check_authority(scheme: ModelUrlScheme, authority: &str) -> Result<(), PredictError> {
     if authority.contains('@') {
         return Err(wrong(
-            "holds a user or a password; credentials belong in the workers' configuration",
+            "has a user or a password; credentials belong in the workers' configuration",
         ));
     }
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
@@ -203,7 +203,7 @@ fn check_path(path: &str) -> Result<(), PredictError> {
         .iter()
         .any(|hidden| lower.contains(hidden))
     {
-        return Err(wrong("hides a slash or a zero in its path"));
+        return Err(wrong("has an encoded slash or null in its path"));
     }
     let mut segments: Vec<_> = lower.split('/').skip(1).collect();
     if segments.last() == Some(&"") {
@@ -244,7 +244,7 @@ impl FromStr for Sha256 {
     type Err = PredictError;
 
     fn from_str(text: &str) -> Result<Self, PredictError> {
-        let wrong = || PredictError::invalid("a SHA-256 hash has 64 hexadecimal digits");
+        let wrong = || PredictError::invalid("a SHA-256 hash must have 64 hexadecimal digits");
         let digits = text.as_bytes();
         if digits.len() != 64 {
             return Err(wrong());

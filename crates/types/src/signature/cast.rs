@@ -248,7 +248,7 @@ fn cast(column: &ArrayRef, declared: &Field) -> Result<ArrayRef, CastError> {
             index: (0..column.len())
                 .find(|it| column.is_null(*it))
                 .unwrap_or(0),
-            what: "is null; the model takes none".to_owned(),
+            what: "is null; the model accepts no nulls".to_owned(),
         }),
         (to, _) => numbers(column, to),
     }
@@ -300,7 +300,7 @@ fn sized<O: OffsetSizeTrait>(
             return Err(CastError {
                 index: row,
                 what: match list.is_null(row) {
-                    true => "is null; the model takes none".to_owned(),
+                    true => "is null; the model accepts no nulls".to_owned(),
                     false => format!("has {found} values, the model takes {wanted}"),
                 },
             });
@@ -334,7 +334,7 @@ fn numbers(column: &ArrayRef, to: &DataType) -> Result<ArrayRef, CastError> {
     let lossy = |index: usize| CastError {
         index,
         what: format!(
-            "{} of type {from} cannot be {to} without loss, which is what the model takes",
+            "{} of type {from} cannot be converted without loss to {to}, the model's type",
             array_value_to_string(column, index).unwrap_or_else(|_| "a value".to_owned()),
         ),
     };

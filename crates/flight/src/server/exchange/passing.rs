@@ -76,8 +76,8 @@ impl PassThrough {
     fn of(given: &Schema, signature: &Signature) -> Result<Self, PredictError> {
         if signature.task == Task::Generate {
             return Err(PredictError::invalid(
-                "columns cannot pass beside a generation, which answers a row with many; join its \
-                 answers by their column 'item'",
+                "columns cannot pass through a generation, which returns several rows for each \
+                 input row; join the rows by their column 'item'",
             ));
         }
         let columns = given.fields().iter().enumerate();
@@ -87,7 +87,8 @@ impl PassThrough {
         for (_, field) in &passed {
             if answer.iter().any(|other| other.name() == field.name()) {
                 return Err(PredictError::invalid(format!(
-                    "column '{}' cannot pass: the answer has another column of this name; rename it",
+                    "column '{}' cannot pass through: the response has another column of this \
+                     name; rename it",
                     field.name().escape_debug()
                 )));
             }
@@ -147,8 +148,8 @@ impl PassingRows {
         if MAX_KEPT_BYTES < self.bytes {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
-                "the columns that pass have over 64 MiB of rows that the model has not answered \
-                 yet; send fewer rows, or fewer columns",
+                "the pass-through columns have over 64 MiB of rows that the model has not \
+                 answered yet; send fewer rows, or fewer columns",
             ));
         }
         self.batches.push_back(batch);
@@ -207,14 +208,14 @@ fn joined(
 
 fn misaligned(count: &str) -> PredictError {
     PredictError::internal(
-        "the model did not answer each row once",
+        "the model did not return one row for each input row",
         format!("{count} rows"),
     )
 }
 
 fn apart(error: ArrowError) -> PredictError {
     PredictError::internal(
-        "columns that pass could not be put beside the answer",
+        "pass-through columns could not be added to the response",
         error,
     )
 }

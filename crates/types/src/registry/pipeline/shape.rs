@@ -78,12 +78,18 @@ impl PipelineSpec {
     /// a step is needed by none, or rows do not fit together.
     pub fn shape(&self) -> Result<Shape, PredictError> {
         let output = self.step(&self.output).ok_or_else(|| {
-            PredictError::invalid(format!("there is no step '{}' to answer", self.output))
+            PredictError::invalid(format!(
+                "the answering step '{}' does not exist",
+                self.output
+            ))
         })?;
         let order = self.order(output)?;
         if let Some(unused) = (0..self.steps.len()).find(|place| !order.contains(place)) {
             let unused = &self.steps[unused];
-            return Err(wrong(unused, "is needed by no other, and does not answer"));
+            return Err(wrong(
+                unused,
+                "is not used by another step, and does not answer",
+            ));
         }
         let mut shape = Shape {
             domains: vec![Domain {
@@ -131,16 +137,17 @@ impl PipelineSpec {
             }
             match marks[place] {
                 Mark::Done => continue,
-                Mark::Open => return Err(wrong(step, "would need itself")),
+                Mark::Open => return Err(wrong(step, "depends on itself")),
                 Mark::New => marks[place] = Mark::Open,
             }
             stack.push((place, true));
             for name in step.needs() {
                 let needed = self.step(name);
-                let needed = needed
-                    .ok_or_else(|| wrong(step, format_args!("names '{name}', which is no step")))?;
+                let needed = needed.ok_or_else(|| {
+                    wrong(step, format_args!("names '{name}', which is not a step"))
+                })?;
                 match marks[needed] {
-                    Mark::Open => return Err(wrong(step, "would need itself")),
+                    Mark::Open => return Err(wrong(step, "depends on itself")),
                     Mark::New => stack.push((needed, false)),
                     Mark::Done => {}
                 }
@@ -214,11 +221,8 @@ impl PipelineSpec {
         });
         let first = parents.next().flatten();
         let same = first.is_some() && parents.all(|parent| parent == first);
-        first.filter(|_| same).ok_or_else(|| {
-            wrong(
-                step,
-                "puts steps together that are not branches of the same rows",
-            )
-        })
+        first
+            .filter(|_| same)
+            .ok_or_else(|| wrong(step, "merges steps that are not branches of the same rows"))
     }
 }
