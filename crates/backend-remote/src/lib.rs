@@ -86,8 +86,8 @@ impl RemoteLoader {
                     let message = "the HTTP client of remote models cannot be set up";
                     PredictError::internal(message, error)
                 })?;
-                let message = "this worker has no CA certificates to verify servers with; install the \
-                     system's CA certificates, or use an http:// URL";
+                let message = "this worker has no CA certificates to verify servers with; install \
+                               the system's CA certificates, or use an http:// URL";
                 let no_tls = PredictError::invalid(message).with_source(failure);
                 (plain, Some(no_tls))
             }

@@ -205,10 +205,10 @@ impl EgressPolicy {
     }
 }
 
-const PRIVATE: &str = "names an address of this machine or of a private network, which may not be called; use a \
-     public server, or ask an operator to set 'allow_private'";
-const NEVER: &str = "names an address that is never called: link-local, multicast, reserved, or a cloud's \
-     metadata service";
+const PRIVATE: &str = "names an address of this machine or of a private network, which may not be \
+                       called; use a public server, or ask an operator to set 'allow_private'";
+const NEVER: &str = "names an address that is never called: link-local, multicast, reserved, or a \
+                     cloud's metadata service";
 
 #[cfg(test)]
 mod tests;

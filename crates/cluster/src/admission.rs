@@ -192,9 +192,7 @@ impl Admission {
                     reason = refusal.name(),
                     "reply rejected: the coordinator's incarnation differs from the member's"
                 );
-                Status::unavailable(
-                    "the coordinator at this address has another incarnation than the member",
-                )
+                Status::unavailable("the coordinator at this address has another incarnation")
             }),
             None => self.check_silent(),
         }
@@ -441,7 +439,7 @@ fn certified<T>(request: &Request<T>) -> Option<u64> {
 /// The answer to a caller that is not taken. `highest` is the highest id that is known.
 fn refused(refusal: Refusal, highest: Option<u64>) -> Status {
     let mut status =
-        Status::failed_precondition("the caller has another incarnation than the member");
+        Status::failed_precondition("the caller's incarnation differs from the member's");
     let metadata = status.metadata_mut();
     metadata.insert(REFUSED, MetadataValue::from_static(refusal.name()));
     if let Some(highest) = highest {
@@ -472,10 +470,9 @@ pub(crate) fn reason(refusal: Refusal, node: u64, advertise: &str, highest: Opti
             "the data directory of coordinator {node} is older than its last vote or acknowledged \
              entry: an older copy was restored, or its log was truncated"
         ),
-        Refusal::Copy => format!(
-            "another process runs as coordinator {node} with the same data directory or a copy of \
-             it"
-        ),
+        Refusal::Copy => {
+            format!("another process runs as coordinator {node} with the same data or a copy of it")
+        }
     };
     let command = match refusal {
         Refusal::Lost | Refusal::Stale => format!("replace {node} {next} {advertise}"),

@@ -59,8 +59,8 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const WRONG: &str = "is not a size such as \"16MiB\"; the units are B, KiB, MiB, GiB and TiB (powers of \
-             1024), and kB, MB, GB and TB (powers of 1000)";
+        const WRONG: &str = "is not a size such as \"16MiB\"; the units are B, KiB, MiB, GiB and \
+                             TiB (powers of 1024), and kB, MB, GB and TB (powers of 1000)";
         let text = text.trim();
         let number = |c: char| c.is_ascii_digit() || c == '.';
         let unit = text.trim_start_matches(number).trim_start();

@@ -75,8 +75,9 @@ impl Load {
             match (name.strip_prefix(FILE), value) {
                 (Some(path), LoadParameter::Bytes(bytes)) => {
                     if !is_inside(path) {
-                        let what = "has a path that is absolute, malformed or contains '..'; write it \
-                             relative to the model's directory, as 'file:1/model.onnx'";
+                        let what = "has a path that is absolute, malformed or contains '..'; \
+                                    write it relative to the model's directory, as \
+                                    'file:1/model.onnx'";
                         return Err(wrong(&name, what));
                     }
                     load.files.push((path.to_owned(), bytes));

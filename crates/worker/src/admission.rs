@@ -220,8 +220,8 @@ fn queue_full(wait: Duration) -> PredictError {
 }
 
 fn displaced(wait: Duration) -> PredictError {
-    let message = "the model's queue is full, and a more urgent request or a tenant with fewer requests \
-         took the place; try again shortly";
+    let message = "the model's queue is full, and a more urgent request or a tenant with fewer \
+                   requests took the place; try again shortly";
     PredictError::new(ErrorCode::Overloaded, message).with_retry_after(come_back(wait))
 }
 

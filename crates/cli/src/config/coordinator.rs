@@ -125,8 +125,8 @@ fn allow_listeners(
     listen: &ListenSection,
     grpc: GrpcSection,
 ) -> anyhow::Result<Vec<(GrpcFlavor, String)>> {
-    let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY); or, on an isolated \
-         network, set 'security.insecure = true'";
+    let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY); or, on an \
+               isolated network, set 'security.insecure = true'";
     security.allow_callers("listen.public", &listen.public, key)?;
     for address in &listen.additional {
         security.allow_callers("listen.additional", address, key)?;

@@ -49,8 +49,8 @@ impl ClusterBatches {
 }
 
 pub(super) fn missing() -> PredictError {
-    let message = "this batch does not exist; it may have ended more than an hour ago, or its model may \
-         have been deleted";
+    let message = "this batch does not exist; it may have ended more than an hour ago, or its \
+                   model may have been deleted";
     PredictError::new(ErrorCode::NotFound, message)
 }
 
