@@ -1,4 +1,4 @@
-//! An answer's body on its way through a compressor.
+//! Compression of response bodies.
 
 use std::io::{self, Write};
 use std::pin::Pin;
@@ -14,14 +14,14 @@ use zstd::stream::write::Encoder as ZstdEncoder;
 
 use super::Encoding;
 
-/// Taken in at once: a large answer must not hold its thread for long.
+/// Input bytes per step, so that a large response does not block its thread.
 const STEP_BYTES: usize = 128 << 10;
 const ZSTD_LEVEL: i32 = 1;
-/// What a stream's compressor looks back at, as a power of two: it is memory that every open
-/// stream takes, here and at the client.
+/// Window of a stream's compressor as a power of two. Every open stream needs this memory, on the
+/// server and on the client.
 const ZSTD_WINDOW_LOG: u32 = 16;
 
-/// A compressor and what it has given.
+/// A compressor and its output.
 enum Encoder {
     Zstd(ZstdEncoder<'static, Vec<u8>>),
     Gzip(GzEncoder<Vec<u8>>),
@@ -47,8 +47,7 @@ impl Encoder {
         })
     }
 
-    /// `piece` compressed, so that a reader can have all of it; with the format's end where it
-    /// is the last one.
+    /// Compresses and flushes `piece`; the `last` one is followed by the end of the format.
     fn push(&mut self, piece: &[u8], last: bool) -> io::Result<Bytes> {
         let out = match self {
             Self::Zstd(encoder) => {
@@ -83,11 +82,12 @@ impl Encoder {
     }
 }
 
-/// A body, compressed as it is asked for. One that breaks off does so without the format's end.
+/// A body that is compressed while it is polled. After an error of the inner body, the end of the
+/// format is missing.
 pub(super) struct DeflatedBody {
     inner: Body,
     encoding: Encoding,
-    /// Made with the first piece; a stream that waits for it takes no memory.
+    /// Created with the first chunk, so that a waiting stream needs no memory.
     encoder: Option<Encoder>,
     pending: Bytes,
     ended: bool,
@@ -104,7 +104,7 @@ impl DeflatedBody {
         }
     }
 
-    /// Compresses a step of what is pending; `over` when nothing follows it.
+    /// Compresses one step of the pending bytes; `over` if no more bytes follow.
     fn step(&mut self, over: bool) -> io::Result<Bytes> {
         let step = self.pending.len().min(STEP_BYTES);
         let piece = self.pending.split_to(step);

@@ -1,4 +1,4 @@
-//! A request's body on its way out of a compressor.
+//! Decompression of request bodies.
 
 use std::error::Error;
 use std::fmt;
@@ -15,15 +15,15 @@ use zstd::stream::read::Decoder as ZstdDecoder;
 
 use super::Encoding;
 
-/// Given out at once.
+/// Output bytes per step.
 const STEP_BYTES: usize = 64 << 10;
-/// The largest window that a frame may ask for, as a power of two: RFC 9659's 8 MiB.
+/// Maximum window of a frame as a power of two: RFC 9659's 8 MiB.
 const ZSTD_WINDOW_LOG: u32 = 23;
-/// A body that is read row by row may be of any length, but beyond the limit on whole bodies it
-/// may not be made of less than this part of it.
+/// Maximum ratio of decompressed to compressed size above the limit for complete bodies. Bodies
+/// that are read row by row may have any length.
 const MAX_RATIO: u64 = 256;
 
-/// A body that becomes too large for what it is made of.
+/// The decompressed body is too large for its compressed size.
 #[derive(Debug)]
 struct InflationLimit;
 
@@ -35,7 +35,7 @@ impl fmt::Display for InflationLimit {
 
 impl Error for InflationLimit {}
 
-/// Whether a body could not be read because it inflates beyond its limit.
+/// Whether an error is an exceeded decompression limit.
 pub fn is_too_much(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -47,7 +47,7 @@ pub fn is_too_much(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// An error of I/O tells the source of what is in it, not that itself.
+/// `source()` of an I/O error skips its inner error; this returns the inner error.
 fn inner<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
     let io: Option<&io::Error> = error.downcast_ref();
     match io.and_then(io::Error::get_ref) {
@@ -56,7 +56,8 @@ fn inner<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'stati
     }
 }
 
-/// What has come and is not inflated yet. It would block where more may come.
+/// Received bytes that are not decompressed yet. Reads return `WouldBlock` if more bytes may
+/// arrive.
 #[derive(Default)]
 struct Feed {
     piece: Bytes,
@@ -84,8 +85,8 @@ impl Read for Feed {
     }
 }
 
-/// HTTP's `deflate`, which is zlib's format. Other than the library's own reader, it does not
-/// take a cut body for a whole one.
+/// HTTP's `deflate`, which is zlib's format. Unlike the library's reader, it reports a truncated
+/// body as an error.
 struct Zlib {
     feed: Feed,
     state: Decompress,
@@ -158,7 +159,7 @@ impl Decoder {
     }
 }
 
-/// A body, inflated as it is asked for.
+/// A body that is decompressed while it is polled.
 pub(super) struct InflatedBody {
     inner: Body,
     encoding: Encoding,
@@ -171,7 +172,7 @@ pub(super) struct InflatedBody {
 }
 
 impl InflatedBody {
-    /// `limit` is that of a whole body.
+    /// `limit` is the maximum size of a complete body in bytes.
     pub(super) fn new(inner: Body, encoding: Encoding, limit: usize) -> Self {
         Self {
             inner,
@@ -192,13 +193,13 @@ impl InflatedBody {
         }
     }
 
-    /// What can be inflated of what has come: some bytes, `None` at the end, or an error, which
-    /// may be that more must come.
+    /// Decompresses the received bytes: returns bytes, `None` at the end, or an error, which is
+    /// `WouldBlock` if more input is needed.
     fn step(&mut self) -> io::Result<Option<Bytes>> {
         let mut out = std::mem::take(&mut self.scratch);
         out.resize(STEP_BYTES, 0);
         let read = self.decoder().and_then(|decoder| decoder.read(&mut out));
-        // A piece takes what is in it: there may be very many, of very little.
+        // Copies the exact bytes: a body may have very many tiny chunks.
         let piece = Bytes::copy_from_slice(&out[..read.as_ref().map_or(0, |given| *given)]);
         self.scratch = out;
         let given = read?;
@@ -220,7 +221,7 @@ impl InflatedBody {
     }
 
     fn end(&mut self) -> io::Result<()> {
-        // A body of nothing at all is an empty one, whatever its header says.
+        // A body without bytes is empty, even if its header names an encoding.
         self.ended = self.taken == 0;
         self.decoder()?.feed().ended = true;
         Ok(())
