@@ -1,5 +1,5 @@
-//! Nodes that operators drain: workers get no requests that another can take, and a coordinator
-//! leaves by itself.
+//! Drained nodes: a worker only gets requests that no other worker can handle, and a coordinator
+//! leaves service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -12,14 +12,14 @@ use volley_types::{ErrorCode, ModelName, NodeId, NodeIdentity, PredictError, Wor
 use crate::Coordinator;
 use crate::live::{LiveWorker, LiveWorkers};
 
-/// How long a drained coordinator goes on taking requests while it says that it is not ready:
-/// load balancers look every few seconds.
+/// Time for which a drained coordinator accepts requests while it reports that it is not ready:
+/// load balancers check every few seconds.
 const LEAVE: Duration = Duration::from_secs(5);
-/// Between two looks where nothing rings.
+/// Polling interval without notifications.
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Coordinator {
-    /// Follows what the registry says of drained nodes, for as long as the coordinator runs.
+    /// Applies the drains of the registry while the coordinator runs.
     pub(crate) async fn run_drains(self) {
         let mut registry = self.0.cluster.registry();
         let mut raft = self.0.cluster.raft();
@@ -35,7 +35,7 @@ impl Coordinator {
             since = drained.then(|| since.unwrap_or_else(Instant::now));
             self.follow(since);
             if drained && self.0.cluster.is_leader() {
-                // It leads on where nobody else can, and asks again.
+                // It continues to lead if no other node can, and tries again.
                 match self.0.cluster.transfer_leadership(None).await {
                     Ok(leader) => {
                         tracing::info!(
@@ -69,10 +69,10 @@ impl Coordinator {
         shared.cluster.report_streams(streams);
     }
 
-    /// Whether a drain may be asked for now.
+    /// Checks whether a drain is allowed now.
     ///
     /// # Errors
-    /// `Conflict` when no coordinator would be left.
+    /// `Conflict` when no coordinator would remain.
     pub(crate) fn check_drain(&self, command: &RegistryCommand) -> Result<(), PredictError> {
         let RegistryCommand::Drain(NodeIdentity::Coordinator(node), _) = command else {
             return Ok(());
@@ -92,13 +92,13 @@ impl Coordinator {
     }
 }
 
-/// What is known of coordinators besides the registry.
+/// State of the coordinators besides the registry.
 pub(crate) struct Coordinators<'a> {
     pub(crate) leader: Option<NodeId>,
     pub(crate) reports: &'a BTreeMap<NodeId, CoordinatorReport>,
 }
 
-/// How far every drained node is. Pure.
+/// Progress of every drained node. Pure.
 pub(crate) fn statuses(
     state: &RegistryState,
     live: &LiveWorkers,
@@ -141,9 +141,8 @@ fn worker(id: &WorkerId, force: bool, state: &RegistryState, live: &LiveWorkers)
     }
 }
 
-/// Why no other worker can take a drained worker's replica, as long as nobody changes the cluster;
-/// `None` where one can, or where what runs elsewhere suffices. Room in memory is left out: others
-/// may move to make some.
+/// The reason why no other worker can hold a drained worker's replica; `None` if one can, or if
+/// enough replicas run elsewhere. Memory is not considered, because other replicas may move.
 fn blocker(
     id: &WorkerId,
     model: &ModelName,
@@ -178,7 +177,8 @@ fn blocker(
         let labels = labels.collect::<Vec<_>>().join(", ");
         return Some(format!("no other worker has the labels {labels}"));
     }
-    // Without a replica of it, a worker can take one; with one each, there are too many replicas.
+    // A worker without a replica can hold one. If every worker has one, the model has too many
+    // replicas.
     let all_hold_it = others.iter().all(|(id, _)| entry.placement.contains(id));
     (all_hold_it && others.len() < deployment.replicas as usize).then(|| {
         format!(

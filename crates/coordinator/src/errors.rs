@@ -1,12 +1,12 @@
-//! The errors that the coordinator itself gives, in one place so that their words agree.
+//! Errors of the coordinator, in one module so that their texts are consistent.
 
 use std::time::Duration;
 
 use volley_types::{ErrorCode, ModelName, ModelRef, ModelVersion, PredictError};
 
-/// When to come back while something is on its way up.
+/// Retry delay while a replica is starting.
 const SOON: Duration = Duration::from_secs(1);
-/// When to come back where somebody must act first.
+/// Retry delay if an operator must act first.
 const FAILED: Duration = Duration::from_secs(10);
 
 pub(crate) fn draining() -> PredictError {
@@ -57,7 +57,7 @@ pub(crate) fn other_version(asked: &ModelRef, deployed: ModelVersion) -> Predict
     )
 }
 
-/// `failure` is why the model's replicas could not be loaded, where that is known.
+/// `failure` is the reason why the model's replicas could not be loaded, if known.
 pub(crate) fn no_replica(model: &ModelName, failure: Option<&str>) -> PredictError {
     if let Some(reason) = failure {
         let message = format!(

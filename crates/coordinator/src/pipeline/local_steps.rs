@@ -1,4 +1,4 @@
-//! The steps that the coordinator does itself. Pure: columns in, columns or rows out.
+//! Steps that the coordinator computes. Pure: columns in, columns or rows out.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(super) const MAX_FAN_OUT: usize = 1_024;
 /// Rows of one step in one wave.
 pub(super) const MAX_ROWS: usize = 16_384;
 
-/// The row that each element belongs to, and the elements.
+/// The row index of each element, and the elements.
 pub(super) type Elements = (Vec<u32>, ArrayRef);
 
 fn too_many(what: &str, limit: usize) -> PredictError {
@@ -27,7 +27,7 @@ fn too_many(what: &str, limit: usize) -> PredictError {
 }
 
 fn place(row: usize) -> u32 {
-    // Rows are bounded far below.
+    // The limits on rows are far below `u32::MAX`.
     u32::try_from(row).unwrap_or(u32::MAX)
 }
 
@@ -105,8 +105,8 @@ fn numbers(column: &ArrayRef) -> Result<Vec<f64>, PredictError> {
         .collect())
 }
 
-/// The places of the `k` rows of the highest score for each row of the request, the best first.
-/// Scores that are no numbers come last.
+/// Indices of the `k` rows with the highest scores for each row of the request, best first. NaN
+/// scores come last.
 pub(super) fn top_k(
     rows: &DomainRows,
     scores: &ArrayRef,
@@ -170,7 +170,7 @@ fn no_vectors() -> PredictError {
     )
 }
 
-/// Which rows of `above` none of `branches` has.
+/// The rows of `above` that no branch has.
 pub(super) fn rest(above: &DomainRows, branches: &[&Table]) -> Vec<u32> {
     let mut taken = vec![false; above.len];
     for (_, places) in branches.iter().filter_map(|branch| branch.rows.above()) {
@@ -182,10 +182,10 @@ pub(super) fn rest(above: &DomainRows, branches: &[&Table]) -> Vec<u32> {
     free.map(place).collect()
 }
 
-/// Which of `branches` has each row of `above`, and where: the first that does.
+/// For each row of `above`, the first of `branches` that has it, and its index there.
 ///
 /// # Errors
-/// `InvalidInput` where none has.
+/// `InvalidInput` if no branch has a row.
 pub(super) fn owners(
     above: &DomainRows,
     branches: &[&DomainRows],
@@ -219,7 +219,7 @@ pub(super) fn merge(
         .map_err(|error| PredictError::internal("branches could not be merged", error))
 }
 
-/// The texts of a column; empty where there is none.
+/// The texts of a column; empty for nulls.
 pub(super) fn texts(column: &ArrayRef) -> Vec<String> {
     let rows = 0..column.len();
     rows.map(|row| text_at(column, row).unwrap_or_default())
