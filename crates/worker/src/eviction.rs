@@ -1,4 +1,4 @@
-//! Making room in the memory budget, and bringing back what had to make room.
+//! Eviction of idle models under memory pressure, and their reload.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,19 +11,19 @@ use crate::load;
 use crate::memory_budget::{Reservation, Shortage};
 use crate::replica::Replica;
 
-/// What there is of room now.
+/// Result of a reservation.
 enum ReserveOutcome {
     Reserved(Reservation),
-    /// There may be some when something changes, or at this instant.
+    /// Memory may become free after a change, or at this time.
     Later(Shortage, Option<Instant>),
 }
 
 impl Worker {
-    /// Room for `bytes`. Idle models that may be unloaded make it; where those in use could,
-    /// waits for them.
+    /// Reserves `bytes` and evicts idle overcommitted models if needed. If models in use could be
+    /// evicted, it waits for them.
     ///
     /// # Errors
-    /// `Overloaded` when there would be none even then.
+    /// `Overloaded` when the budget is too small even after evicting them.
     pub(crate) async fn reserve_or_evict(
         &self,
         bytes: u64,
@@ -54,7 +54,8 @@ impl Worker {
         }
     }
 
-    /// What [`reserve_or_evict`](Self::reserve_or_evict) waits for, in the words of a failed load.
+    /// The shortage for which [`reserve_or_evict`](Self::reserve_or_evict) waits, as the error of a
+    /// failed load.
     pub(crate) fn shortage(&self, bytes: u64, overcommit: bool) -> PredictError {
         match self.reserve_now(bytes, overcommit) {
             ReserveOutcome::Later(shortage, _) => shortage.error(),
@@ -65,7 +66,7 @@ impl Worker {
         }
     }
 
-    /// One look. Nobody else takes the room that is made here.
+    /// One attempt. The lock ensures that no other load takes the memory freed here.
     fn reserve_now(&self, bytes: u64, overcommit: bool) -> ReserveOutcome {
         let _alone = self.0.making_room.lock();
         let shortage = match self.0.budget.reserve(bytes, !overcommit) {
@@ -93,7 +94,7 @@ impl Worker {
         }
         match self.0.budget.reserve(bytes, !overcommit) {
             Ok(reservation) => ReserveOutcome::Reserved(reservation),
-            // Somebody came to use what was idle a moment ago.
+            // A request has started to use a slot that was idle.
             Err(shortage) => ReserveOutcome::Later(shortage, Some(Instant::now())),
         }
     }
@@ -105,14 +106,14 @@ impl Worker {
         self.0.news.send_replace(());
     }
 
-    /// The backend of a replica: at once where it is loaded; else it is loaded first. Requests
-    /// that come meanwhile wait for the same load.
+    /// Returns a lease of a replica's backend and reloads it first if it is evicted. Concurrent
+    /// requests wait for the same load.
     ///
     /// # Cancel safety
-    /// A load that nobody waits for any more is not begun; one that runs goes on.
+    /// A load without waiting requests is not started; a running load continues.
     ///
     /// # Errors
-    /// `Unavailable` when it cannot be loaded any more.
+    /// `Unavailable` when the reload fails or the replica was removed.
     pub(crate) async fn acquire(
         &self,
         slot: &Arc<BackendSlot>,
@@ -144,8 +145,8 @@ impl Worker {
         }
     }
 
-    /// Loads what was unloaded to make room. Where that fails the replica has failed, and is
-    /// tried again as any other.
+    /// Reloads an evicted backend. After a failure the replica is marked as failed and is retried
+    /// like any other.
     pub(crate) async fn reload(self, slot: Arc<BackendSlot>) {
         let replica = self.0.replicas.read().iter().find_map(|replica| {
             let same = replica.slot().is_some_and(|held| Arc::ptr_eq(&held, &slot));
@@ -157,7 +158,8 @@ impl Worker {
         };
         let model = &replica.assignment.model;
         let room = async {
-            // What was thrown away meanwhile is fetched again, outside the limit on loading.
+            // Files that were removed from the cache are fetched again, outside the limit of
+            // concurrent loads.
             let loader = self.loader(&replica.assignment)?;
             let hold = load::prepare(&loader, &replica).await?;
             let memory = self
@@ -167,7 +169,7 @@ impl Worker {
         };
         let room = tokio::select! {
             biased;
-            // A model that must stay is loaded whether anybody waits or not.
+            // A model that must stay loaded is reloaded even without waiting requests.
             () = slot.no_waiters(), if slot.overcommit() => return,
             room = room => room,
         };
@@ -196,7 +198,7 @@ impl Worker {
         }
     }
 
-    /// Follows what deployments say of being unloaded.
+    /// Applies the overcommit flags of the deployments.
     pub(crate) fn overcommit_as_wanted(&self) {
         let wanted = self.0.overcommit.lock().clone();
         for replica in self.0.replicas.read().iter() {

@@ -1,4 +1,5 @@
-//! Loading one replica: room in the budget, a turn, the loader's own work within a limit.
+//! Loading of one replica: a memory reservation, a load permit, and the loader's work within a time
+//! limit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,12 +17,12 @@ use crate::backend_slot::{BackendSlot, LoadedBackend};
 use crate::memory_budget::Reservation;
 use crate::replica::{LoadedReplica, Replica};
 
-/// The first and the longest wait before a failed load is tried again.
+/// Initial and maximum delay before a failed load is retried.
 const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 impl Worker {
-    /// Loads one replica, after a while where it has `failed` before; tries again for as long as
-    /// it is wanted.
+    /// Loads one replica, after a delay if it has `failed` before, and retries while it is
+    /// assigned.
     pub(crate) async fn load(self, replica: Arc<Replica>, failed: Option<PredictError>) {
         tokio::select! {
             () = replica.unwanted() => {}
@@ -37,7 +38,7 @@ impl Worker {
                 let short = error.code == ErrorCode::Overloaded;
                 tokio::select! {
                     () = tokio::time::sleep(wait.mul_f64(0.75 + fastrand::f64() / 2.0)) => {}
-                    // A model that had no room is tried again as soon as there is some.
+                    // A load that failed for lack of memory is retried as soon as memory is free.
                     _ = freed.changed(), if short => {}
                 }
                 wait = (wait * 2).min(RETRY.1);
@@ -56,7 +57,7 @@ impl Worker {
                 }
             }
             self.notify_change();
-            // One that was there before it may go now.
+            // The previous version may be unloaded now.
             self.0.assigned.notify_one();
             if failed.is_none() {
                 return;
@@ -64,8 +65,8 @@ impl Worker {
         }
     }
 
-    /// Waits for the loss of a model, where it can be lost. The replica has failed then, and is
-    /// tried again after a good while: what was lost once is likely to be lost again.
+    /// Waits for the loss of a model, if its backend can be lost. The replica is then marked as
+    /// failed, and is retried after a long delay, because another loss is likely.
     pub(crate) fn watch(&self, replica: &Arc<Replica>, lost: Option<LossFuture>) {
         let (worker, replica) = (self.clone(), replica.clone());
         let Some(lost) = lost else { return };
@@ -133,8 +134,8 @@ impl Worker {
         })
     }
 
-    /// Loads a backend into the room that was made for it. A load that is given up keeps that
-    /// until it ends.
+    /// Loads a backend within its memory reservation. An abandoned load keeps the reservation until
+    /// it ends.
     pub(crate) async fn load_backend(
         &self,
         assignment: &Assignment,
@@ -150,7 +151,7 @@ impl Worker {
         .await
     }
 
-    /// A loader's work, given up at the limit.
+    /// Runs a loader's work and abandons it at the time limit.
     async fn within_limit<T: Send + 'static>(
         &self,
         loader: &Arc<dyn BackendLoader>,
@@ -179,14 +180,14 @@ impl Worker {
     }
 }
 
-/// What has to be here first, however long that takes.
+/// Prepares the files of a model, without a time limit of the worker.
 pub(crate) async fn prepare(
     loader: &Arc<dyn BackendLoader>,
     replica: &Replica,
 ) -> Result<Option<Hold>, PredictError> {
     let (loader, assignment) = (loader.clone(), replica.assignment.clone());
     let progress = replica.progress.clone();
-    // Its own task: a loader that panics fails this load and nothing else.
+    // Separate task: a panic of the loader only fails this load.
     let task = tokio::spawn(async move {
         let prepared = loader.prepare(&assignment, &progress).await;
         progress.begin(0);

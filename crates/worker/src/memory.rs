@@ -1,17 +1,15 @@
-//! How much memory this process may use, as the system tells it.
+//! Memory limits of this process, as reported by the operating system.
 
 use std::path::{Path, PathBuf};
 
-/// The part of it that models may take, in percent. The rest is for requests, their runs, and
-/// the process itself.
+/// Percentage for models. The rest is for requests, runs and the process itself.
 const SHARE_PERCENT: u64 = 80;
 
 /// Where control groups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// What models may take where nobody says: four fifths of the machine's memory, or of the limit
-/// of this process's control group where that is less. Without bound where the system tells
-/// neither.
+/// Default memory budget in bytes: 80 % of the machine's memory, or of the limit of this process's
+/// control group if that is lower. Unlimited if both are unknown.
 pub(crate) fn default_budget() -> u64 {
     match system_bytes() {
         Some(bytes) => bytes / 100 * SHARE_PERCENT,
@@ -19,7 +17,7 @@ pub(crate) fn default_budget() -> u64 {
     }
 }
 
-/// The machine's memory, or the limit of this process's control group where that is less.
+/// The machine's memory in bytes, or the limit of this process's control group if that is lower.
 #[must_use]
 pub fn system_bytes() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok();
@@ -40,8 +38,8 @@ fn total_bytes(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1_024)
 }
 
-/// The files that hold the limits of a process with this `/proc/self/cgroup`: its own group's
-/// and those of the groups around it, in both versions of control groups.
+/// Files with the limits of a process with this `/proc/self/cgroup`: its own group and all parent
+/// groups, in both versions of control groups.
 fn limit_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
@@ -56,14 +54,14 @@ fn limit_files(groups: &str) -> Vec<PathBuf> {
         } else {
             continue;
         };
-        // Inside a container the group's own path often is not mounted: its root is the group.
+        // In a container, the group's path is often not mounted: the root is the group.
         let group = Path::new(group.trim_start_matches('/'));
         files.extend(group.ancestors().map(|at| root.join(at).join(name)));
     }
     files
 }
 
-/// A number of bytes for people.
+/// Formats a number of bytes.
 pub(crate) fn size(bytes: u64) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let unit = units.iter().find(|(_, shift)| 1 << shift <= bytes);
