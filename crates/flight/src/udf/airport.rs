@@ -11,7 +11,8 @@ use super::function::Function;
 use super::msgpack::{MsgpackValue, encode};
 use super::types::widest;
 
-/// The one schema of the catalogue. Not `main`: DuckDB looks for that one in itself.
+/// The schema of the catalogue. It is not `main`, because DuckDB looks up that name in its own
+/// catalogue.
 pub(crate) const SCHEMA: &str = "models";
 
 const LIST_SCHEMAS: &str = "list_schemas";
@@ -34,7 +35,7 @@ pub(crate) const ACTIONS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Only `scalar_function` is offered.
+/// Checks that the operation is `scalar_function`, the only supported one.
 ///
 /// # Errors
 /// `Unimplemented` for every other operation.
@@ -48,7 +49,7 @@ pub(crate) fn check_operation(caller: &UdfCaller) -> Result<(), PredictError> {
     }
 }
 
-/// A model's function as an entry of the catalogue that the caller has attached.
+/// A model's function as an entry of the caller's catalogue.
 ///
 /// # Errors
 /// `Internal` when Arrow cannot write its schemas.
@@ -88,8 +89,8 @@ pub(crate) fn info(
     Ok(info)
 }
 
-/// The arguments without metadata, which DuckDB would compare, and as wide as they may be: DuckDB
-/// casts an INTEGER or a FLOAT to what is wider by itself, and never a DOUBLE to a FLOAT.
+/// The arguments without metadata, which DuckDB would compare, and with the widest types: DuckDB
+/// casts an INTEGER or a FLOAT to a wider type automatically, but never a DOUBLE to a FLOAT.
 fn named(function: &Function) -> Schema {
     let fields = function.args.fields().iter();
     let wide = fields.map(|field| {
@@ -111,8 +112,8 @@ fn unwritable(error: ArrowError) -> PredictError {
     PredictError::internal("the function's schema could not be written", error)
 }
 
-/// The answer to one of [`ACTIONS`]; `None` for other actions. `models` are those that the
-/// caller may call.
+/// The response to one of [`ACTIONS`]; `None` for other actions. `models` are the caller's callable
+/// models.
 pub(crate) fn act(action: &str, models: &[ModelName]) -> Option<Vec<u8>> {
     let version = || {
         MsgpackValue::Map(vec![
@@ -151,7 +152,7 @@ fn nowhere() -> MsgpackValue {
     ])
 }
 
-/// The same for the same models (FNV-1a over their names).
+/// Version of the catalogue: equal for equal models (FNV-1a over their names).
 fn version(models: &[ModelName]) -> u64 {
     let mut names: Vec<_> = models.iter().map(ModelName::as_str).collect();
     names.sort_unstable();

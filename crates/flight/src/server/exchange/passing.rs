@@ -1,5 +1,4 @@
-//! Columns that a model does not take, beside its answer: what was asked for and what it gives stand
-//! in one table again.
+//! Pass-through columns: request columns that the model does not use are joined to its response.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,11 +14,12 @@ use super::{Exchange, check_output, no_rows, within_exchange};
 use crate::egress::{Encoder, RESPONSE_MESSAGE_BYTES};
 use crate::server::incoming::ExchangeInput;
 
-/// The most bytes of columns whose rows the model has not answered yet.
+/// Maximum size in bytes of pass-through columns whose rows the model has not answered yet.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 
 impl Exchange {
-    /// As answers of rows, but the response's schema waits for the request's: it has columns of both.
+    /// Answers a call for rows. The response's schema depends on the request's schema, because it
+    /// has columns of both.
     pub(super) async fn answer_passing(
         &self,
         head: PredictHead,
@@ -62,13 +62,13 @@ impl Exchange {
     }
 }
 
-/// Which columns of a request its model takes, and which pass.
+/// Input columns of the model, and pass-through columns.
 #[derive(Clone)]
 struct PassThrough {
     taken: Vec<usize>,
     passed: Vec<usize>,
     taken_schema: SchemaRef,
-    /// The answer's columns, and behind them those that pass.
+    /// The response's columns, followed by the pass-through columns.
     answer: SchemaRef,
 }
 
@@ -105,7 +105,7 @@ impl PassThrough {
         })
     }
 
-    /// What the model takes of `input`; the rest of each batch is kept as it is read.
+    /// The model's columns of `input`; the other columns of each batch are buffered.
     fn taken_of(
         &self,
         input: Input,
@@ -135,7 +135,7 @@ impl PassThrough {
     }
 }
 
-/// Rows of columns that pass, in order, until the model has answered them.
+/// Buffered rows of pass-through columns, in order, until the model has answered them.
 #[derive(Default)]
 struct PassingRows {
     batches: VecDeque<RecordBatch>,
@@ -156,7 +156,7 @@ impl PassingRows {
         Ok(())
     }
 
-    /// The next rows, in one or more pieces.
+    /// Removes the next rows, in one or more pieces.
     fn take(&mut self, mut rows: usize) -> Result<Vec<RecordBatch>, PredictError> {
         let mut pieces = Vec::new();
         while rows != 0 {
@@ -186,7 +186,7 @@ impl PassingRows {
     }
 }
 
-/// Rows of an answer with the columns that pass behind them.
+/// Rows of a response with the pass-through columns.
 fn joined(
     schema: &SchemaRef,
     batch: &RecordBatch,
