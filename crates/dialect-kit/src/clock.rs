@@ -1,4 +1,4 @@
-//! Moments as dialects write them.
+//! Timestamps in the formats of dialects.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,9 +13,9 @@ pub fn now_ms() -> u64 {
     u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A moment in milliseconds since 1970, as RFC 3339 has it.
+/// Formats milliseconds since 1970 as RFC 3339.
 pub fn time(millis: u64) -> String {
-    // What is past the year 9999 is no time that anybody means.
+    // Years after 9999 are not valid in RFC 3339.
     let millis = millis.min(253_402_300_799_999);
     let (days, rest) = (millis / 86_400_000, millis % 86_400_000);
     let (year, month, day) = date(days);
@@ -24,8 +24,8 @@ pub fn time(millis: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// The date of a day since 1970. Eras of 400 years begin on a first of March, so that the day
-/// that comes and goes is a year's last.
+/// The date of a day since 1970. Eras of 400 years start on 1 March, so that the leap day is the
+/// last day of a year.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);

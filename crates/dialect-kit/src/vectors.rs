@@ -29,7 +29,7 @@ pub fn count(batch: &RecordBatch) -> u64 {
     tokens.unwrap_or(0)
 }
 
-/// The error of a model whose answer lacks what its signature promises.
+/// The error for a response that does not match the model's signature.
 pub fn malformed(cause: &str) -> PredictError {
     PredictError::internal("the model's answer is malformed", cause.to_owned())
 }
