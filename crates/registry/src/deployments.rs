@@ -1,4 +1,4 @@
-//! Deployments: what should run, where it is placed, and the roll from one version to the next.
+//! Deployments, their placement and rollouts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use volley_types::{ModelName, ModelVersion, PredictError, Revision, WorkerId};
 use super::limits::{MAX_LABELS, MAX_REPLICAS, MAX_TEXT, within};
 use super::{changed, conflict, next, not_found, unchanged};
 
-/// What a `Deploy` asks for.
+/// Fields of a `Deploy` command.
 pub(super) struct DeployRequest<'a> {
     pub(super) version: Option<ModelVersion>,
     pub(super) replicas: u32,
@@ -68,7 +68,7 @@ fn known_version(
     Ok(version)
 }
 
-/// A version stands beside another only where there is one.
+/// Checks that another version exists to keep beside this one.
 fn can_stand_beside(entry: &ModelEntry, asked: &Deployment) -> Result<(), PredictError> {
     if asked.options.keep_previous == 0 {
         return Ok(());
@@ -86,7 +86,7 @@ fn can_stand_beside(entry: &ModelEntry, asked: &Deployment) -> Result<(), Predic
     )))
 }
 
-/// Where the cluster chooses the number itself, the number of now is no part of what was asked.
+/// With scaling, the current number of replicas is not part of the request.
 fn asks_for_the_same(current: &Deployment, asked: &Deployment) -> bool {
     let replicas = asked.options.scaling.is_some() || current.replicas == asked.replicas;
     replicas
@@ -153,8 +153,8 @@ fn checked(asked: &DeployRequest<'_>) -> Result<u32, PredictError> {
     Ok(first.min(scaling.max_replicas))
 }
 
-/// Puts `asked` in the place of what is deployed. Another version's replicas go on serving until
-/// the new ones have replaced them one by one.
+/// Replaces the deployment by `asked`. Replicas of another version continue to serve until the new
+/// ones have replaced them.
 fn replace(entry: &mut ModelEntry, mut asked: Deployment) {
     let Some(current) = entry.deployment.take() else {
         entry.deployment = Some(asked);
@@ -181,12 +181,12 @@ fn replace(entry: &mut ModelEntry, mut asked: Deployment) {
             (current.replaced, current.replaced_replicas),
         ];
         let (from, previous) = match current.rollout {
-            // Back again: what is left of the old version is where this begins.
+            // Return to the previous version: the rollout starts with its remaining replicas.
             Some(rollout) if rollout.from == asked.version => {
                 entry.placement = rollout.previous;
                 (current.version, placed)
             }
-            // A third version takes the place of the one that stands beside another.
+            // A third version replaces the one that is kept beside another.
             Some(rollout) if current.options.keep_previous != 0 => (rollout.from, rollout.previous),
             // A third version replaces the one of the two that serves more.
             Some(rollout) if !rollout.moves() || placed.len() <= rollout.previous.len() => {
@@ -265,7 +265,7 @@ fn place_one(state: &mut RegistryState, placing: &PlacementDecision) -> bool {
     {
         any |= rollout.previous != placing.previous;
         rollout.previous.clone_from(&placing.previous);
-        // The last one of the old version is gone: the roll is over.
+        // The last replica of the old version was removed: the rollout is complete.
         if rollout.previous.is_empty() && deployment.options.keep_previous == 0 {
             deployment.rollout = None;
         }
@@ -374,7 +374,7 @@ fn roll_back(
     changed(state, Some(version))
 }
 
-/// The reason comes from a worker; the registry bounds what it keeps of it.
+/// Truncates a worker's reason to the limit of the registry.
 fn shortened(reason: &str) -> String {
     reason.chars().take(500).collect()
 }

@@ -1,4 +1,4 @@
-//! Sealed secrets: put, sealed anew, deleted.
+//! Sealed secrets: creation, rewrapping, deletion.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ pub(super) fn delete(
     }
 }
 
-/// Refuses a connector that names a secret which is not there.
+/// Rejects a connector that references a missing secret.
 pub(super) fn check_named(
     state: &RegistryState,
     connector: &ConnectorSpec,
@@ -78,7 +78,7 @@ pub(super) fn check_named(
             CredentialRef::Secret(name) if !state.secrets.contains_key(name) => {
                 return Err(not_found("secret", name));
             }
-            // Only made for workers, from what is stored.
+            // This variant is only created for workers, from the stored secret.
             CredentialRef::Sealed(..) => {
                 return Err(PredictError::invalid(
                     "a connector must reference a secret, not contain one",

@@ -1,4 +1,4 @@
-//! Tasks that single coordinators run. Time is what the commands say.
+//! Tasks of single coordinators. The time comes from the commands.
 
 use std::sync::Arc;
 
