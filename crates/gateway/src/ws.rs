@@ -1,7 +1,8 @@
 //! WebSockets, for browsers: requests as messages, answers as messages, many over one connection.
 //!
-//! Here is the handshake (RFC 6455, §4.2); what is said then is in `session`. A browser cannot set
-//! headers on it: a key comes as a subprotocol. It lets every page try: the origin is checked.
+//! This module has the handshake (RFC 6455, §4.2); messages are in `session`. A browser cannot set
+//! headers for it, so a key is sent as a subprotocol. A browser lets every page connect, so the
+//! origin is checked.
 
 mod message;
 mod session;

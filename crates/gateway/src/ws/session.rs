@@ -1,8 +1,8 @@
-//! What is said on one socket. Everything is bounded: how many requests run, what is waiting to be
-//! written, and for how long a client may be silent. Nothing is asked of a model while its last
-//! words are not written, so a client that does not read makes its models wait.
+//! Messages of one socket. The number of running requests, the pending output and the idle time of
+//! a client are limited. A model's stream is not polled while its last output is not written, so a
+//! client that does not read makes its models wait.
 //!
-//! All work lives in the future of [`Session::run`]; when the socket goes, it goes.
+//! The future of [`Session::run`] owns all work and drops it when the socket closes.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -35,7 +35,7 @@ use volley_http_edge::intake::tree_room;
 const MAX_RUNNING: usize = 16;
 /// Replies that wait to be written; with more, nothing is read.
 const MAX_OUTBOX: usize = 64;
-/// How long the other side may take to say close_frame.
+/// Time limit for the client's close frame.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// One socket to a model.
@@ -47,7 +47,7 @@ pub(super) struct Session {
     pub(super) draining: CancellationToken,
 }
 
-/// What a running request gives.
+/// Output of a running request.
 enum SessionEvent {
     Rows(String, Vec<Value>),
     Over(String),
@@ -85,7 +85,7 @@ impl Outbox {
     /// Writes everything.
     ///
     /// # Cancel safety
-    /// What was not written stays.
+    /// Unwritten output is kept.
     async fn write(
         &mut self,
         sink: &mut (impl Sink<Message, Error = Error> + Unpin),
@@ -135,7 +135,7 @@ impl Session {
         }
     }
 
-    /// Talks until there is nothing more to say; `None` when the client has said close_frame.
+    /// Runs the session until it ends; `None` when the client has sent a close frame.
     async fn talk(
         &self,
         sink: &mut (impl Sink<Message, Error = Error> + Unpin),
@@ -311,7 +311,7 @@ impl Session {
     }
 }
 
-/// What is said to a client that breaks the rules; an error when there is nobody to tell.
+/// The close frame for a client that violates the protocol; an error when the connection is lost.
 fn close_frame(error: Error) -> Result<CloseReason, Error> {
     match error {
         Error::Capacity(_) => Ok((CloseCode::Size, "the message is too large")),
