@@ -60,7 +60,7 @@ pub(crate) async fn backup(caller: Caller) -> Result<Response, ApiError> {
 
 fn node_id(text: &str) -> Result<NodeId, PredictError> {
     let id = text.parse().map(NodeId);
-    id.map_err(|_| PredictError::invalid("a node id is a whole number"))
+    id.map_err(|_| PredictError::invalid("a node id must be a whole number"))
 }
 
 /// The coordinator that a body names.

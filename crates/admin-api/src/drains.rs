@@ -82,19 +82,22 @@ fn find(caller: &Caller, id: &str, kind: Option<&str>) -> Result<NodeIdentity, P
         Some("coordinator") => (None, coordinator()),
         Some(_) => {
             return Err(PredictError::invalid(
-                "field 'kind' is neither 'worker' nor 'coordinator'",
+                "field 'kind' must be 'worker' or 'coordinator'",
             ));
         }
     };
     match (worker.filter(known), coordinator.filter(known)) {
         (Some(_), Some(_)) => Err(PredictError::new(
             ErrorCode::Conflict,
-            format!("a worker and a coordinator are called {id}; say which one as 'kind'"),
+            format!(
+                "a worker and a coordinator have the id '{id}'; set field 'kind' to 'worker' or \
+                 'coordinator'"
+            ),
         )),
         (Some(node), None) | (None, Some(node)) => Ok(node),
         (None, None) => Err(PredictError::new(
             ErrorCode::NotFound,
-            format!("no worker and no coordinator of this cluster is called '{id}'"),
+            format!("this cluster has no worker and no coordinator with the id '{id}'"),
         )),
     }
 }

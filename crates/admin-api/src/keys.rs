@@ -94,7 +94,9 @@ pub(crate) async fn limits(
 ) -> Result<Json<Value>, ApiError> {
     body.only("a change of limits", &["limits"])?;
     if body.object("limits")?.is_none() {
-        return Err(PredictError::invalid("field 'limits' is missing; {} ends all limits").into());
+        return Err(
+            PredictError::invalid("field 'limits' is missing; {} removes all limits").into(),
+        );
     }
     let quota = quota(&body)?;
     let key = find(&caller, id)?;
@@ -205,8 +207,8 @@ fn limit(limits: &Map<String, Value>, name: &str) -> Result<Option<u32>, Predict
 fn models(body: &Map<String, Value>) -> Result<Option<ModelScope>, PredictError> {
     let malformed = || {
         PredictError::invalid(
-            "field 'models' must be an array of model names, of beginnings of them such as \
-             'team-a.*', or of '*' for all",
+            "field 'models' must be an array of model names, of prefixes such as 'team-a.*', or \
+             of '*' for all models",
         )
     };
     let names = match body.get("models") {

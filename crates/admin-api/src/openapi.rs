@@ -91,7 +91,10 @@ pub fn document(
         }
     }
     for gone in operations.iter().filter(|it| !paths.contains_key(it.path)) {
-        tracing::error!(path = gone.path, "a route is described and is not there");
+        tracing::error!(
+            path = gone.path,
+            "OpenAPI describes a route that is not registered"
+        );
     }
     json!({
         "openapi": "3.1.0",

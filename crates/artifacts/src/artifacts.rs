@@ -105,8 +105,8 @@ impl Artifacts {
         let got = got.unwrap_or_else(|_| {
             Err(PredictError::new(
                 ErrorCode::DeadlineExceeded,
-                "the model was not fetched within artifacts.timeout; what has arrived is kept, \
-                 and the next try goes on from there",
+                "the model was not fetched within artifacts.timeout; the next attempt resumes \
+                 from the bytes received so far",
             ))
         });
         if let Err(error) = &got {
@@ -188,7 +188,7 @@ impl Artifacts {
             model = name,
             bytes,
             files = plan.files.len(),
-            "fetching a model"
+            "model download started"
         );
         let progress = Progress::begin(name, bytes, progress.clone(), metrics);
         let partial = job.cache.partial(&job.key);
@@ -211,7 +211,7 @@ impl Artifacts {
         job.commit(wanted, plan.archive.is_some()).await?;
         self.0.metrics.fetched(None);
         let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        tracing::info!(model = name, bytes, took_ms, "fetched a model");
+        tracing::info!(model = name, bytes, took_ms, "model download finished");
         Ok(())
     }
 
@@ -277,7 +277,7 @@ impl Job {
         if matches!(error.code, ErrorCode::InvalidInput | ErrorCode::TooLarge) {
             let partial = self.cache.partial(&self.key);
             if let Err(left) = fs::remove_dir_all(partial) {
-                tracing::warn!(error = %left, "what was fetched could not be thrown away");
+                tracing::warn!(error = %left, "partial model download not deleted");
             }
         }
         error

@@ -30,7 +30,7 @@ pub async fn put(url: &str, bytes: Vec<u8>, overwrite: bool) -> Result<(), Predi
         Ok(_) => Ok(()),
         Err(object_store::Error::AlreadyExists { .. }) => Err(PredictError::new(
             ErrorCode::Conflict,
-            "there is something at this URL already",
+            "an object already exists at this URL",
         )),
         Err(error) => Err(failure::of_store(error)),
     }
@@ -79,7 +79,7 @@ fn split(url: &str) -> Result<(&str, &str), PredictError> {
     };
     slash.filter(|(_, name)| plain(name)).ok_or_else(|| {
         PredictError::invalid(
-            "a file's URL ends in its name, of letters, digits, '.', '_' and '-': \
+            "the URL must end in a file name of letters, digits, '.', '_' and '-': \
              s3://bucket/folder/name.backup",
         )
     })

@@ -251,10 +251,7 @@ impl Cache {
         fs::remove_file(self.at(key, ".json")).or_else(missing_is_fine)?;
         fs::remove_file(self.at(key, ".lock")).or_else(missing_is_fine)?;
         drop(lock);
-        tracing::info!(
-            key = key.0,
-            "removed a fetched model that was not used for long"
-        );
+        tracing::info!(key = key.0, "unused model removed from the cache");
         Ok(true)
     }
 

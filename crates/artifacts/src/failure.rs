@@ -12,7 +12,7 @@ pub(crate) fn of_store(error: object_store::Error) -> PredictError {
     let (code, message) = match &error {
         object_store::Error::NotFound { .. } => (
             ErrorCode::NotFound,
-            "a file of the model is not there: check the URL",
+            "a file of the model was not found: check the URL",
         ),
         object_store::Error::PermissionDenied { .. }
         | object_store::Error::Unauthenticated { .. } => (
@@ -22,22 +22,22 @@ pub(crate) fn of_store(error: object_store::Error) -> PredictError {
         ),
         _ if cause::<ForbiddenAddress>(&error).is_some() => (
             ErrorCode::PermissionDenied,
-            "the model's server, or where it redirects to, is at an address that this worker may \
-             not call: see artifacts.allowed_urls and artifacts.allow_private",
+            "the model's server, or the target of its redirect, has an address that this worker \
+             may not call: see artifacts.allowed_urls and artifacts.allow_private",
         ),
         _ if cause::<RedirectRejected>(&error).is_some() => (
             ErrorCode::UpstreamFailed,
-            "the model's store redirects too often, or to where a bucket is not: register the \
-             final URL, or set the region of the bucket",
+            "the model's store redirects too often, or to a location without the bucket: register \
+             the final URL, or set the region of the bucket",
         ),
         _ if is_broken_off(&error) => (
             ErrorCode::UpstreamFailed,
-            "the model's store cannot be reached or broke off; what has arrived is kept, and the \
-             next try goes on from there",
+            "the model's store cannot be reached, or the connection broke; the next attempt \
+             resumes from the bytes received so far",
         ),
         _ => (
             ErrorCode::UpstreamFailed,
-            "the model's store answered with an error, which is in the worker's log",
+            "the model's store returned an error; see the worker's log",
         ),
     };
     PredictError::new(code, message).with_source(error)
@@ -69,12 +69,10 @@ pub(crate) fn of_task(error: tokio::task::JoinError) -> PredictError {
 
 /// The load that wanted this is gone.
 pub(crate) fn cancelled() -> PredictError {
-    PredictError::new(ErrorCode::Cancelled, "the load was given up")
+    PredictError::new(ErrorCode::Cancelled, "the load was abandoned")
 }
 
 /// What arrived is not what was registered.
 pub(crate) fn wrong_hash() -> PredictError {
-    PredictError::invalid(
-        "what was fetched does not have the SHA-256 that it should have; it was thrown away",
-    )
+    PredictError::invalid("the downloaded model does not have the expected SHA-256 and was deleted")
 }

@@ -99,7 +99,7 @@ pub(crate) async fn file(work: &Work, wanted: &FileRequest) -> Result<(), Predic
                 tracing::warn!(
                     bytes,
                     error = error.chain(),
-                    "a fetch broke off, and is continued"
+                    "model download interrupted; resuming"
                 );
                 had = bytes;
                 tokio::time::sleep(PAUSE).await;
@@ -222,14 +222,14 @@ fn refused(error: object_store::Error, offset: u64) -> FetchError {
 fn changed() -> PredictError {
     PredictError::new(
         ErrorCode::UpstreamFailed,
-        "a file of the model has not the size that it should have; was it changed meanwhile?",
+        "a file of the model does not have the expected size; was it changed during the download?",
     )
 }
 
 fn ended_early() -> PredictError {
     PredictError::new(
         ErrorCode::UpstreamIncomplete,
-        "the model's store ended a file too early; what has arrived is kept",
+        "the model's store ended a file too early; the bytes received so far are kept",
     )
 }
 

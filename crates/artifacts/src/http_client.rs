@@ -48,7 +48,7 @@ struct Rules {
 
 /// What was to be called may not be.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("this worker may not call there")]
+#[error("this worker may not call this address")]
 pub(crate) struct ForbiddenAddress;
 
 /// A redirect that is not followed.
@@ -95,7 +95,7 @@ fn bearer(token: &CredentialRef) -> Result<HeaderValue, PredictError> {
         CredentialRef::Secret(_) | CredentialRef::Sealed(..) => return Err(missing("a secret")),
     };
     let mut value = HeaderValue::from_str(&format!("Bearer {}", secret.trim()))
-        .map_err(|_| missing("what is there is no token"))?;
+        .map_err(|_| missing("the value is not a token"))?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -112,7 +112,7 @@ pub fn describe(directory: &Path) -> Result<String, PredictError> {
             if kind.is_dir() {
                 folders.push((entry.path(), format!("{path}/")));
             } else if !kind.is_file() {
-                let error = std::io::Error::other(format!("{path} is no plain file"));
+                let error = std::io::Error::other(format!("{path} is not a plain file"));
                 return Err(unreadable(error));
             } else if path != MANIFEST {
                 let (bytes, sha256) = hash_file(&entry.path()).map_err(unreadable)?;

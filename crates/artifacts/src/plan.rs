@@ -91,8 +91,8 @@ async fn directory(
         Err(_) if has_no_listing(url) => Err(PredictError::new(
             ErrorCode::NotFound,
             format!(
-                "the model's directory has no {MANIFEST}, which HTTP needs for want of a listing; \
-                 `volley model manifest` makes one"
+                "the model's directory has no {MANIFEST}; HTTP has no directory listing and needs \
+                 this file; `volley model manifest` makes one"
             ),
         )),
         Err(_) => from_listing(place).await,
@@ -134,7 +134,7 @@ async fn from_listing(place: &ObjectLocation) -> Result<Vec<FileRequest>, Predic
     if files.is_empty() {
         return Err(PredictError::new(
             ErrorCode::NotFound,
-            "nothing is there below the model's URL",
+            "no object exists below the model's URL",
         ));
     }
     Ok(files)

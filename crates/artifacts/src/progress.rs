@@ -41,7 +41,7 @@ impl Progress {
         if told.elapsed() >= INTERVAL {
             *told = Instant::now();
             let (model, total) = (self.model.as_str(), self.total);
-            tracing::info!(model, bytes = done, total, "fetching a model");
+            tracing::info!(model, bytes = done, total, "model download in progress");
         }
     }
 

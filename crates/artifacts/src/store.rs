@@ -48,7 +48,7 @@ pub(crate) fn check_allowed(url: &ModelUrl, config: &ArtifactConfig) -> Result<(
     Err(PredictError::new(
         ErrorCode::PermissionDenied,
         format!(
-            "this worker may not fetch from there; allow it in the worker's configuration: \
+            "this worker may not fetch from this origin; allow it in the worker's configuration: \
              artifacts.allowed_urls = [\"{origin}\"]"
         ),
     ))
@@ -68,8 +68,8 @@ fn build(url: &ModelUrl, config: &ArtifactConfig) -> Result<Arc<dyn ObjectStore>
     };
     let wrong = |error: object_store::Error| {
         PredictError::invalid(
-            "the model's store cannot be set up: the worker's environment or artifacts.options \
-             lack something, or hold something wrong",
+            "the model's store cannot be set up: a setting in the worker's environment or in \
+             artifacts.options is missing or wrong",
         )
         .with_source(error)
     };

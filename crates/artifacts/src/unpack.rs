@@ -154,7 +154,7 @@ impl Survey {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > self.max_bytes {
             let message = format!(
-                "what the model's archive holds is larger than artifacts.max_model_size, {}",
+                "the model's archive unpacks to more than artifacts.max_model_size, {}",
                 self.max_bytes
             );
             return Err(PredictError::new(ErrorCode::TooLarge, message));

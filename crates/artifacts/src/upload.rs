@@ -22,7 +22,7 @@ const FILES_AT_ONCE: usize = 4;
 pub fn check(url: &ModelUrl) -> Result<(), PredictError> {
     let what = match (url.kind(), url.scheme()) {
         (_, ModelUrlScheme::Http | ModelUrlScheme::Https) => {
-            "is an HTTP server, to which nothing can be written; it may be file, s3, gs or az"
+            "is an HTTP server and cannot be written to; use file, s3, gs or az"
         }
         (ModelUrlKind::Directory, _) => return Ok(()),
         _ => "must end in '/'",

@@ -54,7 +54,7 @@ impl Versions {
             Some(asked) => self.versions.iter().find(|(name, _)| name == asked),
         };
         found.map(|(_, model)| model).ok_or_else(|| {
-            let message = "the model has no such version that is loaded";
+            let message = "this version of the model is not loaded";
             PredictError::new(ErrorCode::NotFound, message)
         })
     }
@@ -93,8 +93,8 @@ impl Predict for Versions {
         for (name, other) in &self.versions {
             if !other.signature(model).await?.stands_for(&signature) {
                 return Err(PredictError::invalid(format!(
-                    "version {name} of the model takes or gives other columns than the newest; \
-                     serve it under a name of its own, or leave it out of 'version_policy'"
+                    "version {name} of the model has other input or output columns than the \
+                     newest; serve it under a separate name, or leave it out of 'version_policy'"
                 )));
             }
         }

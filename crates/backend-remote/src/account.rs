@@ -26,8 +26,8 @@ impl Prices {
     fn of(connector: &ConnectorSpec) -> Result<Option<Self>, PredictError> {
         let wrong = || {
             PredictError::invalid(
-                "parameter 'prices' must be an object of prices of a million tokens, not \
-                 negative: 'prompt', 'cached' and 'completion'",
+                "parameter 'prices' must be an object with 'prompt', 'cached' and 'completion': \
+                 prices per million tokens, not negative",
             )
         };
         let given = match connector.parameters.get(PRICES) {
@@ -96,7 +96,7 @@ impl Account {
     pub(crate) fn unterminated(&self) {
         tracing::warn!(
             connector = %self.connector,
-            "an answer told why it ends, but its terminator never came"
+            "upstream stream ended without its terminator"
         );
         self.metrics.upstream_unterminated(&self.connector);
     }

@@ -70,7 +70,7 @@ pub(crate) fn whole(
             return Err(upstream::refused(code, &message, redact));
         }
         Ok(Step::End) | Err(_) => {
-            return Err(upstream::not_a_stream("JSON that is no completion"));
+            return Err(upstream::not_a_stream("JSON without a completion"));
         }
     };
     answer.check = check;

@@ -84,7 +84,7 @@ impl AnswerCheck {
             if MAX_FORM_BYTES < form.text.len() + text.len() {
                 return Err(error(
                     ErrorCode::TooLarge,
-                    "the remote model's answer is too long to be checked by its schema",
+                    "the remote model's answer is too long to be checked against its schema",
                 ));
             }
             form.text.push_str(text);
@@ -103,7 +103,7 @@ impl AnswerCheck {
         };
         let wrong = match serde_json::from_str(&form.text) {
             Ok(answer) => schema::fault(&form.schema, &answer),
-            Err(_) => Some("it is no JSON".to_owned()),
+            Err(_) => Some("it is not valid JSON".to_owned()),
         };
         wrong.map_or(Ok(()), |wrong| {
             Err(error(

@@ -150,7 +150,10 @@ impl UpstreamCall {
         group: &RowGroup,
     ) -> Result<RowValues, PredictError> {
         let form = server.rows.as_ref().ok_or_else(|| {
-            PredictError::internal("a remote model was asked for rows", "it generates")
+            PredictError::internal(
+                "a remote model cannot return rows for this request",
+                "it generates",
+            )
         })?;
         let secret = server.secret().await?;
         let body = form.body(
@@ -208,7 +211,7 @@ impl UpstreamCall {
         tracing::debug!(
             connector = %connector.id,
             status = response.status().as_u16(),
-            "the remote model's server answered"
+            "upstream responded"
         );
         self.checked(&server.wire, secret, response).await
     }
@@ -295,7 +298,7 @@ fn key_header(
     match connector.parameters.get(KEY_HEADER) {
         Some(ParamValue::Text(name)) if provider.is_configured() => {
             let name = HeaderName::try_from(name.as_str()).map_err(|_| {
-                let message = "parameter 'credential_header' is no name of a header";
+                let message = "parameter 'credential_header' must be the name of a header";
                 PredictError::invalid(message)
             })?;
             let prefix = if name == header::AUTHORIZATION {

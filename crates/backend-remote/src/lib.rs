@@ -86,7 +86,7 @@ impl RemoteLoader {
                     let message = "the HTTP client of remote models cannot be set up";
                     PredictError::internal(message, error)
                 })?;
-                let message = "this worker has no certificates to check servers by; install \
+                let message = "this worker has no CA certificates to verify servers with; install \
                                the system's CA certificates, or use an http:// URL";
                 let no_tls = PredictError::invalid(message).with_source(failure);
                 (plain, Some(no_tls))

@@ -88,7 +88,7 @@ impl Merge {
         if self.left <= 1 && !self.succeeded {
             return Err(error);
         }
-        tracing::warn!(item, error = error.chain(), "an item failed");
+        tracing::warn!(item, error = error.chain(), "batch item failed");
         let row = self.last(GenerationChunk::failed(item, choice, error));
         Ok(GenerationChunks::single(&row))
     }

@@ -118,8 +118,9 @@ fn refuse_count(parameters: &mut Parameters) -> Result<(), PredictError> {
         if parameters.boolean(name)?.unwrap_or(false) {
             return Err(PredictError::new(
                 ErrorCode::Unimplemented,
-                "this model is remote: its tokens are its provider's, which counts them in the \
-                 usage of an answer; they cannot be counted alone, written or read here",
+                "this model is remote and its tokenizer belongs to the provider; tokens cannot be \
+                 counted, tokenized or detokenized here, and the usage of a response has their \
+                 number",
             ));
         }
         parameters.remove(name);

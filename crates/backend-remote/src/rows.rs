@@ -96,8 +96,8 @@ impl Predict for RemoteRows {
             if given.boolean(name)?.unwrap_or(false) {
                 return Err(PredictError::new(
                     ErrorCode::Unimplemented,
-                    "this model is remote: its tokens are its provider's, which gives one vector \
-                     for each text; they cannot be written, read or embedded alone here",
+                    "this model is remote and its tokenizer belongs to the provider; texts cannot \
+                     be tokenized, detokenized or embedded by token here",
                 ));
             }
         }

@@ -118,8 +118,8 @@ impl Servers {
         let task = |server: &Server| server.rows.map(|rows| rows.task());
         if list.iter().any(|server| task(server) != task(&list[0])) {
             return Err(PredictError::invalid(
-                "the connector's servers do different things: some embed, rerank or generate, and \
-                 others do not",
+                "the connector's servers have different tasks; all of them must embed, rerank or \
+                 generate",
             ));
         }
         Ok(Self {
@@ -251,7 +251,10 @@ impl Servers {
                 Err(Error::Inner(error)) => {
                     self.account.called(&server.connector, Some(error.code));
                     let connector = &self.connector.id;
-                    tracing::info!(%connector, server = at, error = error.chain(), "a call failed");
+                    tracing::info!(
+                        %connector, server = at, error = error.chain(),
+                        "upstream call failed"
+                    );
                     retry.failed(at, &error);
                     failure = Some(named(error, &server.connector));
                 }
@@ -269,7 +272,8 @@ impl Servers {
 fn left_alone(open_for: Duration) -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
-        "the remote model's server has failed too often and is left alone for a while",
+        "the circuit breaker of the remote model's server is open after too many failures; try \
+         again later",
     )
     .with_retry_after(open_for)
 }

@@ -4,11 +4,11 @@
 //! Request parameters (all optional): `chunks` (how many, default 4), `text` (of each chunk,
 //! default `chunk`; `{n}` stands for its number), `first_delay_ms`, `delay_ms` (between chunks),
 //! `fail_after` (chunks, then an error) with `fail_code` (default `internal`), `stall_after`
-//! (chunks, then silence), `end_after` (chunks, then an end without a last row), `panic_after`.
+//! (chunks, then silence), `end_after` (chunks, then an end without a terminal row), `panic_after`.
 //!
-//! Those that a model version has are defaults of its requests.
+//! Parameters of a model version are defaults for its requests.
 //!
-//! Model parameters: `capacity` (default 64), `memory_bytes` (what it claims to take, default 0),
+//! Model parameters: `capacity` (default 64), `memory_bytes` (reported memory, default 0),
 //! `load_delay_ms`, `load_error` (a message: loading fails with it).
 
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use volley_types::{
 
 use crate::{Backend, BackendLoader, items};
 
-/// What all fake replicas of one loader have seen, for tests to wait on.
+/// Counters of all fake replicas of one loader, for tests.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Predictions begun.
+    /// Started predictions.
     pub begun: AtomicU64,
     /// Streams dropped before their end.
     pub cancelled: AtomicU64,
@@ -51,7 +51,7 @@ pub struct FakeLoader {
 }
 
 impl FakeLoader {
-    /// What this loader's replicas have seen.
+    /// The counters of this loader's replicas.
     #[must_use]
     pub fn tally(&self) -> Arc<Tally> {
         self.tally.clone()
@@ -87,7 +87,7 @@ impl BackendLoader for FakeLoader {
     }
 }
 
-/// Stands where [`FakeLoader`] is not allowed: no model of that kind is loaded.
+/// Loader for workers without [`FakeLoader`]: every load fails.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DisallowedFake;
 
@@ -129,7 +129,7 @@ impl Backend for FakeBackend {
     }
 }
 
-/// What one request asks of the fake.
+/// Scripted behaviour of one request.
 struct Script {
     chunks: u64,
     text: String,
@@ -152,7 +152,7 @@ impl Script {
             .text("fail_code")
             .unwrap_or_else(|| "internal".to_owned());
         let code = ErrorCode::from_name(&code)
-            .ok_or_else(|| PredictError::invalid("parameter 'fail_code' is no error code"))?;
+            .ok_or_else(|| PredictError::invalid("parameter 'fail_code' must be an error code"))?;
         Ok(Self {
             chunks: parameters.unsigned("chunks")?.unwrap_or(4),
             text: parameters

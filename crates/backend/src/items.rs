@@ -1,4 +1,4 @@
-//! The rows of a generation request as a backend reads them.
+//! Parsed rows of a generation request.
 
 use arrow_array::{Array, RecordBatch};
 use futures::TryStreamExt;
@@ -12,7 +12,7 @@ pub const MAX_ITEMS: usize = 1_024;
 /// One row of a generation request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// Plain text to go on with.
+    /// Plain text to continue.
     Prompt(String),
     /// A conversation to answer.
     Chat(Vec<ChatMessage>),

@@ -1,5 +1,5 @@
-//! The seam between a worker and the kinds of executors, and the two backends that are always
-//! compiled: [`fake`] (scripted behaviours) and [`text`] (word-splitting).
+//! Interface between a worker and its backends, and the two backends that are always compiled:
+//! [`fake`] (scripted behaviours) and [`text`] (word-splitting).
 
 pub mod fake;
 pub mod items;
@@ -18,44 +18,44 @@ use volley_types::{Predict, PredictError};
 pub use progress::LoadProgress;
 pub use wrapped::WrappedBackend;
 
-/// Keeps what was prepared where it is, until it is dropped.
+/// Keeps prepared files in place until it is dropped.
 pub type Hold = Box<dyn Send + Sync>;
 
-/// Waits until a loaded model is lost, and tells why; `None` once it is unloaded.
+/// Completes with the error when a loaded model is lost, or with `None` once it is unloaded.
 pub type LossFuture = Pin<Box<dyn Future<Output = Option<PredictError>> + Send>>;
 
-/// One loaded copy of a model. Dropping the last reference unloads it; running streams hold
-/// their own.
+/// A loaded replica of a model. Dropping the last reference unloads it; running streams hold
+/// references.
 pub trait Backend: Predict {
-    /// How many streams may run at once; the worker admits no more.
+    /// Maximum number of concurrent streams; the worker enforces it.
     fn capacity(&self) -> usize;
 
-    /// Memory that the loaded model takes, in bytes, as far as the backend knows.
+    /// Memory of the loaded model in bytes, as far as known.
     fn memory_bytes(&self) -> u64 {
         0
     }
 
-    /// For models that can be lost while they are loaded, as those in a process of their own:
-    /// waits until this one cannot serve any more, and does not keep it loaded. `None` where only
-    /// unloading ends a model.
+    /// For models that can be lost while loaded, such as those in separate processes: a future that
+    /// completes when this model can no longer serve. It does not keep the model loaded. `None` if
+    /// only unloading ends the model.
     fn lost(&self) -> Option<LossFuture> {
         None
     }
 }
 
-/// Loads models of one kind.
+/// Loads models of one backend.
 #[async_trait]
 pub trait BackendLoader: Send + Sync + 'static {
-    /// The kind that this loads.
+    /// The name of the backend.
     fn name(&self) -> BackendName;
 
-    /// Brings here what [`BackendLoader::load`] needs of a model and this worker lacks: the slow
-    /// part, before memory is told and a turn is taken. What it gives is held until the load has
-    /// ended. Dropping the future ends it.
+    /// Fetches the files that [`BackendLoader::load`] needs. This slow part runs before the memory
+    /// estimate and without a load permit. The worker keeps the result until the load has ended.
+    /// Cancel safe: dropping the future stops the fetch.
     ///
     /// # Errors
-    /// As for `load`; and `Unavailable`, `UpstreamFailed` and `DeadlineExceeded` when it cannot be
-    /// brought now.
+    /// As for `load`; and `Unavailable`, `UpstreamFailed` and `DeadlineExceeded` when the fetch
+    /// fails.
     async fn prepare(
         &self,
         _assignment: &Assignment,
@@ -64,24 +64,24 @@ pub trait BackendLoader: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Memory that one replica will take once it is loaded, in bytes, as its files tell it; 0
-    /// where nothing worth counting is held. The worker makes room for as much before it loads.
+    /// Estimated memory of one loaded replica in bytes, from its files; 0 if it is negligible. The
+    /// worker reserves this memory before the load.
     ///
     /// # Errors
-    /// `InvalidInput` when the model cannot be loaded anyway, as [`load`](Self::load).
+    /// `InvalidInput` when the model cannot be loaded, as for [`load`](Self::load).
     async fn estimate(&self, _assignment: &Assignment) -> Result<u64, PredictError> {
         Ok(0)
     }
 
-    /// Whether dropping the future of [`load`](Self::load) or [`estimate`](Self::estimate) ends
-    /// its work on this model. Where it does not, as on a thread that nothing can stop, the worker
-    /// lets work that it has given up run to its end, and counts it until then.
+    /// Whether dropping the future of [`load`](Self::load) or [`estimate`](Self::estimate) ends its
+    /// work on this model. If not, for example on a thread that cannot be stopped, abandoned work
+    /// runs to its end, and the worker counts it until then.
     fn stops_when_dropped(&self, _assignment: &Assignment) -> bool {
         true
     }
 
-    /// Whether a request's values may end the process that runs this model, however sound the model
-    /// is. The worker then has it in a process of its own, where it would otherwise only try it in
+    /// Whether input values may crash the process that runs this model, even if the model is valid.
+    /// The worker then runs it in a separate process, where it would otherwise only probe it in
     /// one.
     ///
     /// # Errors
@@ -90,9 +90,9 @@ pub trait BackendLoader: Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Loads one replica. Slow work runs on threads of its own.
+    /// Loads one replica. Slow work runs on separate threads.
     ///
     /// # Errors
-    /// `InvalidInput` when the model or its configuration is wrong, with what to do about it.
+    /// `InvalidInput` when the model or its configuration is wrong, with the remedy.
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError>;
 }

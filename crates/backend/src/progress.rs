@@ -1,11 +1,11 @@
-//! How far bringing a model to a worker has come.
+//! Download progress of a model.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use volley_types::FetchProgress;
 
-/// How far one model has come. Cloning gives another handle to the same numbers.
+/// Download progress of one model. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct LoadProgress(Arc<Numbers>);
 
@@ -16,18 +16,18 @@ struct Numbers {
 }
 
 impl LoadProgress {
-    /// Begins anew; `total_bytes` are to come. With 0, nothing is under way.
+    /// Starts a download of `total_bytes`; 0 means that no download is running.
     pub fn begin(&self, total_bytes: u64) {
         self.0.bytes.store(0, Ordering::Relaxed);
         self.0.total_bytes.store(total_bytes, Ordering::Relaxed);
     }
 
-    /// This many bytes are here by now.
+    /// Sets the number of downloaded bytes.
     pub fn set(&self, bytes: u64) {
         self.0.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// What has been told; `None` while nothing is under way.
+    /// The progress; `None` while no download is running.
     #[must_use]
     pub fn get(&self) -> Option<FetchProgress> {
         let total_bytes = self.0.total_bytes.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! The word-splitting backend: streams each item's prompt back, one word a chunk. It needs no
-//! model, and so serves for trying a cluster and for tests of everything around a model.
+//! The word-splitting backend: streams each item's prompt back, one word per chunk. It needs no
+//! model and is used to try a cluster and for tests.
 //!
-//! Parameters: `delay_ms` (before each chunk, default 0, at most 60,000). Those that a model
-//! version has are defaults of its requests.
+//! Parameters: `delay_ms` (before each chunk, default 0, at most 60,000). Parameters of a model
+//! version are defaults for its requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use volley_types::{
 use crate::items::{self, Item};
 use crate::{Backend, BackendLoader};
 
-/// Streams that run at once.
+/// Maximum number of concurrent streams.
 const CAPACITY: usize = 4_096;
 /// The longest delay before a chunk.
 const MAX_DELAY_MS: u64 = 60_000;
@@ -97,7 +97,7 @@ impl Predict for TextBackend {
                     let chunk = GenerationChunk { item, sequence, text, ..GenerationChunk::default() };
                     yield GenerationChunks::single(&chunk);
                     sequence += 1;
-                    // A prompt without delays must not hold the thread for its whole length.
+                    // A long prompt without delays must not block the thread.
                     tokio::task::consume_budget().await;
                 }
             }

@@ -1,4 +1,4 @@
-//! A backend with something around it.
+//! A decorated backend.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use volley_types::{ChunkStream, ModelName, ModelRef, Predict, PredictError, Pred
 
 use crate::{Backend, LossFuture};
 
-/// The same backend, whose predictions go another way round, or that holds something for as long
-/// as it is loaded.
+/// A backend with redirected predictions, or with a value that lives as long as the backend is
+/// loaded.
 pub struct WrappedBackend<H = ()> {
     backend: Arc<dyn Backend>,
     predict: Arc<dyn Predict>,
@@ -28,7 +28,7 @@ impl<H> WrappedBackend<H> {
 }
 
 impl WrappedBackend {
-    /// Sends predictions through `predict`, which ends at the same backend.
+    /// Sends predictions through `predict`, which must forward them to the same backend.
     #[must_use]
     pub fn through(backend: Arc<dyn Backend>, predict: Arc<dyn Predict>) -> Self {
         Self {

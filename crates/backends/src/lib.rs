@@ -1,7 +1,7 @@
 //! The backends of this binary. [`BACKENDS`] has a line for each; nothing else lists them.
 //!
 //! A coordinator takes the names and sources of models from [`list`]; a worker loads models with
-//! what [`loaders`] makes.
+//! [`loaders`].
 
 mod onnx;
 
@@ -17,9 +17,9 @@ use volley_types::{CheckConnector, PredictError};
 
 pub use onnx::{HostSettings, Isolation, OnnxPlan, host_loader, runtime};
 
-/// A backend: what the cluster knows of it, and what makes its loader on a worker.
+/// A backend: its description for the cluster, and the constructor of its loader.
 pub struct Entry {
-    /// Its name, and what it loads models from.
+    /// Its name and the source of its models.
     pub info: &'static BackendInfo,
     loader: MakeLoader,
 }
@@ -40,20 +40,20 @@ const fn entry(info: &'static BackendInfo, loader: MakeLoader) -> Entry {
     Entry { info, loader }
 }
 
-/// What a coordinator knows of the backends.
+/// Descriptions of the backends for coordinators.
 #[must_use]
 pub fn list() -> BackendList {
     BackendList::new(BACKENDS.iter().map(|entry| entry.info))
 }
 
-/// What a worker configures of its backends.
+/// Configuration of a worker's backends.
 #[derive(Default)]
 pub struct BackendsConfig {
     /// ONNX models and their processes.
     pub onnx: OnnxPlan,
     /// The client of remote models.
     pub remote: RemoteConfig,
-    /// How files of models are fetched and kept.
+    /// Download and cache of model files.
     pub artifacts: ArtifactConfig,
     /// Opens the sealed credentials of connectors.
     pub secrets: Option<Arc<dyn OpenSecret>>,
@@ -61,7 +61,7 @@ pub struct BackendsConfig {
     pub allow_fake: bool,
 }
 
-/// What the loaders of one worker are made from.
+/// Input of the loaders' constructors.
 pub struct Setup {
     onnx: OnnxPlan,
     remote: Arc<RemoteLoader>,
@@ -71,7 +71,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// `inner`, behind the fetching of the files that its models come from.
+    /// Wraps `inner` with the download of its models' files.
     pub fn fetching(&self, inner: Arc<dyn BackendLoader>) -> Arc<dyn BackendLoader> {
         Arc::new(FetchingLoader::new(inner, self.artifacts.clone()))
     }

@@ -1,4 +1,4 @@
-//! ONNX models: in this process, or in processes of their own.
+//! ONNX models, in this process or in separate processes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,18 +12,17 @@ use volley_types::PredictError;
 
 use crate::Setup;
 
-/// Which ONNX models run in processes of their own.
+/// Selects the ONNX models that run in separate processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// Fetched models. All others are tried in a process first, except those that this binary
-    /// ships.
+    /// Fetched models. All others are first probed in a process, except the bundled models.
     #[default]
     Auto,
     /// Fetched models.
     Fetched,
     /// None.
     None,
-    /// None. Each is loaded and tried in a process first.
+    /// None, but each is first probed in a process.
     Probe,
     /// All.
     Process,
@@ -47,17 +46,17 @@ impl Isolation {
 /// How a worker runs ONNX models.
 #[derive(Clone, Debug, Default)]
 pub struct OnnxPlan {
-    /// The path of ONNX Runtime's library, where it is configured.
+    /// Configured path of ONNX Runtime's library.
     pub library: Option<PathBuf>,
     /// Threads, devices and memory.
     pub config: OnnxConfig,
-    /// Which models run in processes of their own.
+    /// Models that run in separate processes.
     pub isolation: Isolation,
-    /// The memory limit of a model's process, in bytes. Without one, it is `system_memory`.
+    /// The memory limit of a model's process in bytes; the default is `system_memory`.
     pub process_memory: Option<u64>,
-    /// The memory of this machine, in bytes, where it is known.
+    /// The memory of this machine in bytes, if known.
     pub system_memory: Option<u64>,
-    /// The directory of the models that this binary ships.
+    /// The directory of the bundled models.
     pub bundled: Option<PathBuf>,
 }
 
@@ -68,7 +67,7 @@ pub struct HostSettings {
     onnx: OnnxConfig,
 }
 
-/// The loader of ONNX models, by where a model comes from.
+/// The loader of ONNX models, selected by the source of a model.
 pub(crate) fn loader(setup: &Setup) -> Result<Arc<dyn BackendLoader>, PredictError> {
     let onnx = &setup.onnx;
     let hosted = |use_for| {
@@ -104,8 +103,8 @@ pub(crate) fn loader(setup: &Setup) -> Result<Arc<dyn BackendLoader>, PredictErr
     })
 }
 
-/// The loader of the one model of a process that a worker started. `turn` counts the processes
-/// of that worker, and chooses among its GPUs.
+/// The loader in a model process that a worker started. `turn` counts the processes of that worker,
+/// and chooses among its GPUs.
 ///
 /// # Errors
 /// `InvalidInput` when the number of a GPU does not fit.
@@ -131,7 +130,7 @@ pub fn runtime(library: Option<&Path>) -> Result<Runtime, PredictError> {
 fn here(onnx: &OnnxPlan) -> Arc<dyn BackendLoader> {
     let runtime = runtime(onnx.library.as_deref());
     if let Err(error) = &runtime {
-        tracing::warn!(error = error.chain(), "ONNX models cannot be loaded");
+        tracing::warn!(error = error.chain(), "ONNX Runtime is not available");
     }
     Arc::new(OnnxLoader::new(runtime, onnx.config))
 }

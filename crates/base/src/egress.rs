@@ -45,8 +45,8 @@ impl FromStr for HostPattern {
     fn from_str(text: &str) -> Result<Self, PredictError> {
         let wrong = || {
             PredictError::invalid(format!(
-                "'{text}' is no host; give a name or an address without scheme, port and path, or \
-                 '*.' and a name for all below it"
+                "'{text}' is not a host; give a name or an address without scheme, port and path, \
+                 or '*.' and a name for all its subdomains"
             ))
         };
         let (below, host) = match text.strip_prefix("*.") {
@@ -206,9 +206,9 @@ impl EgressPolicy {
 }
 
 const PRIVATE: &str = "names an address of this machine or of a private network, which may not be \
-                       called; name a public server, or have an operator set 'allow_private'";
-const NEVER: &str = "names an address that is never called: link-local, multicast, reserved, or \
-                     where a cloud keeps its machines' secrets";
+                       called; use a public server, or ask an operator to set 'allow_private'";
+const NEVER: &str = "names an address that is never called: link-local, multicast, reserved, or a \
+                     cloud's metadata service";
 
 #[cfg(test)]
 mod tests;

@@ -65,8 +65,8 @@ impl Share {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
                 format!(
-                    "the request's body takes more memory than the {limit} bytes that all bodies \
-                     may take together; send it in parts, or its tensors in binary"
+                    "the request's body needs more memory than the limit of {limit} bytes for all \
+                     bodies together; send it in parts, or send its tensors in binary"
                 ),
             ));
         }
@@ -85,8 +85,8 @@ impl Share {
             }
             Err(_) => Err(PredictError::new(
                 ErrorCode::Overloaded,
-                "the bodies of requests take all the memory that they may take together \
-                 ('requests.max_body_memory'); send the request again",
+                "request bodies use all memory of 'requests.max_body_memory'; send the request \
+                 again",
             )
             .with_retry_after(RETRY_AFTER)),
         }

@@ -35,7 +35,7 @@ pub(crate) enum Stop {
 impl std::fmt::Display for Stop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Memory => "it writes more than it may for these messages",
+            Self::Memory => "its output exceeds the limit for these messages",
             Self::Depth => "it nests values too deeply",
             Self::Ended => "the request has ended",
         })

@@ -124,7 +124,7 @@ impl ChatTemplate {
     ) -> Result<String, PredictError> {
         if tools.is_some() && !self.takes_tools {
             return Err(PredictError::invalid(
-                "this model's chat template takes no tools; leave 'tools' out",
+                "this model's chat template does not support tools; leave 'tools' out",
             ));
         }
         let written = self.written(messages, tools, rendering, ended);
@@ -134,7 +134,7 @@ impl ChatTemplate {
             let end = written.rfind(last).map(|at| at + last.len());
             let end = end.filter(|_| !last.is_empty()).ok_or_else(|| {
                 PredictError::invalid(
-                    "the chat template leaves the last message out, and so it cannot be continued",
+                    "the last message cannot be continued: the chat template leaves it out",
                 )
             })?;
             written.truncate(end);

@@ -70,14 +70,14 @@ pub(crate) fn connect_each(
 pub(crate) fn explain(error: ClientError) -> anyhow::Error {
     let advice = match &error {
         ClientError::Connect(..) if is_told_of("certificate", &error) => {
-            "its certificate is not one that can be trusted here: give its authority with --ca-file \
-             or in VOLLEY_CA_FILE, call it by a name in its certificate, and look at both clocks"
+            "its certificate is not trusted here: give its authority with --ca-file or in \
+             VOLLEY_CA_FILE, use a name from the certificate in --url, and check both clocks"
         }
         ClientError::Connect(..) => {
             "is a coordinator running there? start a cluster with `volley up`, or give --url"
         }
         ClientError::Broken(_) if is_told_of("invalid HTTP version", &error) => {
-            "does it speak TLS? then begin --url with https://"
+            "if the server uses TLS, start --url with https://"
         }
         ClientError::Refused { status: 401, .. } => {
             "give an API key in the environment variable VOLLEY_API_KEY"
@@ -86,7 +86,8 @@ pub(crate) fn explain(error: ClientError) -> anyhow::Error {
             "deploy it with `volley model deploy NAME`"
         }
         ClientError::Refused { code, status, .. } if code == "not_found" || *status == 404 => {
-            "`volley status`, `volley model list` and `volley connector list` show what there is"
+            "`volley status`, `volley model list` and `volley connector list` list the existing \
+             names"
         }
         ClientError::Url(_)
         | ClientError::Key

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         .install_default()
         .is_err()
     {
-        tracing::debug!("a crypto provider was installed before");
+        tracing::debug!("crypto provider already installed");
     }
     let matches = Arguments::command().get_matches();
     let names_url = matches.value_source("url") != Some(ValueSource::DefaultValue);

@@ -36,7 +36,10 @@ const BACKLOG: u32 = 1_024;
 /// When the address is taken or malformed.
 pub(crate) async fn bind(what: &str, address: &str) -> anyhow::Result<TcpListener> {
     listen(address).await.with_context(|| {
-        format!("{what}: {address} cannot be listened on; is it in use, or not of this machine?")
+        format!(
+            "{what}: listening on {address} failed; is the port in use, or is it not an address \
+             of this machine?"
+        )
     })
 }
 
@@ -81,7 +84,7 @@ pub(crate) fn export(
     tracing::info!(
         traces = config.traces.as_ref().map(|to| &to.endpoint),
         metrics = config.metrics.as_ref().map(|to| &to.endpoint),
-        "exports over OTLP"
+        "OTLP export started"
     );
     Ok((tracer, Some(exporter)))
 }

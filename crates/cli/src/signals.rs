@@ -21,7 +21,8 @@ pub(crate) fn shutdown() -> anyhow::Result<CancellationToken> {
                 _ = interrupt.recv() => {}
             }
             if first {
-                let text = "draining: running streams may end; a second signal stops at once";
+                let text = "draining: waiting for running streams to end; send the signal again \
+                            to stop at once";
                 let _ = Terminal::stderr().line(text);
                 cancelled.cancel();
             }

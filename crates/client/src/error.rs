@@ -8,10 +8,10 @@ use serde::Deserialize;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// A base URL is malformed, or there is none.
-    #[error("'{0}' is not the URL of a coordinator; it looks like http://127.0.0.1:8420")]
+    #[error("'{0}' is not the URL of a coordinator; an example is http://127.0.0.1:8420")]
     Url(String),
     /// The API key cannot be sent.
-    #[error("the API key holds characters that no key has")]
+    #[error("the API key has characters that are not allowed in a key")]
     Key,
     /// The HTTP client could not be made.
     #[error("the HTTP client could not be set up")]
@@ -39,10 +39,10 @@ pub enum ClientError {
         retry_after: Option<Duration>,
     },
     /// There is more than was to be read.
-    #[error("the answer is larger than is taken")]
+    #[error("the answer is over the client's size limit")]
     TooLarge,
     /// A stream ended without its last event.
-    #[error("the stream ended before its last event; what came before may be incomplete")]
+    #[error("the stream ended without a terminal event; the response may be incomplete")]
     Incomplete,
 }
 

@@ -105,7 +105,7 @@ impl Admission {
         self.failure.send_if_modified(|failure| {
             let is_first = failure.is_none();
             if is_first {
-                tracing::error!(reason, "this coordinator leaves service");
+                tracing::error!(reason, "coordinator leaves service");
                 *failure = Some(reason.into());
             }
             is_first
@@ -190,9 +190,9 @@ impl Admission {
                 tracing::warn!(
                     node = target,
                     reason = refusal.name(),
-                    "a coordinator's answers are not taken: it is not the member that it was"
+                    "reply rejected: the coordinator's incarnation differs from the member's"
                 );
-                Status::unavailable("the coordinator that answered is not the member that it was")
+                Status::unavailable("the coordinator at this address has another incarnation")
             }),
             None => self.check_silent(),
         }
@@ -249,7 +249,7 @@ impl Admission {
         match members.is_empty() || members.contains(&node) || knows_this_one {
             true => Ok(()),
             false => Err(Status::permission_denied(
-                "the certificate is of no coordinator that is in the cluster now",
+                "the certificate does not belong to a current coordinator of the cluster",
             )),
         }
     }
@@ -263,7 +263,7 @@ impl Admission {
         match certified(request) {
             Some(node) if !members.is_empty() && !members.contains(&node) => {
                 Err(Status::permission_denied(
-                    "the certificate is of no coordinator that is in the cluster now",
+                    "the certificate does not belong to a current coordinator of the cluster",
                 ))
             }
             _ => Ok(()),
@@ -299,8 +299,7 @@ impl Admission {
         let all_recorded = !incarnations.is_empty() && !incarnations.contains(&0);
         match all_recorded && MEMBER_LEVEL <= self.level {
             true => Err(Status::permission_denied(
-                "every member of this cluster shows its identity; this one's version of Volley \
-                 is too old",
+                "the caller sent no identity: its version of Volley is too old for this cluster",
             )),
             false => Ok(()),
         }
@@ -423,7 +422,7 @@ impl Admission {
         let Some(disk) = disk.as_ref() else { return };
         let kept = serde_json::to_vec(records).map_err(Into::into);
         if let Err(error) = kept.and_then(|records| disk.witness(records)) {
-            tracing::warn!(error = %error, "what is known of other coordinators was not written");
+            tracing::warn!(error = %error, "coordinator identity records not written");
         }
     }
 }
@@ -439,7 +438,8 @@ fn certified<T>(request: &Request<T>) -> Option<u64> {
 
 /// The answer to a caller that is not taken. `highest` is the highest id that is known.
 fn refused(refusal: Refusal, highest: Option<u64>) -> Status {
-    let mut status = Status::failed_precondition("the caller is not the member that it was");
+    let mut status =
+        Status::failed_precondition("the caller's incarnation differs from the member's");
     let metadata = status.metadata_mut();
     metadata.insert(REFUSED, MetadataValue::from_static(refusal.name()));
     if let Some(highest) = highest {
@@ -462,17 +462,17 @@ pub(crate) fn reason(refusal: Refusal, node: u64, advertise: &str, highest: Opti
     let next = next.map_or_else(|| "NEW_ID".to_owned(), |next| next.to_string());
     let what = match refusal {
         Refusal::Lost => format!(
-            "the cluster has a membership in which coordinator {node} has another data \
-             directory: this one's was lost, deleted or replaced, and with it what the \
-             coordinator had promised"
+            "the cluster has a membership in which coordinator {node} has another data directory: \
+             this coordinator's directory, with its votes and log entries, was lost, deleted or \
+             replaced"
         ),
         Refusal::Stale => format!(
-            "the data directory of coordinator {node} is older than what it has promised since: \
-             an older copy was put back, or its log was cut"
+            "the data directory of coordinator {node} is older than its last vote or acknowledged \
+             entry: an older copy was restored, or its log was truncated"
         ),
-        Refusal::Copy => format!(
-            "another process runs as coordinator {node}, over the same data or a copy of them"
-        ),
+        Refusal::Copy => {
+            format!("another process runs as coordinator {node} with the same data or a copy of it")
+        }
     };
     let command = match refusal {
         Refusal::Lost | Refusal::Stale => format!("replace {node} {next} {advertise}"),
@@ -481,7 +481,7 @@ pub(crate) fn reason(refusal: Refusal, node: u64, advertise: &str, highest: Opti
     format!(
         "{what}; it must not take part under this id. Start it with an empty data directory, \
          'node.id = {next}' and 'cluster.await_invitation = true', and run `volley cluster \
-         {command}` at a coordinator that works"
+         {command}` against a working coordinator"
     )
 }
 

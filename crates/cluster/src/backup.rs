@@ -80,13 +80,13 @@ pub fn encode(state: &RegistryState, created_ms: u64) -> Vec<u8> {
 pub fn decode(backup: &[u8]) -> Result<(BackupHead, RegistryState), PredictError> {
     let Some(rest) = backup.strip_prefix(MAGIC.as_bytes()) else {
         return Err(PredictError::invalid(if backup.starts_with(MAGIC_ANY) {
-            "the backup is of a format that this version of Volley does not know; restore it \
+            "the backup has a format that this version of Volley does not support; restore it \
              with the version that wrote it, or a later one"
         } else {
-            "this is no backup of a registry"
+            "this is not a backup of a registry"
         }));
     };
-    let damaged = || PredictError::invalid("the backup was cut or changed; take another one");
+    let damaged = || PredictError::invalid("the backup was truncated or changed; use another one");
     let sealed = backup.len().checked_sub(SEAL_BYTES).ok_or_else(damaged)?;
     let (before, found) = backup.split_at(sealed);
     if seal(before).as_bytes() != found {
@@ -101,7 +101,7 @@ pub fn decode(backup: &[u8]) -> Result<(BackupHead, RegistryState), PredictError
         .ok_or_else(damaged)?;
     let later = || {
         PredictError::invalid(format!(
-            "the backup holds what this version of Volley does not know; restore it with \
+            "the backup has records that this version of Volley does not support; restore it with \
              version {} or a later one",
             head.volley
         ))
@@ -197,7 +197,8 @@ pub fn recover(old: &Path, beginning: &ClusterSeed<'_>) -> Result<RecoverySource
     let remains = remains(old)?;
     if remains.node == beginning.node {
         return Err(PredictError::invalid(format!(
-            "the old coordinator's id is {}; an id is never reused: give the new one another",
+            "the old coordinator's id is {}; an id is never reused: give the new coordinator \
+             another id",
             remains.node
         )));
     }

@@ -70,8 +70,8 @@ impl Cluster {
         let history = self.history_of(metadata).await;
         let history = history.inspect_err(|_| {
             tracing::error!(
-                "a coordinator of another history of this registry called; after a recovery or a \
-                 restore, the old coordinators must not be started again"
+                "call from a coordinator of another cluster epoch rejected; do not start old \
+                 coordinators again after a recovery or a restore"
             );
         })?;
         self.0.identity.check_call(metadata).await?;
@@ -110,7 +110,7 @@ impl Cluster {
             return Ok(History::ToAdopt(theirs));
         }
         Err(Status::permission_denied(
-            "this coordinator belongs to another history of the registry",
+            "this coordinator belongs to another cluster epoch",
         ))
     }
 }

@@ -167,11 +167,7 @@ impl Cluster {
             }
             Err(status) => {
                 admission.heed(&status);
-                tracing::debug!(
-                    address,
-                    reason = status.message(),
-                    "no answer to a pre-vote"
-                );
+                tracing::debug!(address, reason = status.message(), "pre-vote failed");
                 self.0.peers.lock().await.remove(address);
                 None
             }

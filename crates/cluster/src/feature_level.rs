@@ -165,8 +165,7 @@ impl Cluster {
                 ErrorCode::Conflict,
                 format!(
                     "coordinator {node} runs at level {theirs}, and the registry is at level \
-                     {level}; give it a later version of Volley, or take its \
-                     'cluster.feature_level' away"
+                     {level}; upgrade it, or remove its 'cluster.feature_level'"
                 ),
             ));
         }
@@ -202,8 +201,8 @@ pub(crate) fn too_new(what: &str) -> PredictError {
     PredictError::new(
         ErrorCode::Conflict,
         format!(
-            "{what} was written by a later version of Volley than this one, which speaks level \
-             {LEVEL}; start that version"
+            "{what} was written by a later version of Volley; this version supports level \
+             {LEVEL}; start the later version"
         ),
     )
 }
@@ -213,8 +212,8 @@ pub(crate) fn needs(what: &str, needed: u32, own: u32) -> PredictError {
     PredictError::new(
         ErrorCode::Conflict,
         format!(
-            "{what} needs level {needed}, and this coordinator runs at level {own}; take its \
-             'cluster.feature_level' away, or start a later version of Volley"
+            "{what} needs level {needed}, and this coordinator runs at level {own}; remove its \
+             'cluster.feature_level', or start a later version of Volley"
         ),
     )
 }
@@ -247,7 +246,7 @@ pub(crate) fn silent() -> PredictError {
 fn busy() -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
-        "a coordinator is being let in; try again once it is there",
+        "a coordinator is joining; try again when it is a member",
     )
     .with_retry_after(RETRY_AFTER)
 }

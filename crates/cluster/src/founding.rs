@@ -94,8 +94,8 @@ impl Cluster {
                         told = Some(Instant::now());
                         tracing::warn!(
                             reason = why,
-                            "a new cluster begins once all that 'cluster.bootstrap' names are \
-                             known to be new"
+                            "bootstrap is waiting until every member of 'cluster.bootstrap' \
+                             reports an empty data directory"
                         );
                     }
                 }
@@ -125,7 +125,9 @@ impl Cluster {
     ) -> Result<(), PredictError> {
         if self.0.epoch.get() == 0 {
             let kept = self.adopt(self.0.mark).await;
-            kept.map_err(|error| PredictError::internal("the cluster was not made", error))?;
+            kept.map_err(|error| {
+                PredictError::internal("the cluster was not bootstrapped", error)
+            })?;
         }
         let own = self.0.identity.own();
         let nodes: BTreeMap<u64, MemberNode> = members
@@ -141,7 +143,10 @@ impl Cluster {
             .collect();
         match self.0.raft.initialize(nodes).await {
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
-            Err(error) => Err(PredictError::internal("the cluster was not made", error)),
+            Err(error) => Err(PredictError::internal(
+                "the cluster was not bootstrapped",
+                error,
+            )),
         }
     }
 
@@ -182,8 +187,8 @@ impl Cluster {
         let (own, advertise) = (self.0.config.node_id, &self.0.config.advertise);
         let next = highest.max(own.0) + 1;
         let text = format!(
-            "the coordinators that 'cluster.bootstrap' names have a cluster already, in which \
-             there is no coordinator {own}: it begins no other one. To let it in, start it with an \
+            "the coordinators that 'cluster.bootstrap' names already form a cluster without \
+             coordinator {own}, which does not start another cluster. To add it, start it with an \
              id that was never used ('node.id = {next}') and 'cluster.await_invitation = true', \
              and run `volley cluster add {next} {advertise}` at one of them"
         );
@@ -210,7 +215,10 @@ fn decide(own: NodeId, incarnation: u64, answers: &[Answer]) -> Step {
             let known = described.members.iter().find(|(id, _)| *id == own);
             match known {
                 Some((_, known)) if *known == incarnation => {
-                    return Step::Wait("it is a member, and the leader has not called it".into());
+                    return Step::Wait(
+                        "this coordinator is a member, and the leader has not contacted it yet"
+                            .into(),
+                    );
                 }
                 Some(_) => return Step::Lost(highest(described)),
                 None => return Step::Stranger(highest(described)),
@@ -223,7 +231,7 @@ fn decide(own: NodeId, incarnation: u64, answers: &[Answer]) -> Step {
         let why = match described.node {
             _ if described.initialised => Some(format!("coordinator {id} has voted already")),
             None => Some(format!(
-                "coordinator {id} runs a version of Volley that is too old to begin with"
+                "coordinator {id} runs a version of Volley that is too old to bootstrap a cluster"
             )),
             Some(found) if found != *id => Some(format!(
                 "coordinator {found} answers at the address of coordinator {id}"
@@ -236,7 +244,7 @@ fn decide(own: NodeId, incarnation: u64, answers: &[Answer]) -> Step {
     match wait {
         Some(why) => Step::Wait(why),
         None if answers.iter().all(|(id, _)| own < *id) => Step::Found(incarnations),
-        None => Step::Wait("the one with the lowest id begins".to_owned()),
+        None => Step::Wait("the coordinator with the lowest id starts the cluster".to_owned()),
     }
 }
 

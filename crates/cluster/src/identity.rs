@@ -38,7 +38,7 @@ pub(crate) struct Draw {
 
 impl Draw {
     /// # Errors
-    /// `Internal` when the machine gives no randomness.
+    /// `Internal` when the operating system returned no random bytes.
     pub(crate) fn random() -> Result<Self, PredictError> {
         Ok(Self {
             incarnation: new_mark()?,
@@ -51,12 +51,15 @@ impl Draw {
 /// A random number that is not 0, which stands for nothing.
 ///
 /// # Errors
-/// `Internal` when the machine gives no randomness.
+/// `Internal` when the operating system returned no random bytes.
 pub(crate) fn new_mark() -> Result<u64, PredictError> {
     let mut bytes = [0; 8];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| PredictError::new(ErrorCode::Internal, "the machine gives no randomness"))?;
+    SystemRandom::new().fill(&mut bytes).map_err(|_| {
+        PredictError::new(
+            ErrorCode::Internal,
+            "the operating system returned no random bytes",
+        )
+    })?;
     Ok(u64::from_le_bytes(bytes).max(1))
 }
 

@@ -288,7 +288,7 @@ impl Cluster {
             () = self.0.stop.cancelled() => false,
         };
         if failed && let Err(error) = self.0.raft.shutdown().await {
-            tracing::debug!(error = %error, "the Raft node had ended");
+            tracing::debug!(error = %error, "Raft node already stopped");
         }
     }
 
@@ -301,7 +301,7 @@ impl Cluster {
     pub async fn shutdown(&self) {
         self.0.stop.cancel();
         if let Err(error) = self.0.raft.shutdown().await {
-            tracing::error!(error = %error, "the Raft node did not stop cleanly");
+            tracing::error!(error = %error, "Raft node did not stop cleanly");
         }
         self.0.tasks.close();
         self.0.tasks.wait().await;
@@ -324,8 +324,8 @@ impl Cluster {
             tracing::warn!(
                 advertised = config.advertise,
                 known = known.address,
-                "the other coordinators look for this one at its old address; give it that \
-                 again, or let it leave and join under a new id"
+                "membership has another address of this coordinator; restore that address, or \
+                 remove the coordinator and add it under a new id"
             );
         }
     }
@@ -344,8 +344,8 @@ async fn publish_status(
                 && !matches!(fatal, Fatal::Stopped)
             {
                 admission.fail(&format!(
-                    "consensus has failed here and ends until the process is started again: \
-                     {fatal}"
+                    "consensus has failed on this node and stays stopped until the process is \
+                     restarted: {fatal}"
                 ));
             }
             raft_status(&metrics)
@@ -358,7 +358,7 @@ async fn publish_status(
         tokio::select! {
             changed = metrics.changed() => if changed.is_err() {
                 if !stop.is_cancelled() {
-                    admission.fail("consensus has ended here without a word: it panicked");
+                    admission.fail("consensus on this node has panicked");
                 }
                 return;
             },
@@ -402,7 +402,7 @@ fn no_leader() -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
         "the cluster has no leader now, because too few coordinators can reach each other; \
-         deployed models go on serving, writes must wait",
+         deployed models continue to serve, writes must wait",
     )
     .with_retry_after(RETRY_AFTER)
 }

@@ -134,7 +134,11 @@ impl Cluster {
                     }
                     Err(status) => {
                         self.0.peers.lock().await.remove(seed);
-                        tracing::warn!(seed, reason = status.message(), "not joined yet");
+                        tracing::warn!(
+                            seed,
+                            reason = status.message(),
+                            "join request failed; trying again"
+                        );
                     }
                 }
             }
@@ -173,7 +177,7 @@ impl Cluster {
         }
         if old == node {
             return Err(PredictError::invalid(
-                "a coordinator is replaced by one of another id; an id is never reused",
+                "the new coordinator needs another id than the replaced one; an id is never reused",
             ));
         }
         let is_in = self.known_voter(node, &address).await?;
@@ -310,7 +314,7 @@ impl Cluster {
         let by = Instant::now() + self.0.config.write_timeout;
         let change = || self.0.raft.change_membership(nodes.clone(), true);
         match self.change(by, change).await {
-            Ok(()) => tracing::info!("the membership has the incarnations of all coordinators"),
+            Ok(()) => tracing::info!("incarnations of all coordinators recorded"),
             Err(error) => tracing::debug!(error = error.chain(), "incarnations not recorded yet"),
         }
     }
@@ -341,7 +345,7 @@ impl Cluster {
                 Ok(Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(error))))
                     if Instant::now() + RETRY < by =>
                 {
-                    tracing::debug!(error = %error, "another membership change is under way");
+                    tracing::debug!(error = %error, "another membership change is in progress");
                     tokio::time::sleep(RETRY).await;
                 }
                 Ok(Err(error)) => return Err(not_changed().with_source(error)),
@@ -384,7 +388,7 @@ impl Cluster {
 }
 
 fn unknown_member(node: NodeId) -> PredictError {
-    let message = format!("no coordinator {node} is in the cluster");
+    let message = format!("the cluster has no coordinator {node}");
     PredictError::new(ErrorCode::NotFound, message)
 }
 

@@ -51,7 +51,7 @@ impl RaftNetworkFactory<TypeConfig> for Peers {
                 .max_encoding_message_size(MAX_MESSAGE_BYTES)
         });
         if let Err(error) = &client {
-            tracing::error!(node = target, error = %error, "a coordinator's address is malformed");
+            tracing::error!(node = target, error = %error, "coordinator address is malformed");
         }
         Peer {
             target,

@@ -183,7 +183,7 @@ impl LogReply {
             )),
             Self::Nothing => Err(PredictError::internal(
                 "the write was not applied",
-                "a command's log entry gave no answer",
+                "a command's log entry returned no result",
             )),
         }
     }

@@ -53,7 +53,7 @@ impl Store {
     ) -> Result<Self, PredictError> {
         if level == 0 || LEVEL < level {
             return Err(PredictError::invalid(format!(
-                "this version of Volley speaks levels 1 to {LEVEL}"
+                "this version of Volley supports levels 1 to {LEVEL}"
             )));
         }
         let identity = identity(node, &found);
@@ -62,10 +62,10 @@ impl Store {
             return Err(PredictError::new(
                 ErrorCode::Conflict,
                 format!(
-                    "the log of coordinator {node} was cut: it ends at {}, and this coordinator \
-                     knew entries up to {committed} to be committed; it must not take part under \
-                     this id: give it an empty directory and a new id, and run `volley cluster \
-                     replace {node} NEW_ID HOST:PORT` at a coordinator that works",
+                    "the log of coordinator {node} was truncated: it ends at {}, but entries up \
+                     to {committed} were committed; it must not take part under this id: give it \
+                     an empty directory and a new id, and run `volley cluster replace {node} \
+                     NEW_ID HOST:PORT` against a working coordinator",
                     identity.last
                 ),
             ));

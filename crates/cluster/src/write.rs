@@ -228,7 +228,8 @@ fn within_limit(command: &RegistryCommand) -> Result<(), PredictError> {
     Err(PredictError::new(
         ErrorCode::TooLarge,
         format!(
-            "the command is over the limit of {} KiB; a registry entry holds settings, not data",
+            "the command is over the limit of {} KiB; registry entries are for settings, not for \
+             data",
             MAX_COMMAND_BYTES >> 10
         ),
     ))
@@ -237,15 +238,15 @@ fn within_limit(command: &RegistryCommand) -> Result<(), PredictError> {
 fn stopped() -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
-        "this coordinator's part in the registry has stopped (its log says why); ask another \
-         coordinator, and start this one again once its disk is well",
+        "this coordinator has left service (see its log); use another coordinator, and restart \
+         this one when its disk works again",
     )
 }
 
 fn too_many() -> PredictError {
     PredictError::new(
         ErrorCode::Overloaded,
-        "too many writes wait for the cluster; try again shortly",
+        "the write queue of the cluster is full; try again shortly",
     )
     .with_retry_after(RETRY_AFTER)
 }
@@ -253,8 +254,8 @@ fn too_many() -> PredictError {
 fn unknown_outcome() -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
-        "the write was not acknowledged in time and may still take effect; look before you \
-         repeat it",
+        "the write was not acknowledged in time and may still take effect; read the entry before \
+         you repeat the write",
     )
     .with_retry_after(RETRY_AFTER)
 }

@@ -78,8 +78,7 @@ fn kind(file: &DocumentMut) -> Result<FileKind, ConfigError> {
         .flat_map(|it| it.iter().map(|(key, _)| key));
     FileKind::from_listeners(keys).ok_or_else(|| {
         ConfigError::Migration(
-            "the file has neither 'listen.public', as a coordinator's has, nor 'listen.flight', \
-             as a worker's has"
+            "the file has neither 'listen.public' (a coordinator) nor 'listen.flight' (a worker)"
                 .to_owned(),
         )
     })
@@ -219,7 +218,7 @@ fn text_of(raw: Option<&RawString>) -> String {
 
 fn twice(old: &str, new: &str) -> ConfigError {
     ConfigError::Migration(format!(
-        "the file has both '{old}' and '{new}', its name now: take one of them out"
+        "the file has both '{old}' and its new name '{new}': remove one of them"
     ))
 }
 

@@ -29,7 +29,7 @@ impl FromStr for TimeSpan {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let duration = humantime::parse_duration(text)
-            .map_err(|error| format!("'{text}' is no duration such as \"30s\": {error}"))?;
+            .map_err(|error| format!("'{text}' is not a duration such as \"30s\": {error}"))?;
         if duration < Duration::from_millis(1) || LONGEST < duration {
             return Err(format!("'{text}' is not between 1ms and 30 days"));
         }
@@ -59,8 +59,8 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const WRONG: &str = "is no size such as \"16MiB\"; the units are B, KiB, MiB, GiB and TiB \
-                             (powers of 1024), and kB, MB, GB and TB (powers of 1000)";
+        const WRONG: &str = "is not a size such as \"16MiB\"; the units are B, KiB, MiB, GiB and \
+                             TiB (powers of 1024), and kB, MB, GB and TB (powers of 1000)";
         let text = text.trim();
         let number = |c: char| c.is_ascii_digit() || c == '.';
         let unit = text.trim_start_matches(number).trim_start();

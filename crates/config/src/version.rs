@@ -40,8 +40,8 @@ pub(crate) fn judge(version: Option<i64>) -> Result<(), String> {
         Some(version) if version == i64::from(FORMAT_VERSION) => Ok(()),
         Some(version) if i64::from(FORMAT_VERSION) < version => Err(format!(
             "the file has format version {version}, and this version of Volley reads format \
-             version {FORMAT_VERSION}: start a later version of Volley, or write the file for this \
-             one"
+             version {FORMAT_VERSION}: start a later version of Volley, or rewrite the file for \
+             this version"
         )),
         _ => Err(format!(
             "'version' must be {FORMAT_VERSION}: it is the version of the file's format"

@@ -74,7 +74,7 @@ impl ConstraintForm {
         match forms.len() {
             0 | 1 => Ok(forms.pop()),
             _ => Err(PredictError::invalid(format!(
-                "an answer can have one form: give one of 'response_format', '{}'",
+                "an answer can have one format only: set one of 'response_format', '{}'",
                 GUIDED.join("', '")
             ))),
         }
@@ -95,7 +95,9 @@ impl ConstraintForm {
             return Ok(Self::Grammar(text.to_owned()));
         }
         let read = gbnf::read(text).map_err(|reason| {
-            PredictError::invalid(format!("parameter '{name}' is no grammar: {reason}"))
+            PredictError::invalid(format!(
+                "parameter '{name}' is not a valid grammar: {reason}"
+            ))
         })?;
         Ok(match read {
             Grammar::Regular(expression) => Self::Regex(expression),
@@ -132,7 +134,7 @@ pub fn is_guided(parameters: &Parameters) -> bool {
 pub fn short(parameters: &Parameters, name: &str) -> Result<Option<String>, PredictError> {
     match parameters.text(name) {
         Some(text) if MAX_FORM_BYTES < text.len() => Err(PredictError::invalid(format!(
-            "parameter '{name}' has {} bytes, and may have {MAX_FORM_BYTES}",
+            "parameter '{name}' has {} bytes; the limit is {MAX_FORM_BYTES}",
             text.len()
         ))),
         text => Ok(text),
@@ -140,8 +142,9 @@ pub fn short(parameters: &Parameters, name: &str) -> Result<Option<String>, Pred
 }
 
 fn parse(text: &str, name: &str) -> Result<Value, PredictError> {
-    serde_json::from_str(text)
-        .map_err(|error| PredictError::invalid(format!("parameter '{name}' is no JSON: {error}")))
+    serde_json::from_str(text).map_err(|error| {
+        PredictError::invalid(format!("parameter '{name}' is not valid JSON: {error}"))
+    })
 }
 
 /// vLLM's object of that name.

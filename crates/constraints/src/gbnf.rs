@@ -213,8 +213,8 @@ impl<'a> Parser<'a> {
         }
         match (name.is_empty(), self.left.peek()) {
             (false, _) => Ok(name),
-            (true, Some(c)) => Err(format!("'{}' begins no rule", c.escape_default())),
-            (true, None) => Err("it ends where a rule should begin".to_owned()),
+            (true, Some(c)) => Err(format!("'{}' does not start a rule", c.escape_default())),
+            (true, None) => Err("it ends where a rule should start".to_owned()),
         }
     }
 
@@ -288,7 +288,7 @@ impl<'a> Parser<'a> {
         while let Some(c) = self.left.next_if(|c| *c != '}') {
             inside.push(c);
         }
-        let wrong = || format!("'{{{inside}}}' counts nothing");
+        let wrong = || format!("'{{{inside}}}' is not a repetition");
         self.left.next().ok_or_else(wrong)?;
         let number = |text: &str| text.trim().parse::<usize>().map_err(|_| wrong());
         let (least, most) = match inside.split_once(',') {
@@ -374,7 +374,7 @@ impl<'a> Parser<'a> {
         };
         let code: String = self.left.by_ref().take(digits).collect();
         let known = || char::from_u32(u32::from_str_radix(&code, 16).ok()?);
-        known().ok_or_else(|| format!("'{}' is no character", code.escape_default()))
+        known().ok_or_else(|| format!("'{}' is not a character", code.escape_default()))
     }
 }
 

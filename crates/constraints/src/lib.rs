@@ -38,7 +38,7 @@ impl Constraints {
     ) -> Result<Constraint, PredictError> {
         let factory = self.0.get_or_init(|| factory(spellings, eos));
         let factory = factory.as_ref().map_err(|error| {
-            PredictError::invalid("this model's vocabulary cannot be held to a form")
+            PredictError::invalid("this model's vocabulary does not support constrained answers")
                 .with_source(error.clone())
         })?;
         let grammar = match form {
@@ -51,9 +51,7 @@ impl Constraints {
         };
         let parser = factory.create_parser(grammar).map_err(|error| {
             let reason: String = error.to_string().chars().take(MAX_REFUSAL).collect();
-            PredictError::invalid(format!(
-                "the form of the answer cannot be followed: {reason}"
-            ))
+            PredictError::invalid(format!("the response format is not supported: {reason}"))
         })?;
         Ok(Constraint {
             matcher: Matcher::new(Ok(parser)),
@@ -119,7 +117,7 @@ impl Constraint {
 }
 
 fn too_hard(error: impl std::fmt::Display) -> PredictError {
-    PredictError::invalid("the form of the answer is too hard to follow; make it simpler")
+    PredictError::invalid("the response format is too complex; simplify it")
         .with_source(error.to_string())
         .with_origin(ErrorOrigin::Model)
 }

@@ -1,5 +1,5 @@
-//! Aliases on the way of a request: which model a name stands for now, and the copies that go to a
-//! mirror. The choice itself is pure ([`AliasSpec::choose`]).
+//! Resolution of aliases for requests, and mirrored requests. The choice of a target is pure
+//! ([`AliasSpec::choose`]).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,34 +16,34 @@ use volley_types::{
 
 use crate::Coordinator;
 
-/// Copies that run at a time; one more is not sent.
+/// Maximum number of concurrent mirrored requests; further ones are skipped.
 pub(crate) const MAX_COPIES: usize = 64;
-/// How long a copy may take.
+/// Time limit of a mirrored request.
 const COPY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where a request goes.
+/// Result of resolving a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ResolvedAlias {
-    /// The model, or the version of one, that answers.
+    /// The model or version that answers.
     pub(crate) model: ModelRef,
-    /// Who gets a copy.
+    /// Models that receive a mirrored request.
     pub(crate) copies: Vec<ModelRef>,
 }
 
-/// Whether the aliases that a request goes through have it copied.
+/// Whether aliases mirror this request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mirroring {
     Enabled,
-    /// The request is a copy itself.
+    /// The request is itself a mirrored request.
     Disabled,
 }
 
-/// What decides for one request.
+/// Keys of one request for choices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StickinessKeys {
-    /// Its id: no two requests share it.
+    /// Hash of the request id, unique for each request.
     id: u64,
-    /// What it sticks by, else its id.
+    /// Hash of the sticky value, or of the id.
     target: u64,
 }
 
@@ -57,10 +57,10 @@ impl StickinessKeys {
     }
 }
 
-/// Follows aliases from `model` to what is none.
+/// Follows aliases from `model` to a model or pipeline.
 ///
 /// # Errors
-/// `NotFound` when a version of an alias is asked for; `Conflict` when names lead nowhere.
+/// `NotFound` for a version of an alias; `Conflict` when an alias leads to no model.
 pub(crate) fn resolve(
     registry: &RegistryState,
     model: &ModelRef,
@@ -70,7 +70,7 @@ pub(crate) fn resolve(
         model: model.clone(),
         copies: Vec::new(),
     };
-    // What is written is no longer than this; what is read need not have been written so.
+    // Writes enforce this limit, but a restored registry may have longer chains.
     for _ in 0..=MAX_NAME_DEPTH {
         let Some(AliasEntry { spec, .. }) = registry.aliases.get(&resolved.model.name) else {
             return Ok(resolved);
@@ -86,11 +86,11 @@ pub(crate) fn resolve(
 }
 
 fn endless(model: &ModelRef) -> PredictError {
-    let message = format!("alias '{model}' leads to no model; write it again");
+    let message = format!("alias '{model}' leads to no model; update its targets");
     PredictError::new(ErrorCode::Conflict, message)
 }
 
-/// All models that an alias may lead to, the first target's first.
+/// All models that an alias may lead to, in the order of its targets.
 fn ends<'r>(registry: &'r RegistryState, alias: &'r AliasSpec, depth: usize) -> Vec<&'r ModelRef> {
     let mut found = Vec::new();
     for target in alias.targets.iter().filter(|target| target.weight != 0) {
@@ -105,7 +105,7 @@ fn ends<'r>(registry: &'r RegistryState, alias: &'r AliasSpec, depth: usize) -> 
     found
 }
 
-/// What a name leads to: itself, where it is no alias.
+/// The models that a name leads to; a name that is not an alias leads to itself.
 fn ends_of<'r>(registry: &'r RegistryState, name: &'r ModelRef) -> Vec<&'r ModelRef> {
     match registry.aliases.get(&name.name) {
         Some(alias) => ends(registry, &alias.spec, 0),
@@ -114,7 +114,7 @@ fn ends_of<'r>(registry: &'r RegistryState, name: &'r ModelRef) -> Vec<&'r Model
 }
 
 impl Coordinator {
-    /// What callers of an alias may rely on: the signature of its first target that is there.
+    /// The signature of an alias: that of its first available target.
     pub(crate) fn alias_signature(
         &self,
         registry: &RegistryState,
@@ -130,11 +130,11 @@ impl Coordinator {
         Err(refusal.unwrap_or_else(|| endless(&ModelRef::deployed(alias.name.clone()))))
     }
 
-    /// Wakes what must be there for an alias or a pipeline to tell what it takes and gives: the
-    /// first target that comes, and all models of a pipeline.
+    /// Activates the models that determine the signature of an alias or a pipeline: the first
+    /// available target, or all models of a pipeline.
     ///
     /// # Errors
-    /// As waking a model, where none comes.
+    /// The errors of activating a model, if no target is available.
     pub(crate) async fn activate_targets(
         &self,
         registry: &RegistryState,
@@ -155,7 +155,8 @@ impl Coordinator {
         refusal.map_or(Ok(()), Err)
     }
 
-    /// Wakes the models of a pipeline, and of steps that are aliases the first target that comes.
+    /// Activates the models of a pipeline. For a step with an alias, it activates the first
+    /// available target.
     async fn activate_steps(
         &self,
         registry: &RegistryState,
@@ -180,7 +181,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Refuses an answer of another form than the alias's callers were told.
+    /// Rejects an answer whose schema differs from the alias's signature.
     pub(crate) fn check_fits(
         &self,
         registry: &RegistryState,
@@ -195,14 +196,14 @@ impl Coordinator {
             return Ok(());
         }
         let message = format!(
-            "the targets of alias '{}' do not take and give the same any more; switch it to those \
+            "the targets of alias '{}' no longer have the same inputs and outputs; set targets \
              that do",
             asked.name
         );
         Err(PredictError::new(ErrorCode::Conflict, message))
     }
 
-    /// Refuses an alias whose targets, as far as they run, do not take and give the same.
+    /// Rejects an alias whose running targets have different signatures.
     pub(crate) fn check_alias(&self, alias: &AliasSpec) -> Result<(), PredictError> {
         let registry = self.0.cluster.registry().borrow().clone();
         let known = alias.names().filter_map(|model| {
@@ -218,14 +219,14 @@ impl Coordinator {
             return Ok(());
         };
         Err(PredictError::invalid(format!(
-            "'{first}' ({}) and '{other}' ({}) do not take and give the same, so they cannot have \
+            "'{first}' ({}) and '{other}' ({}) have different inputs or outputs and cannot share \
              one name",
             told.task.as_str(),
             signature.task.as_str()
         )))
     }
 
-    /// How an alias fares: as its targets do.
+    /// State of an alias, derived from its targets.
     pub(crate) fn alias_status(&self, registry: &RegistryState, alias: &AliasSpec) -> ModelStatus {
         let ends = ends(registry, alias, 0);
         let there = ends.iter().filter(|model| {
@@ -259,16 +260,16 @@ impl Coordinator {
         callable.map(|alias| alias.name.clone()).collect()
     }
 
-    /// Sends copies of a request and throws their answers away. It never waits: where too many
-    /// copies run, or the request's rows still arrive, none is sent.
+    /// Sends mirrored requests and discards their responses. It never waits: if too many are
+    /// running, or the request's rows are streamed, it sends none.
     pub(crate) fn mirror(&self, request: &PredictRequest, copies: Vec<ModelRef>) {
         for model in copies {
             let Ok(place) = Arc::clone(&self.0.copies).try_acquire_owned() else {
-                tracing::debug!(%model, "too many copies run; one is not sent");
+                tracing::debug!(%model, "mirrored request skipped: too many are running");
                 continue;
             };
             let Some(mut copy) = request.try_clone() else {
-                tracing::debug!(%model, "a request whose rows are streamed is not copied");
+                tracing::debug!(%model, "mirrored request skipped: its rows are streamed");
                 continue;
             };
             let latest = Deadline::after(Instant::now(), COPY_TIMEOUT);
@@ -279,7 +280,7 @@ impl Coordinator {
             self.spawn(async move {
                 let model = copy.model.clone();
                 if let Err(error) = coordinator.drain_copy(copy).await {
-                    tracing::debug!(%model, error = error.chain(), "a copy was not answered");
+                    tracing::debug!(%model, error = error.chain(), "mirrored request failed");
                 }
                 drop(place);
             });

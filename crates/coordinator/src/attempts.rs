@@ -1,5 +1,4 @@
-//! The attempts of one request: which replica next, whether another may be tried, and the second
-//! call of a request that waits long for its first.
+//! The attempts of one request: choice of the next replica, retries, and hedging.
 
 mod continuation;
 mod liveness;
@@ -24,28 +23,28 @@ use crate::live::{Candidate, ReplicaCall};
 use crate::route::{self, RoutingHints, affinity};
 use crate::{Coordinator, errors};
 
-/// What a request's model reference stands for now.
+/// The resolved model of a request.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) model: ModelName,
     pub(crate) version: ModelVersion,
     pub(crate) signature: Signature,
-    /// Its replicas keep what they computed of a prompt.
+    /// Its replicas cache prompt prefixes.
     pub(crate) keeps_prefixes: bool,
 }
 
 impl Target {
-    /// Whether it is what `model` stands for.
+    /// Whether it is the resolution of `model`.
     pub(crate) fn serves(&self, model: &ModelRef) -> bool {
         self.model == model.name && model.version.is_none_or(|version| version == self.version)
     }
 
-    /// Whether its replicas draw the tokens of generations themselves.
+    /// Whether its replicas sample tokens locally.
     pub(crate) fn draws(&self) -> bool {
         self.signature.task == Task::Generate && self.keeps_prefixes
     }
 
-    /// Whether its replicas hold a state for each sequence of requests.
+    /// Whether its replicas keep a state for each sequence of requests.
     fn holds_sequences(&self) -> bool {
         let served = || ModelMetadata::of(&self.signature).config;
         let batches = |config: serde_json::Value| config.get("sequence_batching").is_some();
@@ -53,7 +52,7 @@ impl Target {
     }
 }
 
-/// A replica's answer from its first chunk on.
+/// A replica's response, from its first chunk on.
 pub(crate) struct ReplicaAnswer {
     /// `None` when the answer has no rows.
     pub(crate) first: Option<RecordBatch>,
@@ -63,8 +62,8 @@ pub(crate) struct ReplicaAnswer {
 }
 
 impl ReplicaAnswer {
-    /// What follows the first chunk. The replica counts the stream until it is dropped. A worker
-    /// that has gone silent is an error of it.
+    /// The batches after the first chunk. The stream counts as load of the replica until it is
+    /// dropped. If the worker stops responding, the stream returns an error.
     pub(crate) fn rest(self) -> impl Stream<Item = Result<RecordBatch, PredictError>> + Send {
         let Self {
             rest,
@@ -78,7 +77,7 @@ impl ReplicaAnswer {
             let mut rest = pin!(rest);
             loop {
                 let item = tokio::select! {
-                    // First, so that what has come is read.
+                    // Polled first, so that received batches are read.
                     biased;
                     item = rest.next() => item,
                     () = &mut given_up => Some(Err(errors::silent_worker())),
@@ -106,10 +105,10 @@ impl ReplicaAnswer {
     }
 }
 
-/// How often one request may find that its model has gone down to nothing meanwhile.
+/// Maximum number of activations for one request, if its model is scaled to zero again.
 const MAX_WAKES: usize = 3;
 
-/// Whose replica a call went to.
+/// The replica of a call.
 #[derive(Clone)]
 struct Replica {
     coordinator: Coordinator,
@@ -152,7 +151,7 @@ impl Replica {
 
     fn ended(&self, call: &mut ReplicaCall, error: &PredictError) {
         if was_refused(error) && self.coordinator.may_scale_to_zero(&self.model) {
-            // Sooner than its next report: who comes after this one need not be refused too.
+            // Before its next report, so that later requests do not try this replica.
             let live = &self.coordinator.0.live;
             let mut live = live.write();
             if live.refused(&self.model, &self.candidate, Instant::now()) {
@@ -174,16 +173,16 @@ impl Replica {
     }
 }
 
-/// Whether a worker does not run a replica, or not any more.
+/// Whether an error means that the worker does not run the replica.
 fn was_refused(error: &PredictError) -> bool {
     error.code == ErrorCode::Unavailable && error.origin == ErrorOrigin::Worker
 }
 
-/// Whether an error speaks against the replica. What callers or a remote model's server do wrong
-/// does not, nor does a full queue.
+/// Whether an error is the replica's fault. Errors of callers or of a remote model's server, and
+/// full queues, are not.
 fn is_fault(error: &PredictError) -> bool {
     match error.code {
-        // Where it is a remote model's server that cannot answer, no other replica could.
+        // If a remote model's server fails, other replicas would fail too.
         ErrorCode::Unavailable => error.origin != ErrorOrigin::Model,
         ErrorCode::DeadlineExceeded | ErrorCode::Internal => true,
         ErrorCode::InvalidInput
@@ -208,16 +207,16 @@ pub(crate) struct AttemptPlan {
     model: ModelName,
     version: ModelVersion,
     hints: RoutingHints,
-    /// After how long without an answer a second replica is asked.
+    /// Delay before a hedged call to a second replica.
     hedge_after: Option<Duration>,
     untried: Vec<Candidate>,
     left: usize,
-    /// The model's rows may say which tokens they came of.
+    /// Whether the model's rows have token ids.
     tells_tokens: bool,
     last_error: Option<PredictError>,
-    /// How often it may still wait for the model to come back from nothing.
+    /// Remaining activations.
     activations: usize,
-    /// Until when, once it has begun to.
+    /// Deadline of the activation.
     wakes_until: Option<Deadline>,
 }
 
@@ -227,7 +226,8 @@ impl Coordinator {
         self.0.loss_budget.earn();
         let session = request.session.as_ref();
         let unary = target.signature.task != Task::Generate;
-        // Another replica knows nothing of the sequence, and a second call would be a second step.
+        // Another replica does not have the sequence's state, and a second call would be a second
+        // step.
         let held = session.is_some() && target.holds_sequences();
         AttemptPlan {
             untried: self.0.live.read().candidates(&target.model, target.version),
@@ -253,9 +253,8 @@ impl Coordinator {
 }
 
 impl AttemptPlan {
-    /// The next replica, or why there is none: the last one's error where one was tried. Where
-    /// the last one of a model that may go down to none has gone meanwhile, waits until one is
-    /// back.
+    /// Returns the next replica, or the error of the last attempt. If the model was scaled to zero
+    /// meanwhile, it waits for the activation.
     pub(crate) async fn route(&mut self) -> Result<Candidate, PredictError> {
         loop {
             if let Some(chosen) = self.choose() {
@@ -275,12 +274,12 @@ impl AttemptPlan {
         }
     }
 
-    /// Whether the request may wait for its model to come back from nothing.
+    /// Whether the request may wait for an activation of its model.
     fn may_wake(&self) -> bool {
         0 < self.activations && self.coordinator.may_scale_to_zero(&self.model)
     }
 
-    /// Waits until the model is back, and begins anew with its replicas.
+    /// Waits for the activation of the model, and restarts with its replicas.
     async fn activate(&mut self) -> Result<(), PredictError> {
         self.activations -= 1;
         let timeout = self.coordinator.0.config.wake_timeout;
@@ -295,7 +294,7 @@ impl AttemptPlan {
         Ok(())
     }
 
-    /// Begins anew with all replicas that there are now, but for those of `lost` workers.
+    /// Restarts with all current replicas, except those of `lost` workers.
     fn renew(&mut self, lost: &[WorkerId]) {
         let live = self.coordinator.0.live.read();
         self.untried = live.candidates(&self.model, self.version);
@@ -316,9 +315,9 @@ impl AttemptPlan {
         Some(self.untried.swap_remove(chosen))
     }
 
-    /// Calls a replica and waits for the first chunk. Where hedging is on, a request of which
-    /// there is a copy goes to a second replica too when the first does not answer soon, within
-    /// the budget for retries; the first answer wins and the other call is dropped.
+    /// Calls a replica and waits for the first chunk. With hedging, a repeatable request is also
+    /// sent to a second replica if the first does not respond in time, within the retry budget. The
+    /// first response wins, and the other call is dropped.
     pub(crate) async fn call(
         &mut self,
         replica: Candidate,
@@ -356,42 +355,49 @@ impl AttemptPlan {
         }
     }
 
-    /// Whether another replica may hold the sequence that this one does not know: the first by rank
-    /// may have come after the sequence began. No step was made then, so that asking the next one
+    /// Whether another replica may hold the sequence: the replica of the highest rank may have been
+    /// loaded after the sequence started. The failed call ran no step, so trying the next replica
     /// repeats nothing.
     fn is_elsewhere(&self, error: &PredictError) -> bool {
         self.hints.held && error.reason == Some(ErrorReason::SequenceUnknown)
     }
 
-    /// Decides after a failed try: `Ok` to go on to another replica, the error to give up.
+    /// Decides after a failed attempt: `Ok` to try another replica, the error to give up.
     pub(crate) fn retry(
         &mut self,
         error: PredictError,
         repeatable: bool,
     ) -> Result<(), PredictError> {
         let shared = &self.coordinator.0;
-        // A model's server that limits requests limits them whichever worker they come from.
+        // A rate limit of a model's server applies to all workers.
         let of_model = error.origin == ErrorOrigin::Model && error.code == ErrorCode::Overloaded;
         let elsewhere = error.code.may_retry_elsewhere() && !of_model;
         if repeatable && was_refused(&error) && self.untried.is_empty() && self.may_wake() {
-            tracing::info!(model = %self.model, error = error.chain(), "waiting for the model to come back");
+            tracing::info!(
+                model = %self.model, error = error.chain(),
+                "request waits for the model to be activated"
+            );
             self.last_error = Some(error);
             return Ok(());
         }
         if self.is_elsewhere(&error) && repeatable && !self.untried.is_empty() {
-            tracing::debug!(model = %self.model, "looking for the replica that holds the sequence");
+            tracing::debug!(model = %self.model, "trying the next replica for the sequence");
             self.last_error = Some(error);
             return Ok(());
         }
         let may_retry = elsewhere && repeatable && 0 < self.left;
-        // A worker that dies loses all of its requests at once, which is no sign of trouble.
+        // A lost worker loses all its requests at the same time, so these retries do not indicate
+        // overload.
         let lost = error.code == ErrorCode::Unavailable;
         let in_budget = || shared.retry_budget.spend() || (lost && shared.loss_budget.spend());
         if !may_retry || self.untried.is_empty() || !in_budget() {
             return Err(error);
         }
         shared.metrics.retried(&self.model);
-        tracing::info!(model = %self.model, code = %error.code, error = error.chain(), "trying another replica");
+        tracing::info!(
+            model = %self.model, code = %error.code, error = error.chain(),
+            "attempt failed; trying another replica"
+        );
         self.last_error = Some(error);
         Ok(())
     }

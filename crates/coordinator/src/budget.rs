@@ -1,14 +1,14 @@
-//! The retry budget: retries may add only a fraction to the load, so that a cluster in trouble
-//! is not pushed over by its own retries.
+//! The retry budget: retries may add only a fraction to the load, so that retries do not overload a
+//! failing cluster.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// A retry costs this many units; a request earns `ratio` of it.
 const UNIT: i64 = 1_000;
-/// What can be saved up: a burst of this many retries.
+/// Maximum burst of retries.
 const RETRIES: i64 = 10;
-/// The same for requests and streams whose worker is lost, and that go to another one. All of a
-/// worker's are lost at once, and each costs the others no more than it has cost that one.
+/// Maximum burst for requests and streams of lost workers. They are all lost at the same time, and
+/// each causes the same load on the new worker as on the old one.
 const LOSSES: i64 = 1_024;
 
 /// A token bucket without a clock: requests fill it, retries empty it.
@@ -20,12 +20,12 @@ pub(crate) struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// Allows `ratio` retries per request (0.2 is one in five) after a first burst of 10.
+    /// Allows `ratio` retries per request (0.2 is one in five) after an initial burst of 10.
     pub(crate) fn new(ratio: f64) -> Self {
         Self::with_burst(ratio, RETRIES)
     }
 
-    /// The same for what is lost with a worker, with a first burst of 1,024.
+    /// The budget for requests of lost workers, with an initial burst of 1,024.
     pub(crate) fn of_losses(ratio: f64) -> Self {
         Self::with_burst(ratio, LOSSES)
     }
@@ -38,7 +38,7 @@ impl RetryBudget {
         }
     }
 
-    /// A first try was made.
+    /// Records a first attempt.
     pub(crate) fn earn(&self) {
         let add = |balance: i64| Some((balance + self.earned_per_request).min(self.burst));
         let _ = self
@@ -46,7 +46,7 @@ impl RetryBudget {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Whether one more retry is allowed; takes it from the budget.
+    /// Whether one more retry is allowed; if so, subtracts it from the budget.
     pub(crate) fn spend(&self) -> bool {
         let take = |balance: i64| (UNIT <= balance).then_some(balance - UNIT);
         self.balance

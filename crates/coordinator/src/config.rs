@@ -1,18 +1,18 @@
-//! The knobs of a coordinator.
+//! Configuration of a coordinator.
 
 use std::time::Duration;
 
-/// How silence is read.
+/// Timeouts of the liveness checks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LivenessConfig {
-    /// A worker not heard for this long is suspect: others are preferred.
+    /// A worker without heartbeats for this time is suspect: others are preferred.
     pub suspect_after: Duration,
-    /// A worker not heard for this long is dead: it is sent nothing.
+    /// A worker without heartbeats for this time is dead: it receives no requests.
     pub dead_after: Duration,
-    /// A worker dead for this long loses its replicas to others, and one dead for ten times
-    /// this is forgotten.
+    /// A worker that is dead for this time is replaced by others, and one that is dead for ten
+    /// times this is forgotten.
     pub replace_after: Duration,
-    /// How often silence is looked at.
+    /// Interval of the liveness checks.
     pub tick: Duration,
 }
 
@@ -27,15 +27,15 @@ impl Default for LivenessConfig {
     }
 }
 
-/// How replicas are chosen.
+/// Options of the choice of replicas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoutingConfig {
-    /// This coordinator's zone: workers whose label `zone` says the same are preferred.
+    /// This coordinator's zone: workers with the same label `zone` are preferred.
     pub zone: Option<String>,
-    /// How long a new replica takes to get its full part of the requests.
+    /// Time until a new replica gets its full share of requests.
     pub slow_start: Duration,
-    /// After how long without an answer a request that is no generation goes to a second replica
-    /// too; `None` means never.
+    /// Delay without a response before a request that is not a generation is also sent to a second
+    /// replica; `None` disables hedging.
     pub hedge_after: Option<Duration>,
 }
 
@@ -49,26 +49,27 @@ impl Default for RoutingConfig {
     }
 }
 
-/// The knobs of a coordinator.
+/// Configuration of a coordinator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoordinatorConfig {
-    /// Streams at a time; one more is refused with `overloaded`. At about 40 KiB a stream the
-    /// default bounds them to 400 MiB.
+    /// Maximum number of concurrent streams; further ones are rejected with `overloaded`. At about
+    /// 40 KiB per stream, the default needs at most 400 MiB.
     pub max_streams: usize,
     /// Retries per request, on average; a short burst of 10 is always allowed.
     pub retry_ratio: f64,
-    /// Replicas tried for one request, the first included.
+    /// Maximum number of attempts for one request, including the first.
     pub max_attempts: usize,
-    /// How replicas are chosen.
+    /// Options of the choice of replicas.
     pub routing: RoutingConfig,
-    /// How long a request waits for a model that was scaled to nothing.
+    /// Time that a request waits for the activation of a model that is scaled to zero.
     pub wake_timeout: Duration,
-    /// Requests that wait so at a time; one more is refused with `overloaded`.
+    /// Maximum number of requests that wait for an activation; further ones are rejected with
+    /// `overloaded`.
     pub max_waking: usize,
-    /// How silence is read.
+    /// Timeouts of the liveness checks.
     pub liveness: LivenessConfig,
-    /// For how long a model, a worker and the leader must be as they are before replicas go from
-    /// full workers to emptier ones.
+    /// Time without changes of a model, a worker and the leader before rebalancing moves replicas
+    /// from full workers to emptier ones.
     pub rebalance_after: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What the workers say of a connector before it is made.
+//! Checks of a connector on workers before it is created.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use volley_types::{CheckConnector, ConnectorCheck, ErrorCode, Registry};
 
 use crate::{Coordinator, status};
 
-/// The way to ask the worker at an address (`host:port`).
+/// Returns the connector check of the worker at an address (`host:port`).
 pub type AskWorker = Arc<dyn Fn(&str) -> Option<Arc<dyn CheckConnector>> + Send + Sync>;
 
-/// Workers that are asked; the others are configured alike.
+/// Maximum number of checked workers; the others usually have the same configuration.
 const MAX_ASKED: usize = 64;
 
 impl Coordinator {
-    /// Asks workers about connectors in this way from now on; before, nobody is asked.
+    /// Sets the connector check. Without it, no worker is checked.
     pub fn ask_workers(&self, ask: AskWorker) {
-        // A second way would be the same.
+        // A second call would set the same value.
         let _ = self.0.ask_worker.set(ask);
     }
 
@@ -38,11 +38,11 @@ impl Coordinator {
             .filter(|it| it.liveness == Liveness::Alive);
         let asked = alive.take(MAX_ASKED).enumerate().map(|(index, worker)| {
             let (way, connector) = (ask(&worker.address), &connector);
-            // One call is enough to know the server.
+            // One test call to the server is enough.
             let test = test && index == 0;
             async move {
                 let outcome = way?.check_connector(connector, test).await;
-                // One of an older version cannot be asked.
+                // Workers of older versions do not support the check.
                 let known =
                     !matches!(&outcome, Err(error) if error.code == ErrorCode::Unimplemented);
                 known.then_some(ConnectorCheck {

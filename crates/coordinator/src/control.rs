@@ -65,7 +65,7 @@ impl ClusterView for Coordinator {
             leader: raft.leader,
             reports: &reports,
         };
-        // One look: a second one, while somebody waits to write, would wait for ever.
+        // One read lock only: a second one would deadlock while a writer waits.
         let (scale, workers, drains) = {
             let live = self.0.live.read();
             let workers = status::workers(&live, Instant::now());

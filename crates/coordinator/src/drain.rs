@@ -1,5 +1,5 @@
-//! Nodes that operators drain: workers get no requests that another can take, and a coordinator
-//! leaves by itself.
+//! Drained nodes: a worker only gets requests that no other worker can handle, and a coordinator
+//! leaves service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -12,14 +12,14 @@ use volley_types::{ErrorCode, ModelName, NodeId, NodeIdentity, PredictError, Wor
 use crate::Coordinator;
 use crate::live::{LiveWorker, LiveWorkers};
 
-/// How long a drained coordinator goes on taking requests while it says that it is not ready:
-/// load balancers look every few seconds.
+/// Time for which a drained coordinator accepts requests while it reports that it is not ready:
+/// load balancers check every few seconds.
 const LEAVE: Duration = Duration::from_secs(5);
-/// Between two looks where nothing rings.
+/// Polling interval without notifications.
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Coordinator {
-    /// Follows what the registry says of drained nodes, for as long as the coordinator runs.
+    /// Applies the drains of the registry while the coordinator runs.
     pub(crate) async fn run_drains(self) {
         let mut registry = self.0.cluster.registry();
         let mut raft = self.0.cluster.raft();
@@ -35,14 +35,17 @@ impl Coordinator {
             since = drained.then(|| since.unwrap_or_else(Instant::now));
             self.follow(since);
             if drained && self.0.cluster.is_leader() {
-                // It leads on where nobody else can, and asks again.
+                // It continues to lead if no other node can, and tries again.
                 match self.0.cluster.transfer_leadership(None).await {
                     Ok(leader) => {
-                        tracing::info!(leader = %leader, "drained: leadership handed over")
+                        tracing::info!(
+                            leader = %leader,
+                            "drained coordinator transferred leadership"
+                        )
                     }
                     Err(error) => tracing::warn!(
                         error = error.chain(),
-                        "drained, but nobody else could take the lead yet"
+                        "drained coordinator still leads: leadership transfer failed"
                     ),
                 }
             }
@@ -58,10 +61,7 @@ impl Coordinator {
         let shared = &self.0;
         let was = shared.leaving.swap(since.is_some(), Ordering::AcqRel);
         if was != since.is_some() {
-            tracing::info!(
-                drained = since.is_some(),
-                "this coordinator is drained or put back"
-            );
+            tracing::info!(drained = since.is_some(), "drain state changed");
         }
         let left = since.is_some_and(|since| LEAVE <= since.elapsed());
         shared.left.store(left, Ordering::Release);
@@ -69,10 +69,10 @@ impl Coordinator {
         shared.cluster.report_streams(streams);
     }
 
-    /// Whether a drain may be asked for now.
+    /// Checks whether a drain is allowed now.
     ///
     /// # Errors
-    /// `Conflict` when no coordinator would be left.
+    /// `Conflict` when no coordinator would remain.
     pub(crate) fn check_drain(&self, command: &RegistryCommand) -> Result<(), PredictError> {
         let RegistryCommand::Drain(NodeIdentity::Coordinator(node), _) = command else {
             return Ok(());
@@ -87,18 +87,18 @@ impl Coordinator {
         }
         Err(PredictError::new(
             ErrorCode::Conflict,
-            "no other coordinator would be left to lead; add one, or undrain one, first",
+            "no other coordinator would remain to lead; add or undrain one first",
         ))
     }
 }
 
-/// What is known of coordinators besides the registry.
+/// State of the coordinators besides the registry.
 pub(crate) struct Coordinators<'a> {
     pub(crate) leader: Option<NodeId>,
     pub(crate) reports: &'a BTreeMap<NodeId, CoordinatorReport>,
 }
 
-/// How far every drained node is. Pure.
+/// Progress of every drained node. Pure.
 pub(crate) fn statuses(
     state: &RegistryState,
     live: &LiveWorkers,
@@ -141,9 +141,8 @@ fn worker(id: &WorkerId, force: bool, state: &RegistryState, live: &LiveWorkers)
     }
 }
 
-/// Why no other worker can take a drained worker's replica, as long as nobody changes the cluster;
-/// `None` where one can, or where what runs elsewhere suffices. Room in memory is left out: others
-/// may move to make some.
+/// The reason why no other worker can hold a drained worker's replica; `None` if one can, or if
+/// enough replicas run elsewhere. Memory is not considered, because other replicas may move.
 fn blocker(
     id: &WorkerId,
     model: &ModelName,
@@ -157,13 +156,13 @@ fn blocker(
     };
     let others: Vec<_> = live.iter().filter(|(id, it)| works(id, it)).collect();
     if others.is_empty() {
-        return Some("no other worker is there".to_owned());
+        return Some("the cluster has no other worker".to_owned());
     }
     let named =
         |other: &WorkerId| deployment.workers.is_empty() || deployment.workers.contains(other);
     let others: Vec<_> = others.into_iter().filter(|(id, _)| named(id)).collect();
     if others.is_empty() {
-        return Some("its deployment names no other worker that is there (node_ids)".to_owned());
+        return Some("its deployment allows no other live worker (node_ids)".to_owned());
     }
     let labels = &deployment.options.labels;
     let labelled = |worker: &LiveWorker| {
@@ -178,11 +177,12 @@ fn blocker(
         let labels = labels.collect::<Vec<_>>().join(", ");
         return Some(format!("no other worker has the labels {labels}"));
     }
-    // Without a replica of it, a worker can take one; with one each, there are too many replicas.
+    // A worker without a replica can hold one. If every worker has one, the model has too many
+    // replicas.
     let all_hold_it = others.iter().all(|(id, _)| entry.placement.contains(id));
     (all_hold_it && others.len() < deployment.replicas as usize).then(|| {
         format!(
-            "its {} replicas need a worker each, and only {} others can hold one",
+            "its {} replicas need a worker each, and only {} other workers can hold one",
             deployment.replicas,
             others.len()
         )

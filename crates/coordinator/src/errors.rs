@@ -1,12 +1,12 @@
-//! The errors that the coordinator itself gives, in one place so that their words agree.
+//! Errors of the coordinator, in one module so that their texts are consistent.
 
 use std::time::Duration;
 
 use volley_types::{ErrorCode, ModelName, ModelRef, ModelVersion, PredictError};
 
-/// When to come back while something is on its way up.
+/// Retry delay while a replica is starting.
 const SOON: Duration = Duration::from_secs(1);
-/// When to come back where somebody must act first.
+/// Retry delay if an operator must act first.
 const FAILED: Duration = Duration::from_secs(10);
 
 pub(crate) fn draining() -> PredictError {
@@ -57,17 +57,20 @@ pub(crate) fn other_version(asked: &ModelRef, deployed: ModelVersion) -> Predict
     )
 }
 
-/// `failure` is why the model's replicas could not be loaded, where that is known.
+/// `failure` is the reason why the model's replicas could not be loaded, if known.
 pub(crate) fn no_replica(model: &ModelName, failure: Option<&str>) -> PredictError {
     if let Some(reason) = failure {
         let message = format!(
-            "model '{model}' could not be loaded: {reason}; deploy it again once that is mended"
+            "model '{model}' could not be loaded: {reason}; deploy it again after fixing this"
         );
         return PredictError::new(ErrorCode::Unavailable, message).with_retry_after(FAILED);
     }
     PredictError::new(
         ErrorCode::Unavailable,
-        format!("model '{model}' has no ready replica now; it is being deployed, or its workers are away"),
+        format!(
+            "model '{model}' has no ready replica now; it is being deployed, or its workers are \
+             not available"
+        ),
     )
     .with_retry_after(SOON)
 }
@@ -75,7 +78,7 @@ pub(crate) fn no_replica(model: &ModelName, failure: Option<&str>) -> PredictErr
 pub(crate) fn not_woken(model: &ModelName) -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
-        format!("model '{model}' was scaled to nothing and did not come back in time"),
+        format!("model '{model}' was scaled to zero and was not activated in time"),
     )
     .with_retry_after(SOON)
 }
@@ -83,7 +86,7 @@ pub(crate) fn not_woken(model: &ModelName) -> PredictError {
 pub(crate) fn too_many_wait(model: &ModelName) -> PredictError {
     PredictError::new(
         ErrorCode::Overloaded,
-        format!("too many requests wait already for models like '{model}' to come back"),
+        format!("too many requests already wait for models such as '{model}' to be activated"),
     )
     .with_retry_after(SOON)
 }
@@ -106,7 +109,7 @@ pub(crate) fn too_late() -> PredictError {
 pub(crate) fn silent_worker() -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
-        "the worker that ran this model has gone silent; try again",
+        "the worker that ran this model stopped responding; try again",
     )
     .with_retry_after(SOON)
 }
@@ -114,13 +117,13 @@ pub(crate) fn silent_worker() -> PredictError {
 pub(crate) fn torn() -> PredictError {
     PredictError::new(
         ErrorCode::Internal,
-        "another replica went on with the answer at another place than it was left",
+        "another replica continued the answer at the wrong position",
     )
 }
 
 pub(crate) fn silent_end() -> PredictError {
     PredictError::new(
         ErrorCode::Internal,
-        "the model's answer ended without its last row; what came before may be incomplete",
+        "the model's stream ended without a terminal row; the response may be incomplete",
     )
 }

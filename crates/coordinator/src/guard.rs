@@ -15,7 +15,7 @@ use crate::errors;
 
 /// A stream of batches with the checks of this module, in one layer.
 ///
-/// Dropping it drops the work behind it. The work is also dropped before an error is returned.
+/// Dropping it drops the work. The work is also dropped before an error is returned.
 pub(crate) struct GuardedStream<S> {
     /// `None` once the stream has ended.
     batches: Option<S>,
@@ -44,14 +44,14 @@ impl<S> GuardedStream<S> {
         self
     }
 
-    /// The same for the answer of a model with this task. A generation that ends without a last row ends with an
-    /// error, so that no caller takes a part of an answer for the whole one.
+    /// The same for the answer of a model with this task. A generation that ends without a last row
+    /// ends with an error, so that no caller mistakes a partial response for a complete one.
     pub(crate) fn with_task(mut self, task: Task) -> Self {
         self.complete = task != Task::Generate;
         self
     }
 
-    /// `item`, or the error that takes its place.
+    /// Returns `item`, or the error that replaces it.
     fn check(&mut self, item: Option<BatchResult>) -> Option<BatchResult> {
         match item {
             Some(Ok(batch)) => {
@@ -65,7 +65,8 @@ impl<S> GuardedStream<S> {
 }
 
 impl<S: Stream<Item = BatchResult> + Unpin> GuardedStream<S> {
-    /// The next item, or the error of the deadline. A stream that never pauses ends in time too.
+    /// Polls the next item, or returns the deadline error. The check also ends a stream that is
+    /// always ready.
     fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<BatchResult>> {
         let Some(batches) = &mut self.batches else {
             return Poll::Ready(None);

@@ -1,4 +1,4 @@
-//! The service for workers: one heartbeat stream from each, which carries its assignments back.
+//! The service for workers: one heartbeat stream per worker, which returns its assignments.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -32,12 +32,12 @@ impl Coordinator {
             .max_encoding_message_size(MAX_REPORT_BYTES)
     }
 
-    /// What `worker` shall know now.
+    /// The current assignments of `worker`.
     fn orders(&self, worker: &WorkerId) -> Assignments {
         let state = self.0.cluster.registry().borrow().clone();
         let members = self.0.cluster.raft().borrow().members.clone();
         let mut book = self.0.book.lock();
-        // Of all streams the first one does the work.
+        // The first stream computes the assignments for all.
         book.turn_to(&state);
         Assignments {
             revision: book.revision(),
@@ -55,7 +55,7 @@ impl Coordinator {
         })
     }
 
-    /// Whether a worker that was told `sent` need not be told anything now.
+    /// Whether `sent` is still up to date for the worker.
     fn knows(&self, worker: &WorkerId, sent: &Assignments) -> bool {
         let state = self.0.cluster.registry().borrow().clone();
         let raft = self.0.cluster.raft();
@@ -88,8 +88,8 @@ impl Coordinator {
     }
 }
 
-/// Speaks for one worker while its stream is open; when the stream ends, however it ends, the
-/// worker is dead at once.
+/// Session of one worker. When its stream ends for any reason, the worker is marked dead
+/// immediately.
 struct WorkerSession {
     coordinator: Coordinator,
     worker: WorkerId,
@@ -148,7 +148,7 @@ fn converse(
     try_stream! {
         let mut speaker: Option<WorkerSession> = None;
         let mut sent: Option<Assignments> = None;
-        // What changes are told of.
+        // The report that changes refer to.
         let mut said: Option<WorkerReport> = None;
         loop {
             let report = tokio::select! {
@@ -174,7 +174,7 @@ fn converse(
                 }
                 let speaker = speaker.get_or_insert_with(|| coordinator.listen_to(&report, stream));
                 if speaker.worker != report.id {
-                    Err(Status::invalid_argument("one heartbeat stream speaks for one worker"))?;
+                    Err(Status::invalid_argument("a heartbeat stream must be of one worker"))?;
                 }
                 said = Some(report.clone());
                 coordinator.heard(report, stream);

@@ -1,11 +1,11 @@
-//! The coordinator: takes a [`PredictRequest`](volley_types::PredictRequest), finds a replica,
-//! calls it, tries another one where that is safe, and streams the answer back.
+//! The coordinator: receives a [`PredictRequest`](volley_types::PredictRequest), chooses a replica,
+//! calls it, retries on another one if that is safe, and streams the response back.
 //!
-//! Reading order: `predict` (the six steps), `alias` (which model a name stands for),
-//! `pipeline` (graphs of models), `start` (who has just begun), `tries`, [`route`] (pure choice), [`live`]
-//! (which workers there are), [`heartbeat`] (how that is known), `planner` (where replicas
-//! go), [`scaler`] (how many there are), [`status`] (what users see), [`streams`] (what clients
-//! take up again elsewhere), [`tasks`] (what they ask for elsewhere).
+//! Reading order: `predict` (the six steps), `alias` (resolution of names), `pipeline` (graphs of
+//! models), `start` (a restarted coordinator), `attempts`, [`route`] (pure choice), [`live`] (live
+//! workers), [`heartbeat`] (reports of workers), `planner` (placement), [`scaler`] (number of
+//! replicas), [`status`] (states for users), [`streams`] (resuming on another coordinator),
+//! [`tasks`] (tasks of other coordinators).
 
 mod alias;
 mod attempts;
@@ -50,11 +50,11 @@ pub use crate::connectors::AskWorker;
 use crate::live::LiveWorkers;
 use crate::stream_limiter::StreamLimiter;
 
-/// Makes the client of the worker at an internal address, `host:port`. It connects lazily and
-/// is kept for as long as that life of the worker is known.
+/// Makes the client of the worker at an internal address, `host:port`. It connects lazily and is
+/// cached for the lifetime of the worker's process.
 pub type Connect = Arc<dyn Fn(&str) -> Arc<dyn Predict> + Send + Sync>;
 
-/// One coordinator. Cloning gives another handle.
+/// A coordinator. Clones share their state.
 #[derive(Clone)]
 pub struct Coordinator(Arc<Shared>);
 
@@ -66,28 +66,28 @@ struct Shared {
     connect: Connect,
     ask_worker: std::sync::OnceLock<AskWorker>,
     places: StreamLimiter,
-    /// Places of requests' copies.
+    /// Permits of mirrored requests.
     copies: Arc<Semaphore>,
     retry_budget: RetryBudget,
     loss_budget: RetryBudget,
     draining: AtomicBool,
-    /// It is about to stop: it says that it is not ready, and takes requests still.
+    /// It is about to stop: it reports that it is not ready, but still accepts requests.
     announced: AtomicBool,
-    /// An operator drains it: the same.
+    /// An operator drains it: it reports that it is not ready, but still accepts requests.
     leaving: AtomicBool,
-    /// An operator drains it, and load balancers have had time to hear of it.
+    /// An operator drains it, and load balancers have had time to notice.
     left: AtomicBool,
-    /// It has caught up with the others since it was started.
+    /// It has caught up with the cluster since its start.
     knows_cluster: AtomicBool,
-    /// Rings when workers or their replicas changed, for the planner.
+    /// Notifies the planner about changes of workers or replicas.
     workers_changed: tokio::sync::Notify,
-    /// Rings with it, for everybody else.
+    /// Notifies all other tasks about the same changes.
     news: tokio::sync::watch::Sender<()>,
-    /// What each worker shall hold.
+    /// Assignments of each worker.
     book: Mutex<AssignmentIndex>,
-    /// Places for requests that wait for a model to come back from nothing.
+    /// Permits of requests that wait for an activation.
     wakers: Arc<Semaphore>,
-    /// Held while one of them asks for it.
+    /// Locked while one of them requests the activation.
     waking: tokio::sync::Mutex<()>,
     next_heartbeat_stream: AtomicU64,
     peers: streams::Peers,
@@ -141,17 +141,17 @@ impl Coordinator {
         coordinator
     }
 
-    /// Says that it is not ready from now on, and goes on taking predictions.
+    /// Reports that it is not ready from now on, but still accepts predictions.
     pub fn announce_drain(&self) {
         self.0.announced.store(true, Ordering::Release);
     }
 
-    /// Refuses new predictions from now on; streams that run go on.
+    /// Rejects new predictions from now on; running streams continue.
     pub fn begin_drain(&self) {
         self.0.draining.store(true, Ordering::Release);
     }
 
-    /// How many prediction streams run through this coordinator.
+    /// Number of running prediction streams.
     #[must_use]
     pub fn active_streams(&self) -> usize {
         self.0.places.held()
@@ -165,7 +165,7 @@ impl Coordinator {
         self.0.tasks.wait().await;
     }
 
-    /// Workers or their replicas changed.
+    /// Notifies about changes of workers or replicas.
     fn notify_change(&self) {
         self.0.workers_changed.notify_one();
         self.0.news.send_replace(());
@@ -175,7 +175,7 @@ impl Coordinator {
         !self.0.draining.load(Ordering::Acquire) && !self.0.left.load(Ordering::Acquire)
     }
 
-    /// Whether load balancers shall send requests here.
+    /// Whether load balancers should send requests here.
     fn invites(&self) -> bool {
         let leaves =
             self.0.announced.load(Ordering::Acquire) || self.0.leaving.load(Ordering::Acquire);
@@ -192,7 +192,7 @@ impl Coordinator {
         });
     }
 
-    /// Turns silence into suspicion and death, and publishes gauges.
+    /// Updates the liveness of workers periodically, and publishes gauges.
     async fn run_liveness_clock(self) {
         let mut tick = tokio::time::interval(self.0.config.liveness.tick);
         let mut raft = self.0.cluster.raft();

@@ -1,5 +1,5 @@
-//! Which workers there are and what they hold: fed by heartbeats, aged by the clock. Pure: the
-//! time is an argument.
+//! Live workers and their replicas, updated by heartbeats and by the clock. Pure: the time is an
+//! argument.
 
 mod replicas;
 
@@ -26,11 +26,11 @@ pub struct LiveWorker {
     pub report: WorkerReport,
     /// Whether it can be sent requests.
     pub liveness: Liveness,
-    /// When it was last heard.
+    /// Time of its last heartbeat.
     pub last_heard: Instant,
-    /// The way to it.
+    /// Client of the worker.
     pub client: Arc<dyn Predict>,
-    /// Which heartbeat stream speaks for it.
+    /// Id of its current heartbeat stream.
     stream: u64,
     slots: Slots,
 }
@@ -41,33 +41,32 @@ impl LiveWorker {
     }
 }
 
-/// All workers heard from.
+/// All workers with a heartbeat since the start.
 pub struct LiveWorkers {
     config: LivenessConfig,
     zone: Option<String>,
     workers: BTreeMap<WorkerId, LiveWorker>,
     holders: Holders,
-    /// When everybody was aged first; later by as long as this coordinator stood still since. Where
-    /// that was for long, when it ended.
+    /// Time of the first tick, plus all pauses of this coordinator since then. After a long pause,
+    /// the end of the pause.
     began: Option<Instant>,
-    /// When everybody was aged last.
+    /// Time of the last tick.
     ticked: Option<Instant>,
     /// Workers that operators drain.
     leaving: BTreeSet<WorkerId>,
-    /// Some replicas count as refused.
+    /// Whether some replicas count as refused.
     refusals: bool,
 }
 
-/// Ticks that may be late by this many times their interval before it was this coordinator that
-/// stood still.
+/// A tick that is late by this many intervals means that this coordinator was paused.
 const LATE_TICKS: u32 = 4;
 
-/// How long it counts that a worker has refused a request for a replica, where no report says
-/// anything else of it: reports are late by less.
+/// Time for which a refusal of a replica counts without a newer report; the delay of reports is
+/// shorter.
 const REFUSAL_STANDS: Duration = Duration::from_secs(1);
 
 impl LiveWorkers {
-    /// Nobody yet.
+    /// No workers.
     #[must_use]
     pub fn new(config: LivenessConfig) -> Self {
         Self {
@@ -82,23 +81,24 @@ impl LiveWorkers {
         }
     }
 
-    /// With this coordinator in a zone: workers there are local.
+    /// Sets the zone of this coordinator, whose workers are local.
     #[must_use]
     pub fn in_zone(mut self, zone: Option<String>) -> Self {
         self.zone = zone;
         self
     }
 
-    /// These workers are called only where no other can be. Returns whether that is new.
+    /// Sets the drained workers, which are called only if no other worker can be. Returns whether
+    /// the set changed.
     pub fn set_leaving(&mut self, workers: BTreeSet<WorkerId>) -> bool {
         let changed = self.leaving != workers;
         self.leaving = workers;
         changed
     }
 
-    /// A report came in over heartbeat stream `stream`. A new life of the worker, or a new
-    /// address, gets a new client from `connect`. Returns whether a replica, the liveness or
-    /// the worker itself is new: something that placement looks at.
+    /// Records a report of heartbeat stream `stream`. A restarted worker or a new address gets a
+    /// new client from `connect`. Returns whether a replica, the liveness or the worker changed,
+    /// which is relevant to placement.
     pub fn heard(
         &mut self,
         report: WorkerReport,
@@ -128,8 +128,8 @@ impl LiveWorkers {
             return true;
         };
         let same_life = known.report.incarnation == report.incarnation;
-        // The newest stream speaks for a worker: an older one may be of an earlier life, or of
-        // a second process with the same id.
+        // The newest stream is valid: an older one may belong to an earlier process, or to a second
+        // process with the same id.
         if stream < known.stream && known.liveness != Liveness::Dead {
             return false;
         }
@@ -153,9 +153,9 @@ impl LiveWorkers {
         changed
     }
 
-    /// The worker of `candidate` has refused a request for that replica of `model`: it unloads it,
-    /// or has done so, and its report is still on its way. The replica is not called until a
-    /// report says anything else of it, at the latest for a second. Returns whether that is new.
+    /// Records that the worker of `candidate` refused a request for its replica of `model`, because
+    /// it unloads the replica and the report has not arrived yet. The replica is not called until a
+    /// report changes its state, for at most one second. Returns whether this is new.
     pub fn refused(&mut self, model: &ModelName, candidate: &Candidate, now: Instant) -> bool {
         let worker = self.workers.get_mut(&candidate.worker);
         let refused = worker.is_some_and(|it| it.slots.refuse(model, &candidate.known, now));
@@ -163,20 +163,21 @@ impl LiveWorkers {
         refused
     }
 
-    /// Heartbeat stream `stream` of `worker` ended: a reset or a leave, dead at once. Gives what
-    /// the worker was before, if that stream still spoke for it.
+    /// Heartbeat stream `stream` of `worker` ended: by a reset or a leave. The worker is marked
+    /// dead immediately. Returns its previous liveness if the stream was the current one.
     pub fn lost(&mut self, worker: &WorkerId, stream: u64) -> Option<Liveness> {
         let known = self.workers.get_mut(worker)?;
         let speaks = known.stream == stream && known.liveness != Liveness::Dead;
         speaks.then(|| std::mem::replace(&mut known.liveness, Liveness::Dead))
     }
 
-    /// Ages everybody to `now` and forgets who is long dead. Returns whether anything changed.
+    /// Updates the liveness of all workers at `now`, and forgets workers that are dead for long.
+    /// Returns whether anything changed.
     ///
-    /// After a time in which this coordinator stood still, or its clock leapt, that time counts
-    /// for nobody's silence: what workers said meanwhile has not been read yet. Who was dead before
-    /// a long one may have come back in it, and been given replicas: its silence begins anew. So may
-    /// one that was forgotten, or never heard of: this coordinator settles in anew.
+    /// A pause of this coordinator, or a jump of its clock, does not count as silence of workers,
+    /// because their heartbeats have not been read yet. During a long pause, a dead worker may have
+    /// returned and received replicas, so its silence starts again. The same holds for forgotten
+    /// and new workers: the grace period of this coordinator starts again.
     pub fn tick(&mut self, now: Instant) -> bool {
         let config = self.config;
         let patience = config.tick * LATE_TICKS;
@@ -212,7 +213,7 @@ impl LiveWorkers {
                 Liveness::Alive if config.suspect_after <= silence => Liveness::Suspect,
                 same => same,
             };
-            // Placement must be looked at again once a dead worker's grace is over.
+            // Placement must run again when the grace period of a dead worker ends.
             let tick = config.tick;
             let grace_over = worker.liveness == Liveness::Dead
                 && config.replace_after <= silence
@@ -259,7 +260,7 @@ impl LiveWorkers {
         callable.filter_map(candidate).collect()
     }
 
-    /// How many replicas of each version of a model can be called now.
+    /// Number of callable replicas of each version of a model.
     #[must_use]
     pub fn ready_versions(&self, model: &ModelName) -> BTreeMap<ModelVersion, usize> {
         let callable = self.holders(model).filter(|worker| worker.is_callable());
@@ -272,7 +273,7 @@ impl LiveWorkers {
         ready
     }
 
-    /// What workers that are not dead report of a model's replicas.
+    /// Reports of a model's replicas on workers that are not dead.
     pub fn replicas<'a>(
         &'a self,
         model: &'a ModelName,
@@ -286,7 +287,7 @@ impl LiveWorkers {
         })
     }
 
-    /// Why a version could not be loaded, where a worker reports that.
+    /// The reason why a version could not be loaded, if a worker reports one.
     #[must_use]
     pub fn failure(&self, model: &ModelName, version: ModelVersion) -> Option<String> {
         let mut replicas = self.replicas(model).map(|(_, replica)| replica);
@@ -313,7 +314,7 @@ impl LiveWorkers {
         heard.filter_map(ready).next()
     }
 
-    /// The same, also from a replica that is on its way out.
+    /// The same, including draining replicas.
     #[must_use]
     pub fn last_signature(
         &self,
@@ -326,8 +327,8 @@ impl LiveWorkers {
         told.find_map(|(_, replica)| replica.signature.clone())
     }
 
-    /// Whether `worker` may be given replicas at `now`: it is alive, or has not been away for
-    /// long enough to be replaced.
+    /// Whether `worker` may get replicas at `now`: it is alive, or its replacement timeout has not
+    /// passed.
     #[must_use]
     pub fn keeps_replicas(&self, worker: &LiveWorker, now: Instant) -> bool {
         match worker.liveness {
@@ -340,28 +341,28 @@ impl LiveWorkers {
         }
     }
 
-    /// Whether this coordinator has begun to listen so recently that who has not been heard is
-    /// not gone yet.
+    /// Whether this coordinator started so recently that workers without a heartbeat do not count
+    /// as lost yet.
     #[must_use]
     pub fn is_settling(&self, now: Instant) -> bool {
         self.listened(now) < self.config.replace_after
     }
 
-    /// For how long this coordinator has listened to workers.
+    /// Time for which this coordinator has received heartbeats.
     #[must_use]
     pub fn listened(&self, now: Instant) -> Duration {
         let listens = |began| self.awake(now).saturating_duration_since(began);
         self.began.map_or(Duration::ZERO, listens)
     }
 
-    /// The latest that it can be without this coordinator having stood still; once it has, the
-    /// next tick says for how long.
+    /// The latest time without a pause of this coordinator; after a pause, the next tick measures
+    /// it.
     fn awake(&self, now: Instant) -> Instant {
         let patience = self.config.tick * LATE_TICKS;
         self.ticked.map_or(now, |ticked| now.min(ticked + patience))
     }
 
-    /// What placement looks at: everybody, at one moment.
+    /// Snapshot of all workers for placement.
     #[must_use]
     pub fn observed(&self, now: Instant) -> ObservedWorkers<'_> {
         let workers = self.workers.iter().map(|(id, worker)| {
@@ -384,7 +385,7 @@ impl LiveWorkers {
         self.workers.get(worker)
     }
 
-    /// Everybody, by id.
+    /// All workers, by id.
     pub fn iter(&self) -> impl Iterator<Item = (&WorkerId, &LiveWorker)> {
         self.workers.iter()
     }
@@ -405,7 +406,7 @@ impl LiveWorkers {
         counts
     }
 
-    /// How long ago a worker was heard.
+    /// Time since a worker's last heartbeat.
     #[must_use]
     pub fn silence(worker: &LiveWorker, now: Instant) -> Duration {
         now.saturating_duration_since(worker.last_heard)

@@ -1,12 +1,12 @@
-//! Pipelines: the steps of a graph, run over a request's rows as they come.
+//! Pipelines: runs the steps of a graph over a request's rows while they arrive.
 //!
-//! The rows go through the steps in waves of a few: one wave is embedded while the one before it
-//! is ranked and the one before that is answered. Within a wave, steps that do not need each other
-//! run at the same time, and the chunks of a generation that answers go out as they come. All of
-//! it lives in the answer's stream: dropping that ends every step.
+//! The rows pass through the steps in small waves: one wave is embedded while the previous one is
+//! ranked and the one before that is answered. Within a wave, independent steps run concurrently,
+//! and the chunks of an answering generation are forwarded immediately. All state is in the
+//! response stream: dropping it cancels every step.
 //!
-//! Reading order: here (the stream), `wave` (the steps of some rows), `call` (models), `pure` (the
-//! other steps), `typed` (what fits together), `expression`, `table`.
+//! Reading order: this module (the stream), `run` (the steps of some rows), `call` (models),
+//! `local_steps` (the other steps), `typecheck`, `expression`, `table`.
 
 mod call;
 mod expression;
@@ -44,17 +44,17 @@ use crate::stream_limiter::StreamPermit;
 
 /// Rows of one wave.
 const WAVE_ROWS: usize = 64;
-/// Waves of one request on their way at a time.
+/// Maximum number of concurrent waves of one request.
 const WAVES: usize = 4;
 
-/// Says which step an error comes from.
+/// Adds the name of the step to an error.
 fn of_step(step: &PipelineStep, mut error: PredictError) -> PredictError {
     error.message = format!("step '{}': {}", step.name, error.message);
     error
 }
 
 impl Coordinator {
-    /// What a pipeline takes and gives, while its models are there.
+    /// The signature of a pipeline, if its models are available.
     pub(crate) fn pipeline_signature(
         &self,
         registry: &RegistryState,
@@ -75,8 +75,8 @@ impl Coordinator {
         TypedPipeline::new(spec, shape, |model| self.name_signature(registry, model))
     }
 
-    /// Refuses a pipeline that can never run: steps that do not fit together, templates that
-    /// cannot be read, and columns that do not fit, where its models are there.
+    /// Rejects a pipeline that can never run: incompatible steps, malformed templates, and columns
+    /// that do not match its available models.
     pub(crate) fn check_pipeline(&self, spec: &PipelineSpec) -> Result<(), PredictError> {
         let shape = spec.check()?;
         for step in &spec.steps {
@@ -93,7 +93,7 @@ impl Coordinator {
         let registry = self.0.cluster.registry().borrow().clone();
         match self.typed(&registry, spec, &shape) {
             Ok(_) => Ok(()),
-            // A model that is not there yet says nothing against the pipeline.
+            // A model that does not exist yet is not an error.
             Err(error) => match error.code {
                 ErrorCode::InvalidInput => Err(error),
                 _ => Ok(()),
@@ -101,7 +101,7 @@ impl Coordinator {
         }
     }
 
-    /// How a pipeline fares: as its models do.
+    /// State of a pipeline, derived from its models.
     pub(crate) fn pipeline_status(
         &self,
         registry: &RegistryState,
@@ -191,7 +191,7 @@ fn answers(
     let waves = slices(input).map(move |batch| {
         let at = first_row;
         let rows = batch.as_ref().map_or(0, RecordBatch::num_rows);
-        // Requests of more rows than that do not end.
+        // A request cannot have more rows than `u32::MAX`.
         first_row = first_row.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
         let run = run.clone();
         async move {
@@ -237,7 +237,7 @@ fn answers(
     }
 }
 
-/// The chunks of a step as chunks of the wave's rows, with what the steps before took.
+/// Maps the chunks of a step to the wave's rows, and adds the usage of the previous steps.
 fn mapped(
     wave: &PipelineRun,
     batch: &RecordBatch,
@@ -249,7 +249,10 @@ fn mapped(
         let root = roots.get(chunk.item as usize).copied();
         chunk.item = root.ok_or_else(|| {
             let cause = format!("item {} of {}", chunk.item, roots.len());
-            PredictError::internal("the model answered what it was not asked", cause)
+            PredictError::internal(
+                "the model returned an answer without a matching request row",
+                cause,
+            )
         })?;
         if let (Some(usage), 0) = (&mut chunk.usage, chunk.choice) {
             *usage += wave.usage(chunk.item);
@@ -259,8 +262,8 @@ fn mapped(
     chunks.collect()
 }
 
-/// Chunks of several generations as those of one: numbered throughout, with one last row. The
-/// row that may be the last is held back until it is known.
+/// Merges the chunks of several generations to one stream with consecutive numbers and one terminal
+/// row. A row that may be the terminal one is held back until this is known.
 #[derive(Default)]
 struct ChunkNumbering {
     sequence: u32,
@@ -295,7 +298,7 @@ impl ChunkNumbering {
         let mut last = self
             .held
             .take()
-            .ok_or_else(|| PredictError::invalid("the request has no rows to answer"))?;
+            .ok_or_else(|| PredictError::invalid("the request has no rows"))?;
         last.last = true;
         self.push(last, &mut rows);
         Ok(rows.finish())

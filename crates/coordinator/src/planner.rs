@@ -1,5 +1,5 @@
-//! The leader's planner: looks at what should run and who is there, and commits where replicas
-//! go. The decision itself is pure ([`volley_placement::planner::decide`]).
+//! The leader's planner: compares deployments with live workers, and commits placements. The
+//! decision is pure ([`volley_placement::planner::decide`]).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use volley_types::registry::{MOVING_LEVEL, RegistryCommand, RegistryState, Rollo
 
 use crate::Coordinator;
 
-/// The planner looks again after this long even if nothing rang: a write may have failed.
+/// Planning interval without notifications, because a write may have failed.
 const PATROL: Duration = Duration::from_secs(2);
-/// What rings within this time is looked at together.
+/// Notifications within this time are handled together.
 const SETTLE: Duration = Duration::from_millis(20);
 
 impl Coordinator {
-    /// Runs for as long as the coordinator does; acts only while this node leads.
+    /// Runs as long as the coordinator; acts only while this node leads.
     pub(crate) async fn run_planner(self) {
         let mut registry = self.0.cluster.registry();
         let mut raft = self.0.cluster.raft();
@@ -27,7 +27,7 @@ impl Coordinator {
                 let state = registry.borrow_and_update().clone();
                 let plan = self.decide(&state, &mut failures, &mut mover);
                 for command in commands(plan) {
-                    // A refused or lost write is decided anew on the next round.
+                    // The next round decides again after a rejected or lost write.
                     if let Err(error) = self.0.cluster.write(command).await {
                         tracing::warn!(error = error.chain(), "placement not committed");
                     }
@@ -68,7 +68,7 @@ impl Coordinator {
         plan
     }
 
-    /// Whether every coordinator can read that a replica moves.
+    /// Whether every coordinator supports migrations.
     fn may_move(&self) -> bool {
         let cluster = &self.0.cluster;
         let (raft, reports) = (cluster.raft(), cluster.reports());
@@ -83,7 +83,7 @@ fn commands(plan: Plan) -> impl Iterator<Item = RegistryCommand> {
     if plan.unschedulable != 0 {
         tracing::debug!(
             replicas = plan.unschedulable,
-            "replicas are unschedulable: no worker can take them"
+            "replicas are unschedulable: no worker fits"
         );
     }
     let stops = plan.stops.into_iter().map(|(model, reason)| {

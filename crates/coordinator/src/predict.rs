@@ -1,10 +1,10 @@
 //! One prediction through the cluster: admit → resolve → route → call → first chunk → stream.
 //!
-//! [`Predict::predict`] on [`Coordinator`] returns once the first two steps have passed; the
-//! other four run inside the stream that it returns. Until the first chunk has come, nothing
-//! was promised to the caller, and another replica may be tried; after it, another one goes on
-//! with a generation whose worker is lost where it can, and other errors end the stream. All that the request holds (its permit, its place in the load of a replica, the
-//! exchange with the worker) lives in the stream and goes when it is dropped.
+//! [`Predict::predict`] on [`Coordinator`] returns once the first two steps have passed; the other
+//! four run inside the stream that it returns. Before the first chunk, another replica may be
+//! tried. After it, another replica may continue a generation whose worker is lost; all other
+//! errors end the stream. The stream owns all resources of the request (permit, load of the
+//! replica, exchange with the worker) and releases them when it is dropped.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -33,7 +33,7 @@ impl Predict for Coordinator {
             let (model, keys) = (request.model.clone(), StickinessKeys::of(&request));
             self.activate_for(&model, keys, request.deadline).await?;
         }
-        // 1. Admit: a free place, or refuse at once.
+        // 1. Admit: acquire a permit or reject immediately.
         let permit = self
             .admit(&request.tenant)
             .inspect_err(|error| self.refused(&request.model, error))?;
@@ -53,7 +53,7 @@ impl Predict for Coordinator {
             self.activate_targets(&registry, model).await?;
         }
         if registry.stands_for_others(&model.name) {
-            // Which model serves a request is chosen by what the request sticks by.
+            // The sticky value of the request selects the model.
             let signature = self.name_signature(&registry, model)?;
             return Ok(Resolved::new(model.clone(), signature));
         }
@@ -79,9 +79,9 @@ impl Predict for Coordinator {
     }
 }
 
-/// A model as the coordinator found it.
+/// Result of the coordinator's lookup of a model.
 struct Lookup {
-    /// The registry's revision then.
+    /// The registry's revision at the lookup.
     revision: Revision,
     target: Target,
 }
@@ -128,7 +128,7 @@ impl Coordinator {
             Some(pipeline) => {
                 pipeline.spec.check_loaded()?;
                 for model in pipeline.spec.names() {
-                    // A step may be an alias; what leads nowhere is refused when it is called.
+                    // A step may be an alias. An unresolvable name is rejected when the step runs.
                     if let Ok(step) = alias::resolve(&registry, model, keys) {
                         self.activate(&step.model.name, deadline).await?;
                     }
@@ -170,7 +170,7 @@ impl Coordinator {
     fn stream(&self, mut request: PredictRequest, target: Target) -> ChunkStream {
         let answered_by = request.model.clone();
         request.trace = request.trace.entered();
-        // Whatever a caller said of this. With a seed, another replica draws as the first did.
+        // Overrides the caller's value. With a seed, another replica samples the same tokens.
         request.continuation = match target.draws() {
             true => Continuation::beginning(fastrand::u64(..)),
             false => Continuation::default(),
@@ -185,7 +185,7 @@ impl Coordinator {
             target.signature.task,
         );
 
-        // The guard around the stream keeps the deadline of every attempt.
+        // The guard of the stream enforces the deadline of all attempts.
         request.caller_keeps_deadline = true;
         request.resolved = None;
         let coordinator = self.clone();
@@ -201,15 +201,15 @@ impl Coordinator {
                 // 4. Call it, keeping a copy of the request where there can be one.
                 let attempt = request.take().ok_or_else(errors::spent)?;
                 request = attempt.try_clone();
-                // Apart, so that a stream does not hold room for it to its end.
+                // Boxed separately, so that a stream does not keep its memory until the end.
                 match Box::pin(tries.call(replica, attempt)).await {
-                    // 5. The first chunk, or the end of an empty answer: this replica it is.
+                    // 5. The first chunk, or the end of an empty response: this replica is final.
                     Ok(answer) => break answer,
-                    // Nothing was sent on yet: another replica may be tried.
+                    // Nothing was forwarded yet: another replica may be tried.
                     Err(error) => tries.retry(error, request.is_some())?,
                 }
             };
-            // 6. Stream; a generation whose worker is lost may go on at another replica.
+            // 6. Stream; a generation whose worker is lost may continue on another replica.
             let mut batches = std::pin::pin!(tries.follow(answer, request));
             while let Some(batch) = batches.next().await {
                 yield batch?;
@@ -222,13 +222,13 @@ impl Coordinator {
     }
 
     fn refused(&self, asked: &ModelRef, error: &PredictError) {
-        // A name that nobody knows is no label.
+        // An unknown name must not become a label of metrics.
         let known = self.0.cluster.registry().borrow().has_name(&asked.name);
         let label = known.then_some(&asked.name);
         self.0.metrics.refused(label, error.code);
     }
 
-    /// What a model, or the name of one, takes and gives.
+    /// The signature of a model or a name that leads to one.
     pub(crate) fn name_signature(
         &self,
         registry: &RegistryState,
@@ -241,7 +241,7 @@ impl Coordinator {
         }
     }
 
-    /// What a model or a pipeline takes and gives.
+    /// The signature of a model or a pipeline.
     pub(crate) fn end_signature(
         &self,
         registry: &RegistryState,
@@ -261,7 +261,7 @@ impl Coordinator {
         self.0.places.acquire(tenant)
     }
 
-    /// The result of the lookup that a request takes along, while the registry is as it was.
+    /// The lookup that a request carries, if the registry has not changed since.
     fn lookup_of<'r>(&self, request: &'r PredictRequest) -> Option<&'r Target> {
         let lookup = request.resolved.as_ref()?.target::<Lookup>()?;
         let revision = self.0.cluster.registry().borrow().revision;
@@ -296,7 +296,8 @@ impl Coordinator {
             }
         };
         let signature = live.signature(&model.name, version).or_else(|| {
-            // Its replica may go while a request is on its way to it, which then wakes it.
+            // Its replica may be removed while a request is on the way; the request then activates
+            // the model.
             let goes = scaler::may_scale_to_zero(deployment);
             goes.then(|| live.last_signature(&model.name, version))?
         });
@@ -315,9 +316,9 @@ impl Coordinator {
     }
 }
 
-/// The version for a request that asks for none. While one replaces the other, each gets its part
-/// of the requests by its ready replicas; else the deployed one, and until that is loaded the
-/// newest that is. `random` is between 0 and 1.
+/// The version for a request without one. During a rollout, each version gets requests in
+/// proportion to its ready replicas; otherwise the deployed version, or the newest loaded one until
+/// that is ready. `random` is between 0 and 1.
 fn serving(
     ready: &BTreeMap<ModelVersion, usize>,
     deployed: ModelVersion,

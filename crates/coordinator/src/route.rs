@@ -1,17 +1,15 @@
-//! The choice of a replica. Pure: all that is known comes in as a [`View`] of each replica, and
-//! the random numbers are given. [`score`] keeps what is learnt of a replica, [`affinity`] says
-//! which requests belong together.
+//! Choice of a replica. Pure: the input is a [`View`] of each replica and random numbers. [`score`]
+//! tracks latencies and failures of replicas, [`affinity`] groups requests.
 
 pub mod affinity;
 pub mod score;
 
 use volley_types::WorkerId;
 
-/// Below this part of its capacity a replica in the caller's own zone is not too loaded for
-/// another request, in percent.
+/// Load below which a replica in the own zone is preferred, in percent of its capacity.
 const SPILL_PERCENT: u64 = 80;
-/// Added to every latency, in milliseconds: what takes less is told apart by its queue more than
-/// by the noise of its clock.
+/// Added to every latency, in milliseconds, so that for fast replicas the queue matters more than
+/// measurement noise.
 const NOISE_MS: f64 = 10.0;
 
 /// One replica at one moment.
@@ -21,50 +19,49 @@ pub struct View<'a> {
     pub worker: &'a WorkerId,
     /// Its worker is late with its heartbeat.
     pub suspect: bool,
-    /// It failed too often of late.
+    /// It is ejected after failures.
     pub ejected: bool,
     /// The model is in its worker's memory.
     pub resident: bool,
     /// Its worker is in this coordinator's zone.
     pub local: bool,
-    /// Streams that run on it or wait there.
+    /// Running and queued streams.
     pub load: u32,
-    /// How many streams it runs at once; at least 1.
+    /// Maximum number of concurrent streams, at least 1.
     pub capacity: u32,
-    /// Its latency of late; `None` while nobody has called it.
+    /// Recent latency in milliseconds; `None` without calls.
     pub latency_ms: Option<f64>,
-    /// The part of its calls that failed of late.
+    /// Recent share of failed calls, 0 to 1.
     pub failing: f64,
-    /// How far it has warmed up: 1 once its slow start is over.
+    /// Progress of the slow start; 1 when it is over.
     pub warmth: f64,
 }
 
-/// What a request would like.
+/// Routing hints of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoutingHints {
     /// The hash of its session.
     pub session: Option<u64>,
-    /// The model holds a state for its session, so that no other replica than the session's own
-    /// can answer.
+    /// The model has a state for the session, so that only the session's replica can answer.
     pub held: bool,
     /// The hash of the first blocks of its prompt.
     pub prefix: Option<u64>,
 }
 
-/// Why a replica was chosen; a metric's label.
+/// Reason of a choice; label of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// There was no other.
+    /// No other replica was available.
     Only,
-    /// Its session is there.
+    /// The replica of the session.
     Session,
-    /// Prompts that begin alike went there.
+    /// The replica of the prompt's prefix.
     Prefix,
-    /// The better of two in this zone.
+    /// The better of two replicas in this zone.
     Zone,
-    /// The better of two, because this zone is full.
+    /// The better of two replicas, because this zone is full.
     Spill,
-    /// The better of two.
+    /// The better of two replicas.
     Balanced,
 }
 
@@ -84,8 +81,8 @@ impl Reason {
 }
 
 impl View<'_> {
-    /// What one more request here costs: expected latency times place in the queue, more while
-    /// the replica warms up or fails. `usual_ms` stands for a latency that nobody knows.
+    /// Cost of one more request: expected latency times queue position, increased during slow start
+    /// or failures. `usual_ms` replaces an unknown latency.
     fn cost(&self, usual_ms: f64) -> f64 {
         let latency = self.latency_ms.unwrap_or(usual_ms) + NOISE_MS;
         let queue = f64::from(self.load + 1) / f64::from(self.capacity.max(1));
@@ -101,13 +98,13 @@ impl View<'_> {
     }
 }
 
-/// The replica for a request, by its place in `views`; `None` when there is none.
+/// Index in `views` of the replica for a request; `None` if `views` is empty.
 ///
-/// A request of a session whose state the model holds goes to the session's own replica, however
-/// that fares. Else late and ejected replicas are left out while there are others, then those whose model would
-/// have to be loaded first, unless all others are full. A request with a session or a prompt
-/// prefix goes to that one's replica while it is not too loaded. Everything else: the cheaper of
-/// two (Mitzenmacher, 2001), in this zone while one there is not too loaded.
+/// A request of a session with a state goes to the session's replica in any case. Otherwise suspect
+/// and ejected replicas are skipped if others exist, and then replicas that must first reload the
+/// model, unless all others are full. A request with a session or a prompt prefix goes to its
+/// replica unless that is overloaded. All other requests go to the cheaper of two random replicas
+/// (Mitzenmacher, 2001), in this zone unless it is overloaded.
 pub fn decide(
     views: &[View<'_>],
     hints: &RoutingHints,
@@ -156,7 +153,7 @@ pub fn decide(
     })
 }
 
-/// Keeps what `fits`, unless nothing does.
+/// Keeps the entries that fit, unless none fits.
 fn narrow(pool: &mut Vec<usize>, fits: impl Fn(usize) -> bool) {
     if pool.iter().any(|index| fits(*index)) {
         pool.retain(|index| fits(*index));

@@ -1,6 +1,5 @@
-//! The number of replicas that follows the load: the leader's look at every model that asks for
-//! it, the wake-up of models that were scaled to nothing, and the signal for the number of
-//! workers.
+//! Scaling by load: the leader's control loop, the activation of models that are scaled to zero,
+//! and the signal for the number of workers.
 
 pub mod controller;
 pub mod signal;
@@ -15,11 +14,11 @@ use self::controller::{Controller, ModelLoad};
 use crate::live::LiveWorkers;
 use crate::{Coordinator, errors};
 
-/// Between two looks.
+/// Interval of the control loop.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Coordinator {
-    /// Runs for as long as the coordinator does; acts only while this node leads.
+    /// Runs as long as the coordinator; acts only while this node leads.
     pub(crate) async fn run_scaler(self) {
         let mut controllers: HashMap<(ModelName, Revision), Controller> = HashMap::new();
         let mut tick = tokio::time::interval(LOOK);
@@ -38,7 +37,7 @@ impl Coordinator {
                 Instant::now(),
             );
             for command in commands {
-                // What is lost is decided anew at the next look.
+                // The next round decides again after a lost write.
                 if let Err(error) = self.0.cluster.write(command).await {
                     tracing::warn!(error = error.chain(), "scaling not committed");
                 }
@@ -46,15 +45,15 @@ impl Coordinator {
         }
     }
 
-    /// Waits until a model that was scaled to nothing is back, for a bounded time and among a
-    /// bounded number of requests. Returns at once for every other model.
+    /// Waits for the activation of a model that is scaled to zero, with limits on time and waiting
+    /// requests. Returns immediately for every other model.
     ///
-    /// Where its last replica is on its way out and answers still, one is asked for and nothing
-    /// is waited for: without a quorum what is there goes on serving.
+    /// If its last replica is draining but still answers, the activation is requested in the
+    /// background: without a quorum, existing replicas continue to serve.
     ///
     /// # Errors
-    /// `Overloaded` when too many requests wait already, `Unavailable` when the model does not
-    /// come in time, `DeadlineExceeded` when that is the request's.
+    /// `Overloaded` when too many requests wait, `Unavailable` when the activation times out,
+    /// `DeadlineExceeded` at the request's deadline.
     pub(crate) async fn activate(
         &self,
         model: &ModelName,
@@ -77,8 +76,8 @@ impl Coordinator {
         let woken = tokio::time::timeout(left.map_or(timeout, |left| left.min(timeout)), async {
             while self.activation(model) == Activation::ScaledToZero {
                 self.ask_for_one(model).await?;
-                // A lost write is asked for again, and a bell may ring for another model. A
-                // registry that lags has this one awake still.
+                // A lost write is repeated, and a notification may concern another model. A lagging
+                // registry may still show the model as active.
                 tokio::select! {
                     _ = news.changed() => {}
                     _ = registry.changed() => {}
@@ -97,7 +96,7 @@ impl Coordinator {
         })
     }
 
-    /// Whether a model's replicas may go down to none.
+    /// Whether a model may be scaled to zero.
     pub(crate) fn may_scale_to_zero(&self, model: &ModelName) -> bool {
         let registry = self.0.cluster.registry().borrow().clone();
         registry.models.get(model).is_some_and(|entry| {
@@ -121,7 +120,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks for one replica without waiting for it; whoever finds none asks again.
+    /// Requests one replica in the background; requests without a replica ask again.
     fn ask_behind(&self, model: &ModelName) {
         if self.0.waking.try_lock().is_err() {
             return;
@@ -132,7 +131,7 @@ impl Coordinator {
                 return;
             };
             if let Err(error) = coordinator.ask_now(&model).await {
-                tracing::debug!(%model, error = error.chain(), "not asked for");
+                tracing::debug!(%model, error = error.chain(), "activation request failed");
             }
         });
     }
@@ -146,7 +145,8 @@ impl Coordinator {
         if deployment.replicas != 0 {
             return Ok(());
         }
-        // All that wait here ask once; the registry does the same for other coordinators.
+        // All waiting requests send one command; the registry deduplicates those of other
+        // coordinators.
         let _asking = self.0.waking.lock().await;
         self.ask_now(model).await
     }
@@ -158,7 +158,7 @@ impl Coordinator {
         let Some(deployment) = still.filter(|deployment| deployment.replicas == 0) else {
             return Ok(());
         };
-        tracing::info!(%model, "waking a model that was scaled to nothing");
+        tracing::info!(%model, "activating a model from zero replicas");
         let command = RegistryCommand::Scale {
             model: model.clone(),
             deployment: deployment.revision,
@@ -173,7 +173,7 @@ impl Coordinator {
 enum Activation {
     /// It has a replica, or may not scale to zero.
     Warm,
-    /// It shall have no replica, and one answers still as far as is known here.
+    /// It is scaled to zero, but a replica still answers as far as known here.
     Idle,
     /// No replica can be called.
     ScaledToZero,
@@ -184,7 +184,7 @@ pub(crate) fn may_scale_to_zero(deployment: &Deployment) -> bool {
     scaling.is_some_and(|scaling| scaling.min_replicas == 0)
 }
 
-/// One look at all models whose replicas follow the load.
+/// One round over all models that are scaled by load.
 fn scale(
     state: &RegistryState,
     live: &LiveWorkers,
@@ -201,7 +201,7 @@ fn scale(
         let Some(deployment) = &entry.deployment else {
             continue;
         };
-        // A roll counts with a fixed number.
+        // A rollout uses a fixed number of replicas.
         let (Some(scaling), None) = (&deployment.options.scaling, &deployment.rollout) else {
             continue;
         };
@@ -210,7 +210,10 @@ fn scale(
         let load = load(live, &entry.name, deployment);
         let replicas = controller.decide(scaling, deployment.replicas, &load, now);
         if let Some(replicas) = replicas {
-            tracing::info!(model = %entry.name, from = deployment.replicas, to = replicas, "scaling");
+            tracing::info!(
+                model = %entry.name, from = deployment.replicas, to = replicas,
+                "replica count changed"
+            );
             commands.push(RegistryCommand::Scale {
                 model: entry.name.clone(),
                 deployment: deployment.revision,
@@ -221,7 +224,7 @@ fn scale(
     commands
 }
 
-/// What the ready replicas of the deployed version report together.
+/// The sum of the reports of the deployed version's ready replicas.
 fn load(live: &LiveWorkers, model: &ModelName, deployment: &Deployment) -> ModelLoad {
     let mut load = ModelLoad {
         idle_ms: u64::MAX,

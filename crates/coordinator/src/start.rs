@@ -1,10 +1,10 @@
-//! A coordinator that has just started: it has the registry of the time when it stopped, and has
-//! heard no worker. Until it knows what the others know it says that it is not ready, and a
-//! request that it cannot answer yet waits instead of being refused.
+//! Start of a coordinator. It has an old registry and no heartbeats of workers. Until it has the
+//! cluster's state, it reports that it is not ready, and requests that it cannot answer yet wait
+//! instead of being rejected.
 //!
-//! That takes a moment where all are well. Where they are not, it begins with what it has after
-//! [`PATIENCE`] times the silence of the dead: with the quorum lost, deployed models go on
-//! serving through a coordinator that was restarted too.
+//! That takes a moment in a healthy cluster. Otherwise it starts with its own state after
+//! [`PATIENCE`] times the dead timeout: without a quorum, deployed models also continue to serve
+//! through a restarted coordinator.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -17,14 +17,13 @@ use volley_types::{ModelRef, NodeId};
 use crate::Coordinator;
 use crate::live::LiveWorkers;
 
-/// How many times the silence that makes a worker dead everything is waited for. Workers come
-/// back to a coordinator within one.
+/// Maximum wait as a multiple of the dead timeout. Workers reconnect within one dead timeout.
 const PATIENCE: u32 = 2;
-/// Between two looks where no worker rings.
+/// Polling interval without notifications.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl Coordinator {
-    /// Whether this coordinator knows the cluster. Once it does it stays so.
+    /// Whether this coordinator has the cluster's state. Once true, it stays true.
     pub(crate) fn knows_cluster(&self) -> bool {
         let shared = &self.0;
         if shared.knows_cluster.load(Ordering::Acquire) {
@@ -38,13 +37,13 @@ impl Coordinator {
         let given_up = waited <= live.listened(Instant::now()) && !raft.members.is_empty();
         let knows = given_up || knows(&raft, &registry, &reports, &live);
         if knows && !shared.knows_cluster.swap(true, Ordering::AcqRel) {
-            tracing::info!(in_full = !given_up, "this coordinator knows the cluster");
+            tracing::info!(in_full = !given_up, "coordinator has the cluster state");
         }
         knows
     }
 
-    /// Waits, for a bounded time and among a bounded number of requests, for as long as `model`
-    /// cannot be answered here because this coordinator has just started. Cancel-safe.
+    /// Waits while `model` cannot be answered because this coordinator has just started, with
+    /// limits on time and waiting requests. Cancel safe: it only waits.
     pub(crate) async fn started_for(&self, model: &ModelRef) {
         let answers = || {
             let registry = self.0.cluster.registry().borrow().clone();
@@ -53,20 +52,20 @@ impl Coordinator {
         if answers() {
             return;
         }
-        // Who finds no place is told what is known now.
+        // Without a free permit, the request continues with the current state.
         let Ok(_waiting) = self.0.wakers.clone().try_acquire_owned() else {
             return;
         };
         let mut news = self.0.news.subscribe();
         while !answers() && !self.0.stop.is_cancelled() {
-            // A bell may ring for another model, and the registry has none here.
+            // A notification may concern another model, and changes of the registry send none here.
             let _ = tokio::time::timeout(LOOK, news.changed()).await;
         }
     }
 }
 
-/// Whether the registry is as new as what the others had when they were last asked, and every
-/// worker has been heard that shall hold anything. Pure.
+/// Whether the registry is as new as the last reports of the others, and every worker with
+/// assignments has sent a heartbeat. Pure.
 fn knows(
     raft: &RaftStatus,
     registry: &RegistryState,
@@ -87,7 +86,7 @@ fn caught_up(raft: &RaftStatus, reports: &BTreeMap<NodeId, CoordinatorReport>) -
     }
     let alone = raft.members.iter().all(|member| member.id == raft.id);
     let others = reports.iter().filter(|(node, _)| **node != raft.id);
-    // Who leads has every entry, and may not have applied the last.
+    // A leader has all entries, but may not have applied the last ones.
     let own = if alone { raft.last_log_index } else { None };
     let theirs = others.map(|(_, report)| report.last_applied).max();
     (alone || theirs.is_some()) && own.max(theirs.flatten()) <= raft.last_applied

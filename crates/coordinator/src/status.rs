@@ -1,4 +1,4 @@
-//! What users see of models and workers, from the registry and the heartbeats. Pure.
+//! States of models and workers for users, from the registry and the heartbeats. Pure.
 
 use std::time::Instant;
 

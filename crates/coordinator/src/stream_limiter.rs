@@ -1,5 +1,5 @@
-//! The places for streams on a coordinator, and who gets them: as long as there are plenty,
-//! whoever comes; once half are taken, nobody more than an equal share.
+//! Per-coordinator stream limit. Permits are first come, first served until half are in use; above
+//! that, each tenant is limited to an equal share.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use volley_types::{PredictError, TenantId};
 
 use crate::errors;
 
-/// The places of one coordinator. Cloning gives another handle.
+/// The stream permits of one coordinator. Clones share their state.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamLimiter(Arc<StreamLimiterState>);
 
@@ -22,11 +22,11 @@ struct StreamLimiterState {
 #[derive(Debug, Default)]
 struct State {
     held: usize,
-    /// Tenants that hold places, and how many; at most as many as there are places.
+    /// Number of permits of each tenant that has any.
     tenants: HashMap<TenantId, usize>,
 }
 
-/// The right to run one stream; given back when dropped.
+/// The right to run one stream; released when dropped.
 #[derive(Debug)]
 pub(crate) struct StreamPermit {
     hall: Arc<StreamLimiterState>,
@@ -34,7 +34,7 @@ pub(crate) struct StreamPermit {
 }
 
 impl StreamLimiter {
-    /// `limit` places.
+    /// Creates a limiter with `limit` permits.
     pub(crate) fn new(limit: usize) -> Self {
         Self(Arc::new(StreamLimiterState {
             limit,
@@ -42,10 +42,11 @@ impl StreamLimiter {
         }))
     }
 
-    /// A place for `tenant`, at once.
+    /// Acquires a permit for `tenant` without waiting.
     ///
     /// # Errors
-    /// `Overloaded` when there is none, or when the tenant has its share of what is scarce.
+    /// `Overloaded` when no permit is free, or when the tenant has its share and more than half are
+    /// in use.
     pub(crate) fn acquire(&self, tenant: &TenantId) -> Result<StreamPermit, PredictError> {
         let mut state = self.0.state.lock();
         let limit = self.0.limit;
@@ -65,14 +66,14 @@ impl StreamLimiter {
         })
     }
 
-    /// How many are taken.
+    /// Number of permits in use.
     pub(crate) fn held(&self) -> usize {
         self.0.state.lock().held
     }
 }
 
-/// The share of a tenant that holds `own` of the `held` places and may have no more now: with
-/// half of the places taken, each of the `tenants` gets as many as the others.
+/// The share of a tenant with `own` of the `held` permits if it may not get more now. With half of
+/// the permits in use, each of the `tenants` has an equal share.
 fn exhausted_share(limit: usize, held: usize, tenants: usize, own: usize) -> Option<usize> {
     let share = (limit / tenants).max(1);
     let is_scarce = limit <= held.saturating_mul(2);

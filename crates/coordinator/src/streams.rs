@@ -1,5 +1,5 @@
-//! Streams that clients take up again at another coordinator than the one that holds them: the
-//! door to this coordinator's, and the way to the others'.
+//! Resumable streams across coordinators: the service for this coordinator's streams, and the
+//! client of the others'.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -24,7 +24,7 @@ use volley_types::{ErrorCode, NodeId, PredictError, ResumedStream, StreamId, Str
 
 use crate::Coordinator;
 
-/// How long a coordinator may take to say whether it holds a stream.
+/// Time limit for a coordinator's response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Makes the channel to an internal address, `host:port`; connects when first used.
@@ -37,7 +37,7 @@ pub type OpenChannel = Arc<dyn Fn(&str) -> Result<Channel, PredictError> + Send 
 pub struct StreamEndpoint(Arc<dyn StreamSource>);
 
 impl Coordinator {
-    /// The gRPC service through which other coordinators take up what `held` holds; for the
+    /// The gRPC service through which other coordinators resume the streams of `held`; for the
     /// internal listener.
     #[must_use]
     pub fn stream_service(
@@ -47,7 +47,7 @@ impl Coordinator {
         StreamServiceServer::new(StreamEndpoint(held))
     }
 
-    /// The way to the streams of another member, `None` for what is none.
+    /// Access to the streams of another member; `None` for an unknown node.
     #[must_use]
     pub fn streams_of(&self, node: NodeId, open: &OpenChannel) -> Option<Arc<dyn StreamSource>> {
         let raft = self.0.cluster.raft();
@@ -58,7 +58,8 @@ impl Coordinator {
     }
 }
 
-/// Channels to other coordinators, by address. There are as many as members there ever were.
+/// Channels to other coordinators, by address. The map has at most one entry for each address that
+/// was ever a member's.
 #[derive(Default)]
 pub(crate) struct Peers(Mutex<HashMap<String, Channel>>);
 
@@ -186,8 +187,8 @@ impl StreamSource for Peer {
     }
 }
 
-/// Waits for an answer. Dropping the future, or the replies in it, ends the call at the other
-/// end too: nothing is left of the request to send.
+/// Awaits a response within the time limit. Dropping the future, or the replies in it, also cancels
+/// the remote call.
 async fn in_time<T>(answer: impl Future<Output = Result<T, Status>>) -> Result<T, PredictError> {
     match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
         Ok(Ok(answer)) => Ok(answer),
@@ -211,17 +212,17 @@ fn events(
 }
 
 fn unanswered() -> PredictError {
-    let message = "the coordinator that holds this stream does not answer; try again";
+    let message = "the coordinator of this stream does not answer; try again";
     PredictError::new(ErrorCode::Unavailable, message).with_retry_after(Duration::from_secs(1))
 }
 
-/// Where nobody listens, the process is gone, and with it all that it held.
+/// If no process listens, the coordinator has stopped and its state is lost.
 fn failed(status: Status) -> PredictError {
     let error = if status.code() == Code::Unavailable && refused_connection(&status) {
         PredictError::new(
             ErrorCode::NotFound,
-            "the coordinator that held this stream is gone, and the stream with it; send the \
-             request again",
+            "the coordinator of this stream has stopped, and the stream is lost; send the request \
+             again",
         )
     } else {
         unanswered()

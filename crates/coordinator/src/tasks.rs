@@ -1,5 +1,5 @@
-//! Tasks that callers ask another coordinator about than the one that runs them: the door to this
-//! coordinator's, and the way to the others'.
+//! Tasks across coordinators: the service for this coordinator's tasks, and the client of the
+//! others'.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,25 +22,25 @@ use volley_types::{ErrorCode, NodeId, PredictError, StoredTask, TaskSource};
 use crate::Coordinator;
 use crate::streams::{OpenChannel, refused_connection};
 
-/// How long a coordinator may take to answer, or to go on with an answer.
+/// Time limit for a coordinator's response, and between two parts of it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// The bytes of an answer that travel at a time.
+/// Maximum size of one message of a response in bytes.
 const PIECE: usize = 1 << 20;
-/// The longest answer that is read, in bytes: all that a coordinator holds.
+/// Maximum size of a response in bytes: the limit of what a coordinator keeps.
 const MAX_ANSWER: usize = 256 << 20;
 
 /// Serves `volley.tasks.v1.TaskService`.
 pub struct TaskEndpoint(Arc<dyn TaskSource>);
 
 impl Coordinator {
-    /// The gRPC service through which other coordinators ask for the tasks that `held` has; for
-    /// the internal listener.
+    /// The gRPC service through which other coordinators access the tasks of `held`; for the
+    /// internal listener.
     #[must_use]
     pub fn task_service(&self, held: Arc<dyn TaskSource>) -> TaskServiceServer<TaskEndpoint> {
         TaskServiceServer::new(TaskEndpoint(held))
     }
 
-    /// The way to the tasks of another member, `None` for what is none.
+    /// Access to the tasks of another member; `None` for an unknown node.
     #[must_use]
     pub fn tasks_of(&self, node: NodeId, open: &OpenChannel) -> Option<Arc<dyn TaskSource>> {
         let raft = self.0.cluster.raft();
@@ -117,7 +117,7 @@ impl Peer {
         Ok(TaskServiceClient::new(self.channel.clone()?))
     }
 
-    /// Waits for an answer. Dropping the future ends the call at the other end too.
+    /// Awaits a response within the time limit. Dropping the future also cancels the remote call.
     async fn in_time<T>(
         &self,
         answer: impl Future<Output = Result<T, Status>>,
@@ -131,22 +131,24 @@ impl Peer {
 
     fn unanswered(&self) -> PredictError {
         let node = self.node;
-        let message = format!("coordinator {node}, which runs this, does not answer; try again");
+        let message =
+            format!("coordinator {node}, which runs this batch, does not answer; try again");
         PredictError::new(ErrorCode::Unavailable, message).with_retry_after(Duration::from_secs(1))
     }
 
-    /// Where nobody listens, the process is gone, and with it all that it held.
+    /// If no process listens, the coordinator has stopped and its state is lost.
     fn failed(&self, status: Status) -> PredictError {
         let node = self.node;
         let error = match status.code() {
             Code::Unavailable if refused_connection(&status) => {
-                let message = format!("coordinator {node}, which ran this, is gone");
+                let message = format!("coordinator {node}, which ran this batch, has stopped");
                 PredictError::new(ErrorCode::NotFound, message)
             }
             Code::Unimplemented => {
                 let message = format!(
-                    "coordinator {node} runs this, and an earlier version of Volley, which tells \
-                     nobody else; ask it, or finish the upgrade"
+                    "coordinator {node} runs this batch with an earlier version of Volley, which \
+                     does not share its state; send the request to that coordinator, or finish \
+                     the upgrade"
                 );
                 PredictError::new(ErrorCode::Unavailable, message)
             }

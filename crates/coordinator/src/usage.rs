@@ -1,6 +1,5 @@
-//! What the bearers of API keys use, reported between coordinators, so that a key's limits hold for
-//! all of them together: the door through which others tell it, and the rounds in which this one
-//! does.
+//! Usage of API keys, shared between coordinators so that a key's quota applies to all of them
+//! together: the service that receives reports, and the task that sends them.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -17,11 +16,11 @@ use volley_types::{KeyId, NodeId};
 use crate::Coordinator;
 use crate::streams::OpenChannel;
 
-/// Between two reports, where there is something to tell.
+/// Interval of reports with changes.
 const EVERY: Duration = Duration::from_millis(100);
-/// And where there is not: it says that this coordinator runs.
+/// Interval of reports without changes, which show that this coordinator runs.
 const AT_LEAST: Duration = Duration::from_secs(1);
-/// How long a coordinator may take to answer; also the wait after one that did not.
+/// Time limit for a coordinator's response, and delay after a failure.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves `volley.quota.v1.QuotaService`.
@@ -81,14 +80,14 @@ fn to_wire(report: &Report) -> wire::UsageReport {
 }
 
 impl Coordinator {
-    /// The gRPC service through which other coordinators tell what is used at them; for the
-    /// internal listener.
+    /// The gRPC service through which other coordinators report their usage; for the internal
+    /// listener.
     #[must_use]
     pub fn quota_service(&self, usage: Usage) -> QuotaServiceServer<QuotaEndpoint> {
         QuotaServiceServer::new(QuotaEndpoint(usage))
     }
 
-    /// Tells the other coordinators what is used here, until [`Coordinator::shutdown`].
+    /// Reports the usage of this coordinator to the others until [`Coordinator::shutdown`].
     pub fn share_usage(&self, usage: Usage, open: OpenChannel) {
         self.spawn(self.clone().report_usage(usage, open));
     }
@@ -114,7 +113,7 @@ impl Coordinator {
                 if talks.contains_key(&other) {
                     continue;
                 }
-                // An address that is malformed is reported by who else calls it.
+                // Other callers report a malformed address.
                 if let Ok(channel) = self.0.peers.channel(&other.1, &open) {
                     let talk = ReportSession::new(raft.id, usage.clone());
                     let task = tokio::spawn(talk.run(channel));
@@ -125,7 +124,7 @@ impl Coordinator {
     }
 }
 
-/// One run of reports to one coordinator.
+/// One stream of reports to one coordinator.
 struct ReportSession {
     node: NodeId,
     usage: Usage,
@@ -173,7 +172,8 @@ impl ReportSession {
                     self.reported.clear();
                     self.first = true;
                 }
-                // It is away, or of a version that does not count. What is new is reported again.
+                // The coordinator is down, or its version has no quotas. New usage is reported
+                // again.
                 Ok(Err(_)) | Err(_) => tokio::time::sleep(ANSWER_TIMEOUT).await,
             }
         }

@@ -67,7 +67,7 @@ pub(crate) fn read(
         beyond |= read.beyond;
         lost = lost.or(read.lost.map(|kind| {
             format!(
-                "field 'messages' has a block of the type '{}' at place {index}",
+                "field 'messages' has a block of the type '{}' at index {index}",
                 shown(&kind)
             )
         }));
@@ -183,7 +183,7 @@ fn shown(kind: &str) -> String {
 
 fn wrong_message(index: usize) -> PredictError {
     PredictError::invalid(format!(
-        "field 'messages' has no message at place {index}: a message has the role 'user' or \
+        "field 'messages' has no message at index {index}: a message has the role 'user' or \
          'assistant', and a 'content' of text or of blocks, each with a 'type'"
     ))
 }

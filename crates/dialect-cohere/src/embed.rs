@@ -109,8 +109,8 @@ fn by_type(vectors: &[Vec<f32>], kinds: &[Kind]) -> Value {
 fn take_kinds(body: &mut Map<String, Value>) -> Result<Vec<Kind>, PredictError> {
     let wrong = || {
         PredictError::invalid(
-            "field 'embedding_types' must be a list of 'float' and 'base64': vectors are not made \
-             coarser here",
+            "field 'embedding_types' must be a list of 'float' and 'base64': vectors are not \
+             quantized here",
         )
     };
     let kinds = match body.remove("embedding_types") {
@@ -131,7 +131,7 @@ fn take_texts(body: &mut Map<String, Value>) -> Result<Vec<String>, PredictError
     let wrong = || {
         PredictError::invalid(
             "give 'texts', a list of texts, or 'inputs', a list of objects whose 'content' is a \
-             list of parts of the type 'text'; images are not taken",
+             list of parts of the type 'text'; images are not supported",
         )
     };
     let (texts, inputs) = (body.remove("texts"), body.remove("inputs"));
@@ -188,7 +188,7 @@ fn take_rest(body: &mut Map<String, Value>) -> Result<(), PredictError> {
     }
     if body.count("max_tokens")?.is_some() {
         return Err(PredictError::invalid(
-            "field 'max_tokens' is not supported: how long a text may be is the model's matter",
+            "field 'max_tokens' is not supported: the model sets the maximum length of a text",
         ));
     }
     if let Some(dimensions) = body.count("output_dimension")? {

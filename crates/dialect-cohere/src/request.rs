@@ -46,7 +46,7 @@ pub(super) fn read(mut body: Map<String, Value>) -> Result<ChatRequest, PredictE
             (Some(message), _) => read.push(message),
             (None, Some(kind)) => {
                 native.lost.get_or_insert_with(|| {
-                    format!("field 'messages' has content of the type '{kind}' at place {index}")
+                    format!("field 'messages' has content of the type '{kind}' at index {index}")
                 });
             }
             (None, None) => return Err(wrong_message(index)),
@@ -102,7 +102,7 @@ fn is_tool(tool: &Value) -> bool {
 
 fn wrong_message(index: usize) -> PredictError {
     PredictError::invalid(format!(
-        "field 'messages' has no message at place {index}: a message has the role 'user', \
+        "field 'messages' has no message at index {index}: a message has the role 'user', \
          'assistant', 'system' or 'tool', and a 'content' of text or of parts of the types text, \
          thinking and document"
     ))

@@ -47,7 +47,8 @@ fn of_tokens(batch: &RecordBatch) -> Result<Vec<Value>, PredictError> {
     embeddings::vectors(batch, &mut rows)?;
     let tokens = batch.column_by_name(TOKENS);
     let tokens = tokens.and_then(|tokens| tokens.as_primitive_opt::<UInt32Type>());
-    let tokens = tokens.ok_or_else(|| embeddings::malformed("the tokens are not counted"))?;
+    let tokens =
+        tokens.ok_or_else(|| embeddings::malformed("the model returned no token counts"))?;
     let rows = rows.into_iter().zip(tokens.values());
     let rows = rows.map(|(numbers, tokens)| {
         let tokens = usize::try_from(*tokens).unwrap_or(usize::MAX);

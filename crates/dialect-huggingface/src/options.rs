@@ -77,8 +77,8 @@ pub(super) fn read(mut given: Map<String, Value>) -> Result<Options, PredictErro
     }
     if given.get("temperature").and_then(Value::as_f64) == Some(0.0) {
         return Err(PredictError::invalid(
-            "parameter 'temperature' must be above 0; leave it out, and 'do_sample' too, for the \
-             likeliest tokens",
+            "parameter 'temperature' must be above 0; for greedy decoding, leave out both this \
+             parameter and 'do_sample'",
         ));
     }
     take_grammar(&mut given)?;

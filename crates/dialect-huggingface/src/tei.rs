@@ -144,7 +144,7 @@ pub(super) fn take_truncation(
     let side = body.text("truncation_direction")?;
     if side.is_some_and(|side| !side.eq_ignore_ascii_case("right")) {
         return Err(PredictError::invalid(
-            "field 'truncation_direction' may be 'Right' alone: texts are cut at their end",
+            "field 'truncation_direction' must be 'Right': texts are truncated at their end",
         ));
     }
     if given || catalogue::runs_here(caller, &chosen.model) {
@@ -178,7 +178,7 @@ pub(super) async fn sparse_value(
     body.only("a sparse embedding", &known)?;
     if body.text("prompt_name")?.is_some() {
         return Err(PredictError::invalid(
-            "field 'prompt_name' is not supported by models that encode sparsely",
+            "field 'prompt_name' is not supported by sparse encoders",
         ));
     }
     let texts = texts(&mut body, "inputs")?;
@@ -192,7 +192,8 @@ pub(super) async fn sparse_value(
         for pairs in pairs(batch, "terms", "weights")? {
             let row = pairs.into_iter().map(|(id, value)| {
                 let index: Option<u32> = id.parse().ok();
-                let index = index.ok_or_else(|| embeddings::malformed("a term is no id"))?;
+                let index =
+                    index.ok_or_else(|| embeddings::malformed("a term is not a token id"))?;
                 Ok(json!({ "index": index, "value": value }))
             });
             rows.push(Value::Array(row.collect::<Result<_, PredictError>>()?));
@@ -377,7 +378,7 @@ pub(crate) async fn rerank_value(
     let mut scores = ranking::scores(&batches)?;
     if scores.len() != texts.len() {
         return Err(embeddings::malformed(
-            "another number of scores than of texts",
+            "the number of scores differs from the number of texts",
         ));
     }
     scores.sort_by(|a, b| b.1.total_cmp(&a.1));

@@ -200,7 +200,8 @@ async fn tokenised(
             let ids = row.token_ids().ok_or_else(|| {
                 PredictError::new(
                     ErrorCode::Unimplemented,
-                    "this model has no tokenizer here: it runs at a provider, who alone can count",
+                    "this model has no tokenizer here: it runs at a provider, and only the \
+                     provider counts tokens",
                 )
             })?;
             let spelt = row.token_logprobs().map(serde_json::from_str);
@@ -239,7 +240,7 @@ async fn of_prompt(
         (false, true) => {
             if chosen.signature.task != Task::Generate {
                 return Err(PredictError::invalid(
-                    "this model reads texts and no conversations; give 'prompt' in place of \
+                    "this model does not support conversations; send 'prompt' instead of \
                      'messages'",
                 ));
             }
@@ -248,7 +249,7 @@ async fn of_prompt(
         }
         _ => {
             return Err(PredictError::invalid(
-                "give one of the fields 'prompt', 'messages', 'content' and 'inputs'",
+                "send one of the fields 'prompt', 'messages', 'content' and 'inputs'",
             ));
         }
     };
@@ -281,7 +282,7 @@ async fn of_content(
     }
     if body.get("parse_special") == Some(&Value::Bool(false)) {
         return Err(PredictError::invalid(
-            "field 'parse_special' may be true alone: special tokens in a text are read as such",
+            "field 'parse_special' must be true: special tokens in a text are always parsed",
         ));
     }
     let special = take_flag(&mut body, "add_special")?;

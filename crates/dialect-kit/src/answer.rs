@@ -1,4 +1,4 @@
-//! Answers that are not streamed.
+//! Complete (not streamed) responses.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ pub use crate::pieces::tokens;
 use crate::pieces::{self, Piece};
 use crate::sse;
 
-/// The most that an answer which is not streamed may hold, in bytes of Arrow memory.
+/// Maximum size of a complete response in bytes of Arrow memory.
 pub const MAX_BYTES: usize = 64 << 20;
 
-/// All batches of an answer.
+/// Collects all batches of a response.
 ///
 /// # Errors
-/// The stream's own; `TooLarge`.
+/// The errors of the stream; `TooLarge` above [`MAX_BYTES`].
 pub async fn collect(mut chunks: ChunkStream) -> Result<Vec<RecordBatch>, PredictError> {
     let (mut batches, mut bytes) = (Vec::new(), 0);
     while let Some(batch) = chunks.try_next().await? {
@@ -39,7 +39,7 @@ pub async fn collect(mut chunks: ChunkStream) -> Result<Vec<RecordBatch>, Predic
     Ok(batches)
 }
 
-/// One whole answer to one request row.
+/// One complete answer to one request row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choice {
     /// Which request row this answers.
@@ -50,21 +50,21 @@ pub struct Choice {
     pub text: String,
     /// The reasoning before the text.
     pub thinking: String,
-    /// Whole calls in OpenAI's form, without the deltas' `index`.
+    /// Complete tool calls in OpenAI's format, without the deltas' `index`.
     pub tool_calls: Vec<Value>,
-    /// Why the choice ended; `None` while it has not.
+    /// The reason why the choice ended; `None` before its end.
     pub finish_reason: Option<FinishReason>,
-    /// The tokens of the choice; `None` where its server reported none.
+    /// The token usage of the choice; `None` if its server reported none.
     pub usage: Option<Usage>,
-    /// Its tokens with their probabilities in OpenAI's form, where the model tells them.
+    /// Its tokens with log probabilities in OpenAI's format, if the model returns them.
     pub tokens: Vec<Value>,
-    /// What its text refers to.
+    /// Citations of its text.
     pub citations: Vec<Citation>,
-    /// The text, where it is a refusal.
+    /// The text of a refusal.
     pub refusal: String,
-    /// All of that in the order in which it was said.
+    /// All parts in their original order.
     pub pieces: Vec<Piece>,
-    /// What its last row tells beside.
+    /// Details of its last row.
     pub details: Details,
 }
 
@@ -86,7 +86,7 @@ impl Choice {
             self.details = row.details().map(Details::from_json).unwrap_or_default();
         }
         let pieces = pieces::of(row);
-        // Reasoning of a kind of its own is a stretch of its own.
+        // Reasoning of another kind starts a new block.
         let own =
             |piece: &Piece| matches!(piece, Piece::Details(details) if details.item.is_some());
         let is_own = pieces.iter().any(own);
@@ -98,7 +98,7 @@ impl Choice {
         }
     }
 
-    /// Adds a piece, to the one in front of it where they are of one kind.
+    /// Adds a piece, merged with the previous one of the same kind.
     fn put(&mut self, piece: Piece) {
         if let Piece::Text {
             text,
@@ -122,8 +122,8 @@ impl Choice {
         }
     }
 
-    /// What is only known once all was read: a call without arguments has none, and an answer
-    /// that calls ends so.
+    /// Completes the answer after all rows: sets empty arguments of tool calls, and the finish
+    /// reason of an answer with calls.
     fn end(&mut self) {
         for call in &mut self.tool_calls {
             let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) else {
@@ -140,7 +140,7 @@ impl Choice {
         }
     }
 
-    /// The text that is no refusal.
+    /// The text without refusals.
     pub fn said(&self) -> String {
         if self.refusal.is_empty() {
             return self.text.clone();
@@ -160,7 +160,7 @@ impl Choice {
 /// The choices of a generation, by item and choice.
 ///
 /// # Errors
-/// The first item's that failed; `Internal` when the stream has no last row.
+/// The error of the first failed item; `Internal` when the stream has no terminal row.
 pub fn choices(batches: &[RecordBatch]) -> Result<Vec<Choice>, PredictError> {
     let mut choices: BTreeMap<(u32, u32), Choice> = BTreeMap::new();
     let mut ended = false;
@@ -181,7 +181,7 @@ pub fn choices(batches: &[RecordBatch]) -> Result<Vec<Choice>, PredictError> {
     }
 }
 
-/// The tokens of the prompts, where nothing else was asked for.
+/// The number of prompt tokens, for requests that only count tokens.
 ///
 /// # Errors
 /// As [`choices`]; `Unimplemented` when the model generated instead.
@@ -196,7 +196,7 @@ pub fn prompt_tokens(batches: &[RecordBatch]) -> Result<u32, PredictError> {
     }
 }
 
-/// The tokens of all choices together.
+/// The sum of the usage of all choices.
 pub fn usage(choices: &[Choice]) -> Option<Usage> {
     let told = choices.iter().filter_map(|choice| choice.usage);
     told.reduce(|mut all, usage| {
@@ -205,7 +205,7 @@ pub fn usage(choices: &[Choice]) -> Option<Usage> {
     })
 }
 
-/// What the last row of the last choice tells beside.
+/// Details of the last row of the last choice.
 pub fn details(choices: &[Choice]) -> Details {
     let mut told = choices.iter().rev().map(|choice| &choice.details);
     let told = told.find(|details| details.usage.is_some());
@@ -213,8 +213,8 @@ pub fn details(choices: &[Choice]) -> Details {
     last.cloned().unwrap_or_default()
 }
 
-/// Sets a field of an object. The macro `json!` writes a value that it is given anew, all its
-/// numbers with it; this moves it.
+/// Sets a field of an object. The macro `json!` serializes a given value again; this function moves
+/// it.
 pub fn put(object: &mut Value, name: &str, value: impl Into<Value>) {
     object[name] = value.into();
 }
@@ -227,8 +227,8 @@ pub fn failure(row: &GenerationRow<'_>) -> Result<(), PredictError> {
     row.failure().map_or(Ok(()), Err)
 }
 
-/// Adds deltas in OpenAI's form: those of one `index` are one call, whose `arguments` are joined.
-/// A delta without an index belongs to the last call, unless it has an `id` of its own.
+/// Adds deltas in OpenAI's format: the deltas of one `index` form one call, whose `arguments` are
+/// joined. A delta without an index belongs to the last call, unless it has an `id` of its own.
 pub fn merge_tool_calls(calls: &mut Vec<Value>, deltas: &str) {
     let Ok(Value::Array(deltas)) = serde_json::from_str(deltas) else {
         return;
@@ -240,7 +240,7 @@ pub fn merge_tool_calls(calls: &mut Vec<Value>, deltas: &str) {
         let index = delta.remove("index").and_then(|index| index.as_u64());
         let fresh = delta.get("id").is_some_and(Value::is_string);
         let place = match index.and_then(|index| usize::try_from(index).ok()) {
-            // No more than one ahead: a hole would be a call that nobody made.
+            // At most one new index: a gap would be a call without deltas.
             Some(index) => index.min(calls.len()),
             None if fresh => calls.len(),
             None => calls.len().saturating_sub(1),

@@ -1,9 +1,9 @@
-//! Blocks of messages in Anthropic's form, which models of other dialects answer with too. Pure.
+//! Message blocks in Anthropic's format, which responses of other dialects use too. Pure.
 
 use serde_json::{Value, json};
 use volley_types::FinishReason;
 
-/// A call in OpenAI's form as a block of a message.
+/// Converts a call in OpenAI's format to a message block.
 pub fn tool_use(call: &Value) -> Value {
     let arguments = call.pointer("/function/arguments").and_then(Value::as_str);
     json!({
@@ -14,7 +14,7 @@ pub fn tool_use(call: &Value) -> Value {
     })
 }
 
-/// Anthropic's name for the reason of an end.
+/// Anthropic's name of a finish reason.
 pub fn stop_reason(reason: Option<FinishReason>) -> &'static str {
     match reason {
         Some(FinishReason::Length) => "max_tokens",
@@ -24,7 +24,7 @@ pub fn stop_reason(reason: Option<FinishReason>) -> &'static str {
     }
 }
 
-/// The input of a call. Arguments that are no JSON are told as text.
+/// The input of a call. Arguments that are not JSON become a text.
 pub fn input(arguments: &str) -> Value {
     if arguments.trim().is_empty() {
         return json!({});

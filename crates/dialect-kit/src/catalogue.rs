@@ -1,5 +1,5 @@
-//! What there is to call, as every list of models has it; and which of them is meant where a
-//! client of a server with one model names none.
+//! The catalogue of callable models for all model lists, and the default model for clients that
+//! name none.
 
 use serde::Deserialize;
 use volley_types::registry::{ModelEntry, ModelSource, ModelState, RegistryState, ReplicaState};
@@ -7,29 +7,29 @@ use volley_types::{ErrorCode, ModelName, ModelRef, PredictError, Signature, Task
 
 use volley_http_edge::edge::Caller;
 
-/// The most names in an error.
+/// Maximum number of names in an error.
 const NAMED: usize = 8;
 
-/// One name that can be called, or could be if it were deployed.
+/// A name that can be called, or could be called after its deployment.
 #[derive(Clone, Debug)]
 pub struct CatalogueEntry {
     /// The name that requests use.
     pub name: ModelName,
-    /// In milliseconds since 1970.
+    /// Time of registration in milliseconds since 1970.
     pub created_ms: u64,
-    /// What it takes and gives, where something that answers to the name is loaded.
+    /// The signature, if a model of this name is loaded.
     pub signature: Option<Signature>,
     /// The state of the deployment.
     pub state: ModelState,
 }
 
 impl CatalogueEntry {
-    /// The task of what is loaded; `None` where nothing is.
+    /// The task of the loaded model; `None` if none is loaded.
     pub fn task(&self) -> Option<Task> {
         self.signature.as_ref().map(|it| it.task)
     }
 
-    /// How many tokens it takes, where that is known.
+    /// Maximum number of tokens, if known.
     pub fn context(&self) -> Option<usize> {
         self.signature.as_ref().and_then(Signature::context)
     }
@@ -57,7 +57,7 @@ pub async fn all(caller: &Caller) -> Vec<CatalogueEntry> {
     listed
 }
 
-/// One of them, deployed or not; `None` where nothing has this name.
+/// The entry of a name, deployed or not; `None` for an unknown name.
 pub async fn find(caller: &Caller, name: &ModelName) -> Option<CatalogueEntry> {
     let registry = caller.cluster.registry.state();
     if let Some(entry) = registry.models.get(name) {
@@ -68,10 +68,10 @@ pub async fn find(caller: &Caller, name: &ModelName) -> Option<CatalogueEntry> {
     listed(caller, name, ms, false).await
 }
 
-/// The only one that is ready and does one of these; `what` says so in words.
+/// The only ready model with one of these tasks; `what` is the verb for errors.
 ///
 /// # Errors
-/// `NotFound` where there is none; `InvalidInput`, with their names, where there are several.
+/// `NotFound` if no model matches; `InvalidInput` with the names if several match.
 pub async fn only(
     caller: &Caller,
     tasks: &[Task],
@@ -80,7 +80,8 @@ pub async fn only(
     let registry = caller.cluster.registry.state();
     let mut found = Vec::new();
     for name in registry.models.keys() {
-        // Signatures of what sleeps are not asked for: that would wake it.
+        // Signatures of models that are scaled to zero are not requested, because that would
+        // activate them.
         let Some(listed) = listed(caller, name.clone(), 0, true).await else {
             continue;
         };
@@ -102,13 +103,13 @@ pub async fn only(
         )));
     }
     let (name, signature) = found.pop().ok_or_else(|| {
-        let message = format!("no model that is ready can {what}; deploy one");
+        let message = format!("no ready model can {what}; deploy one");
         PredictError::new(ErrorCode::NotFound, message)
     })?;
     Ok((ModelRef::deployed(name), signature))
 }
 
-/// Whether a model runs in this cluster, and not at somebody else's.
+/// Whether a model runs in this cluster and not at a provider.
 pub fn runs_here(caller: &Caller, model: &ModelRef) -> bool {
     let registry = caller.cluster.registry.state();
     let Some(entry) = registry.models.get(&model.name) else {
@@ -134,7 +135,7 @@ async fn listed(
     is_model: bool,
 ) -> Option<CatalogueEntry> {
     let status = caller.cluster.view.model_status(&name)?;
-    // Of an alias or a pipeline the state is all that is known.
+    // For an alias or a pipeline, only the state is known.
     let ready = match is_model {
         true => status
             .replicas
@@ -158,7 +159,7 @@ async fn listed(
     })
 }
 
-/// Aliases and pipelines as entries of lists of models: those that answer.
+/// Callable aliases and pipelines as catalogue entries.
 fn named(caller: &Caller, registry: &RegistryState) -> Vec<(ModelName, u64)> {
     let answers = |alias: &ModelName| {
         let status = caller.cluster.view.model_status(alias);
@@ -176,7 +177,7 @@ fn named(caller: &Caller, registry: &RegistryState) -> Vec<(ModelName, u64)> {
     names.filter(|(name, _)| answers(name)).collect()
 }
 
-/// When the newest of these models was registered; 0 where there is none.
+/// Registration time of the newest of these models; 0 without models.
 fn created_ms<'a>(registry: &RegistryState, names: impl Iterator<Item = &'a ModelRef>) -> u64 {
     let versions = names.filter_map(|model| {
         let entry = registry.models.get(&model.name)?;
@@ -190,10 +191,10 @@ fn created_ms<'a>(registry: &RegistryState, names: impl Iterator<Item = &'a Mode
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelsQuery {
-    /// What is not ready, or does something else, too.
+    /// Includes models that are not ready or have other tasks.
     #[serde(default)]
     pub all: bool,
-    /// Of a page in Anthropic's form.
+    /// Page size in Anthropic's format.
     pub limit: Option<usize>,
     /// The model before which a page ends.
     pub before_id: Option<String>,
@@ -201,7 +202,7 @@ pub struct ModelsQuery {
     pub after_id: Option<String>,
 }
 
-/// What a reference names, where it is deployed.
+/// The deployed model of a reference.
 pub async fn deployed(caller: &Caller, reference: &ModelRef) -> Option<CatalogueEntry> {
     let registry = caller.cluster.registry.state();
     if let Some(entry) = registry.models.get(&reference.name) {
@@ -212,7 +213,7 @@ pub async fn deployed(caller: &Caller, reference: &ModelRef) -> Option<Catalogue
     find(caller, &reference.name).await
 }
 
-/// The answer to a name that has no model.
+/// The error for an unknown model name.
 pub fn unknown(name: &str) -> PredictError {
     let name: String = name.chars().filter(|c| !c.is_control()).take(200).collect();
     PredictError::new(

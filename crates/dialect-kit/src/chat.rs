@@ -30,11 +30,12 @@ fn batch(name: &str, column: ArrayRef) -> Result<RecordBatch, PredictError> {
         .map_err(|error| PredictError::internal("the request's row cannot be built", error))
 }
 
-/// The row of a conversation for a model of that signature, and the request as its dialect has it
-/// where the model takes it so.
+/// The row of a conversation for a model with this signature, and the native request if the model
+/// supports it.
 ///
 /// # Errors
-/// `InvalidInput` naming what only the request itself holds, where the model does not take it.
+/// `InvalidInput` with the part that only the native request can represent, if the model does not
+/// support it.
 pub fn native_rows(
     signature: &Signature,
     messages: &[ChatMessage],
@@ -52,13 +53,13 @@ pub fn native_rows(
             lost: Some(lost), ..
         }) => {
             return Err(PredictError::invalid(format!(
-                "{lost}: this model reads text alone"
+                "{lost}: this model supports text only"
             )));
         }
         _ => None,
     };
     if native.as_ref().is_some_and(|native| native.lost.is_some()) {
-        // No worker may take what is left for the whole.
+        // A worker must not treat the remaining part as the complete message.
         return Ok((conversation(&[])?, native));
     }
     if takes_details(signature) {
@@ -71,7 +72,7 @@ pub fn native_rows(
     Ok((conversation(&plain.collect::<Vec<_>>())?, native))
 }
 
-/// Whether messages may have details: workers of the version before do not know them.
+/// Whether messages may have details, which workers of the previous version do not support.
 fn takes_details(signature: &Signature) -> bool {
     let field = signature.input.field_with_name(MESSAGES);
     let item = field.ok().and_then(|field| match field.data_type() {
@@ -81,17 +82,17 @@ fn takes_details(signature: &Signature) -> bool {
     matches!(item, Some(DataType::Struct(fields)) if fields.find("details").is_some())
 }
 
-/// What stands between the id of a call and what its provider wants to have back with it.
+/// Separator between the id of a call and its provider's signature.
 const SIGNED: &str = "__ts_";
 
-/// The id of a call for a client that keeps nothing but ids. The signature is base64, which is
-/// written with the characters that ids may have.
+/// The id of a call with its signature, for clients that only keep ids. The base64 signature is
+/// written with characters that are allowed in ids.
 pub fn signed_id(id: &str, signature: &str) -> String {
     let signature = signature.trim_end_matches('=').replace('+', "-");
     format!("{id}{SIGNED}{}", signature.replace('/', "_"))
 }
 
-/// The id that [`signed_id`] was made of, and the signature.
+/// Splits the result of [`signed_id`] into the id and the signature.
 pub fn split_id(id: &str) -> (&str, Option<String>) {
     let Some((id, signature)) = id.split_once(SIGNED) else {
         return (id, None);
@@ -103,8 +104,8 @@ pub fn split_id(id: &str) -> (&str, Option<String>) {
     (id, Some(signature))
 }
 
-/// A call in OpenAI's form with its arguments as text; what its provider wants back with it stands
-/// where Google has it. `None` where it is no call.
+/// A call in OpenAI's format with its arguments as text. The provider's signature is in Google's
+/// field. `None` if it is not a call.
 pub fn openai_call(call: &Value) -> Option<Value> {
     let mut call = call.clone();
     let fields = call.as_object_mut()?;
@@ -127,8 +128,9 @@ pub fn openai_call(call: &Value) -> Option<Value> {
     Some(call)
 }
 
-/// A message in OpenAI's form, which most dialects share: a `role`, a `content` of text, of
-/// parts of text, or null, and perhaps `tool_calls` or a `tool_call_id`. `None` when it is none.
+/// Parses a message in OpenAI's format, which most dialects share: a `role`, a `content` (text,
+/// text parts, or null), and optionally `tool_calls` or a `tool_call_id`. `None` if it is
+/// malformed.
 pub fn openai_message(message: &Value) -> Option<ChatMessage> {
     let mut content = match message.get("content") {
         None | Some(Value::Null) => String::new(),
@@ -166,7 +168,7 @@ pub fn openai_message(message: &Value) -> Option<ChatMessage> {
         .find_map(|name| message.get(name)?.as_str());
     let reasoning = reasoning.filter(|text| !text.is_empty());
     Some(ChatMessage {
-        // What a function gave came from a tool before tools had their name.
+        // The role `function` is the old name of `tool`.
         role: if role == "function" { "tool" } else { role }.to_owned(),
         content,
         tool_calls,
@@ -175,8 +177,8 @@ pub fn openai_message(message: &Value) -> Option<ChatMessage> {
     })
 }
 
-/// A message whose content has images beside text, in parts of OpenAI's form; `None` where there
-/// is something else, or no image.
+/// Parses a message with text and images, in parts of OpenAI's format; `None` if it has other parts
+/// or no image.
 pub fn shown_message(message: &Value) -> Option<ChatMessage> {
     let given = message.get("content")?.as_array()?;
     let parts: Vec<_> = given.iter().map(shown_part).collect::<Option<_>>()?;
@@ -186,7 +188,7 @@ pub fn shown_message(message: &Value) -> Option<ChatMessage> {
     with_parts(read, &parts)
 }
 
-/// A part of OpenAI's chat completions or responses: text, or an image by its address.
+/// Parses a part of OpenAI's chat completions or responses: text, or an image with its URL.
 fn shown_part(part: &Value) -> Option<Value> {
     match part["type"].as_str()? {
         "text" | "input_text" => Some(json!({ "type": "text", "text": part["text"].as_str()? })),
@@ -203,7 +205,7 @@ fn shown_part(part: &Value) -> Option<Value> {
     }
 }
 
-/// An image as a part in OpenAI's form.
+/// An image part in OpenAI's format.
 pub fn image_part(url: &str, detail: Option<&str>) -> Value {
     let mut image = json!({ "url": url });
     if let Some(detail) = detail {
@@ -212,7 +214,7 @@ pub fn image_part(url: &str, detail: Option<&str>) -> Value {
     json!({ "type": "image_url", "image_url": image })
 }
 
-/// A message with these parts, whose text becomes its content; `None` where none is an image.
+/// A message with these parts, whose text becomes the content; `None` without an image.
 pub fn with_parts(mut message: ChatMessage, parts: &[Value]) -> Option<ChatMessage> {
     if parts.iter().all(|part| part["type"] == "text") {
         return None;
@@ -227,12 +229,12 @@ pub fn with_parts(mut message: ChatMessage, parts: &[Value]) -> Option<ChatMessa
     Some(message)
 }
 
-/// The id of a call that is known by its function's name alone.
+/// The id of a legacy call, which only has the function's name.
 fn legacy_id(name: &str) -> String {
     format!("call_{name}")
 }
 
-/// The text of a content that comes in parts; `None` when a part is no text.
+/// The text of a content in parts; `None` if a part is not text.
 pub fn text_parts(parts: &[Value]) -> Option<String> {
     parts
         .iter()

@@ -1,14 +1,14 @@
-//! Citations in the words of each dialect.
+//! Citations in the format of each dialect.
 
 use serde_json::{Value, json};
 use volley_types::{Citation, GenerationRow, SpanUnit};
 
-/// The citations of a row; none where it brings none.
+/// The citations of a row; empty if it has none.
 pub fn of(row: &GenerationRow<'_>) -> Vec<Citation> {
     row.citations().map(Citation::from_json).unwrap_or_default()
 }
 
-/// As an annotation of a chat completion, which knows addresses alone.
+/// As an annotation of a chat completion, which only supports URLs.
 pub fn of_chat(citation: &Citation) -> Value {
     json!({ "type": "url_citation", "url_citation": {
         "url": citation.uri(),
@@ -18,7 +18,7 @@ pub fn of_chat(citation: &Citation) -> Value {
     } })
 }
 
-/// As an annotation of a response's text, which begins at that character of the whole.
+/// As an annotation of a response's text, which starts at character `begin` of the complete text.
 pub fn of_response(citation: &Citation, begin: u32) -> Value {
     let at = |place: Option<u32>| place.unwrap_or_default().saturating_sub(begin);
     let title = citation.title.as_deref().unwrap_or_default();
@@ -36,7 +36,7 @@ pub fn of_response(citation: &Citation, begin: u32) -> Value {
     })
 }
 
-/// As a citation of a message's block.
+/// As a citation of a message block.
 pub fn of_message(citation: &Citation) -> Value {
     let quote = citation.quote.as_deref().unwrap_or_default();
     let number = citation.document.unwrap_or_default();
@@ -75,7 +75,7 @@ pub fn of_message(citation: &Citation) -> Value {
     told
 }
 
-/// A whole text as blocks of a message: each passage that is cited is a block with what it cites.
+/// Splits a complete text into message blocks: each cited passage is a block with its citations.
 pub fn blocks(text: &str, citations: &[Citation]) -> Vec<Value> {
     let places: Vec<usize> = text.char_indices().map(|(place, _)| place).collect();
     let byte = |character: Option<u32>| {
@@ -90,13 +90,13 @@ pub fn blocks(text: &str, citations: &[Citation]) -> Vec<Value> {
             (start, end, citation)
         })
         .collect();
-    // Stable, so that those of one passage keep their order.
+    // Stable sort, so that citations of one passage keep their order.
     cited.sort_by_key(|(start, end, _)| (*end, *start));
     let (mut blocks, mut done) = (Vec::<Value>::new(), 0);
     for (start, end, citation) in cited {
         let told = of_message(citation);
         if done < end {
-            // A passage that begins in one before, or is a point, has what is left of it.
+            // A passage that overlaps the previous one, or is empty, gets the remaining part.
             let start = if start == end { done } else { start.max(done) };
             if done < start {
                 blocks.push(json!({ "type": "text", "text": &text[done..start] }));

@@ -1,6 +1,6 @@
-//! What a provider signed, on its way through a dialect of another provider: the client keeps it
-//! unread and sends it back, and it goes to the provider that it came from. One that was changed
-//! on the way is dropped whole.
+//! Envelopes for signed data of a provider in a dialect of another provider. The client keeps an
+//! envelope unread and sends it back; the data then go to their original provider. A modified
+//! envelope is dropped.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -8,11 +8,11 @@ use flate2::Crc;
 use serde_json::{Value, json};
 use volley_types::Details;
 
-/// What an envelope begins with.
+/// Prefix of an envelope.
 const MARK: &str = "volley1.";
 
-/// The signature of a stretch of reasoning as a client of the form `own` is given it: as it is
-/// where it is of that form, else in an envelope.
+/// The signature of a reasoning block for a client of the format `own`: unchanged if it has that
+/// format, otherwise in an envelope.
 pub fn signature(details: &Details, own: &str) -> Option<String> {
     let signature = details.signature.as_deref()?;
     let format = details.format.as_deref().unwrap_or_default();
@@ -24,7 +24,7 @@ pub fn signature(details: &Details, own: &str) -> Option<String> {
     })
 }
 
-/// Reasoning that its provider keeps secret, as [`signature`].
+/// As [`signature`], for encrypted reasoning.
 pub fn redacted(details: &Details, own: &str) -> Option<String> {
     let data = details.redacted.as_deref()?;
     let format = details.format.as_deref().unwrap_or_default();
@@ -41,8 +41,8 @@ fn seal(content: &Value) -> String {
     format!("{MARK}{sum:08x}.{packed}")
 }
 
-/// A stretch of reasoning, as a message has it, of a signature (or secret data) that a client of
-/// the form `own` sends back; `None` where it is an envelope that was changed.
+/// The reasoning block of a signature (or encrypted data) that a client of the format `own` sends
+/// back; `None` for a modified envelope.
 pub fn opened(given: &str, name: &str, own: &str) -> Option<Value> {
     let Some(rest) = given.strip_prefix(MARK) else {
         return Some(json!({ "format": own, name: given }));
@@ -53,7 +53,7 @@ pub fn opened(given: &str, name: &str, own: &str) -> Option<Value> {
     same.then(|| serde_json::from_slice(&content).ok())?
 }
 
-/// Whether it is an envelope, whole or not.
+/// Whether it is an envelope, valid or not.
 pub fn is_sealed(given: &str) -> bool {
     given.starts_with(MARK)
 }
@@ -90,7 +90,7 @@ mod tests {
             changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
             let changed = String::from_utf8(changed).unwrap();
             let read = opened(&changed, "signature", "x");
-            // The last character may have bits that say nothing.
+            // The last character may have unused bits.
             assert!(
                 read.is_none() || read.unwrap()["signature"] == "c2ln+/=",
                 "{at}"

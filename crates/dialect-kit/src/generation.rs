@@ -10,7 +10,7 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 
-/// Streams a generation. The status is 200 only once the first chunk is there.
+/// Streams a generation. The status is 200 only after the first chunk has arrived.
 pub async fn stream(
     caller: &Caller,
     request: PredictRequest,

@@ -1,4 +1,4 @@
-//! Health, as servers of one model report it.
+//! Health routes in the style of single-model servers.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -7,13 +7,13 @@ use volley_http_edge::axum::response::{IntoResponse, Response};
 
 use volley_http_edge::edge::Caller;
 
-/// Whether requests are taken, for clients of servers with one model.
+/// Reports whether requests are accepted.
 pub async fn health(caller: Caller) -> Response {
     match caller.cluster.view.ready() {
         true => Json(json!({ "status": "ok" })).into_response(),
         false => {
             let error = json!({
-                "message": "this node takes no requests", "type": "unavailable_error",
+                "message": "this node accepts no requests", "type": "unavailable_error",
                 "code": 503, "param": null,
             });
             let body = Json(json!({ "status": "unavailable", "error": error }));
@@ -22,7 +22,7 @@ pub async fn health(caller: Caller) -> Response {
     }
 }
 
-/// Which version of Volley answers.
+/// Returns the version of Volley.
 pub async fn version() -> Json<Value> {
     Json(json!({ "version": env!("CARGO_PKG_VERSION") }))
 }

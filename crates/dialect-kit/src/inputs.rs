@@ -1,4 +1,4 @@
-//! What a request gives to a model to read: texts, or the tokens that stand for them. Pure.
+//! Inputs of a request: texts or token ids. Pure.
 
 use serde_json::{Map, Value};
 use volley_types::PredictError;
@@ -32,7 +32,7 @@ impl Inputs {
         }
     }
 
-    /// `None` for what is neither.
+    /// `None` for other values.
     pub fn read(value: Value) -> Option<Self> {
         let items = match value {
             Value::String(text) => return Some(Self::Texts(vec![text])),
@@ -56,7 +56,7 @@ impl Inputs {
         }
     }
 
-    /// The texts; tokens as lists in JSON, of which a parameter tells.
+    /// Converts the input to texts; token ids become JSON lists, and a parameter marks them.
     pub fn into_texts(self, parameters: &mut Map<String, Value>) -> Vec<String> {
         match self {
             Self::Texts(texts) => texts,
@@ -69,7 +69,7 @@ impl Inputs {
     }
 }
 
-/// A list of token ids, which is not empty.
+/// Parses a non-empty list of token ids.
 fn ids(items: &[Value]) -> Option<Vec<u32>> {
     let ids = items.iter().map(|item| u32::try_from(item.as_u64()?).ok());
     let ids: Vec<_> = ids.collect::<Option<_>>()?;

@@ -1,7 +1,7 @@
-//! What dialects share: requests made of bodies, and chunks rendered as responses.
+//! Shared code of dialects: conversion of bodies to requests, and of chunks to responses.
 //!
-//! Reading order: [`requests`] (the model that a body means), [`answer`] and [`pieces`] (chunks
-//! read), [`sse`] (chunks streamed), [`tensors`] (JSON to Arrow and back).
+//! Reading order: [`requests`] (the model of a request), [`answer`] and [`pieces`] (parsing of
+//! chunks), [`sse`] (streaming of chunks), [`tensors`] (JSON to Arrow and back).
 
 pub mod answer;
 pub mod blocks;

@@ -1,4 +1,4 @@
-//! The messages of a body: in the pipeline's form, and as they are for servers of this very one.
+//! The messages of a body, in Volley's format and unchanged for upstreams of the same dialect.
 //! Pure.
 
 use serde_json::{Map, Value, json};
@@ -6,14 +6,14 @@ use volley_types::{ChatMessage, Native, PredictError};
 
 use crate::chat;
 
-/// Fields of a message that the pipeline's form holds as they are.
+/// Fields of a message that Volley's format has unchanged.
 const HELD: [&str; 4] = ["role", "content", "tool_calls", "tool_call_id"];
 
 /// A conversation.
 pub struct Conversation {
-    /// The messages in the pipeline's form.
+    /// The messages in Volley's format.
     pub messages: Vec<ChatMessage>,
-    /// The messages as they are, where that is more.
+    /// The unchanged messages, if Volley's format cannot represent all of them.
     pub native: Option<Native>,
 }
 
@@ -29,7 +29,7 @@ pub fn take_messages(body: &mut Map<String, Value>) -> Result<Vec<ChatMessage>, 
     }
 }
 
-/// Takes them out of the body.
+/// Removes the messages from the body and parses them.
 ///
 /// # Errors
 /// `InvalidInput` naming the field.
@@ -54,7 +54,7 @@ pub fn take(body: &mut Map<String, Value>) -> Result<Conversation, PredictError>
             if calls_custom(message) {
                 in_parts = false;
                 lost.get_or_insert_with(|| {
-                    format!("field 'messages' has a call of the type 'custom' at place {index}")
+                    format!("field 'messages' has a call of the type 'custom' at index {index}")
                 });
             }
         } else if let Some(kind) = unheld(message) {
@@ -63,7 +63,7 @@ pub fn take(body: &mut Map<String, Value>) -> Result<Conversation, PredictError>
                 None => in_parts = false,
             }
             lost.get_or_insert_with(|| {
-                format!("field 'messages' has content of the type '{kind}' at place {index}")
+                format!("field 'messages' has content of the type '{kind}' at index {index}")
             });
         } else {
             return Err(wrong(index));
@@ -81,7 +81,7 @@ pub fn take(body: &mut Map<String, Value>) -> Result<Conversation, PredictError>
     Ok(Conversation { messages, native })
 }
 
-/// A tool whose input is any text, which servers of this form alone know.
+/// Describes a custom tool (with free text as input), which only servers of this dialect support.
 fn custom(body: &Map<String, Value>) -> Option<String> {
     let mut tools = body.get("tools")?.as_array()?.iter();
     let custom = tools.any(|tool| tool["type"] == "custom");
@@ -96,12 +96,12 @@ fn calls_custom(message: &Value) -> bool {
 
 fn wrong(index: usize) -> PredictError {
     PredictError::invalid(format!(
-        "field 'messages' has no message of text at place {index}: a message has a 'role', a \
+        "field 'messages' has no text message at index {index}: a message has a 'role', a \
          'content' (a text, parts of text, or null), and perhaps 'tool_calls' or a 'tool_call_id'"
     ))
 }
 
-/// The type of a part of content that is no text, where there is one and all else is well.
+/// The type of the first content part that is not text, if the message is valid otherwise.
 fn unheld(message: &Value) -> Option<String> {
     let parts = message.get("content")?.as_array()?;
     let kinds: Option<Vec<_>> = parts
@@ -117,7 +117,7 @@ fn unheld(message: &Value) -> Option<String> {
     Some(kind.chars().filter(|c| !c.is_control()).take(64).collect())
 }
 
-/// Whether the pipeline's form holds all of a message.
+/// Whether Volley's format can represent the complete message.
 fn is_held(message: &Value) -> bool {
     let plain = |(name, value): (&String, &Value)| match name.as_str() {
         "content" => value.is_string() || value.is_null(),
@@ -151,7 +151,7 @@ mod tests {
         let talk = taken(image).unwrap();
         let native = talk.native.unwrap();
         let lost = native.lost.unwrap();
-        assert!(lost.contains("'image_url' at place 0"), "{lost}");
+        assert!(lost.contains("'image_url' at index 0"), "{lost}");
         assert!(native.in_parts && talk.messages[0].content == "What?");
         assert!(
             talk.messages[0]
@@ -165,7 +165,7 @@ mod tests {
         let call = json!({ "id": "c", "type": "custom", "custom": { "name": "f", "input": "" } });
         let called = json!([{ "role": "assistant", "tool_calls": [call] }]);
         let native = taken(called).unwrap().native.unwrap();
-        assert!(native.lost.unwrap().contains("'custom' at place 0") && !native.in_parts);
+        assert!(native.lost.unwrap().contains("'custom' at index 0") && !native.in_parts);
         let mut body = json!({ "tools": [{ "type": "custom", "custom": { "name": "f" } }],
                                "messages": [{ "role": "user", "content": "a" }] });
         let lost = take(body.as_object_mut().unwrap())

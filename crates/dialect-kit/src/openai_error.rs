@@ -1,4 +1,4 @@
-//! Errors in OpenAI's shape: all four fields are always there.
+//! Errors in OpenAI's format: all four fields are always present.
 
 use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use volley_http_edge::error::{ErrorFormat, Failure};
 /// Routes at the root that OpenAI's clients share with those of vLLM and llama.cpp.
 const AT_ROOT: [&str; 5] = ["/tokenize", "/detokenize", "/rerank", "/version", "/ping"];
 
-/// How this dialect's clients read errors.
+/// OpenAI's error format.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenAiErrors;
 
@@ -61,7 +61,7 @@ fn names(code: ErrorCode) -> (&'static str, &'static str) {
     }
 }
 
-/// The status: a model that is not deployed is not there for these clients.
+/// The status: for these clients, a model that is not deployed does not exist.
 pub fn status(error: &PredictError, status: StatusCode) -> StatusCode {
     if error.code == ErrorCode::NotDeployed {
         StatusCode::NOT_FOUND
@@ -70,7 +70,7 @@ pub fn status(error: &PredictError, status: StatusCode) -> StatusCode {
     }
 }
 
-/// The error itself, as it stands in a body and in a stream.
+/// The error object in bodies and streams.
 pub fn error(error: &PredictError) -> Value {
     let (mut kind, mut code) = names(error.code);
     let mut param = parameter(&error.message);
@@ -91,7 +91,7 @@ pub fn error(error: &PredictError) -> Value {
     })
 }
 
-/// The parameter that a message names first.
+/// The first parameter in a message.
 fn parameter(message: &str) -> Option<&str> {
     let (_, rest) = ["parameter '", "field '"]
         .into_iter()

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use volley_types::{ParamValue, Parameters, PredictError};
 
-/// JSON parameters as typed ones; null means not given.
+/// Converts JSON parameters to typed ones; null counts as missing.
 ///
 /// # Errors
 /// `InvalidInput` when there are too many.
@@ -25,7 +25,7 @@ pub fn from_json(object: &Map<String, Value>) -> Result<Parameters, PredictError
     Ok(parameters)
 }
 
-/// Typed parameters as JSON, for reading back what was registered.
+/// Converts typed parameters to JSON, to return registered values.
 pub fn to_json(parameters: &Parameters) -> Value {
     let fields = parameters.iter().map(|(name, value)| {
         let value = match value {

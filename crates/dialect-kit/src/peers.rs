@@ -1,9 +1,8 @@
-//! The way to what other coordinators keep.
+//! Access to streams and responses of other coordinators.
 
 use std::sync::Arc;
 
 use volley_types::{NodeId, StreamSource};
 
-/// The way to the streams and responses that another coordinator keeps; `None` where it is no
-/// member.
+/// Returns the streams and responses of another coordinator; `None` if it is not a member.
 pub type PeerStreams = Arc<dyn Fn(NodeId) -> Option<Arc<dyn StreamSource>> + Send + Sync>;

@@ -1,8 +1,8 @@
-//! Pieces of one answer, in an order in which each call stands in one stretch. Pure.
+//! Pieces of one answer, ordered so that each tool call is contiguous. Pure.
 //!
-//! Servers may send the arguments of several calls in turns, and text between two pieces of one
-//! call. Some dialects have a block for each call, and one block open at a time: for them a call
-//! goes on until its arguments are whole, and what comes meanwhile waits.
+//! Servers may interleave the arguments of several calls, and send text between two pieces of one
+//! call. Some dialects have a block for each call and only one open block: for them, other pieces
+//! wait until the arguments of the open call are complete.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use volley_types::{Citation, Details, ErrorCode, GenerationRow, PredictError};
 
 use crate::citations;
 
-/// The most that may wait, in bytes of text.
+/// Maximum size of waiting pieces in bytes of text.
 const MAX_WAITING: usize = 16 << 20;
 
 /// A piece of an answer.
@@ -24,23 +24,23 @@ pub enum Piece {
     Text {
         /// The characters.
         text: String,
-        /// Its tokens with their probabilities, where they are known.
+        /// Its tokens with log probabilities, if known.
         tokens: Vec<Value>,
-        /// Whether they are of a refusal.
+        /// Whether the text is a refusal.
         refusal: bool,
     },
-    /// An empty list says that a passage begins of which citations come later.
+    /// Citations; an empty list marks the start of a passage with later citations.
     Citations(Vec<Citation>),
     /// A part of a tool call.
     Call(CallPiece),
-    /// What the row's server reported besides.
+    /// Details of the row.
     Details(Box<Details>),
 }
 
 /// A piece of a call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CallPiece {
-    /// The place of the call among those of the answer.
+    /// Index of the call in the answer.
     pub index: u64,
     /// The id, in the first part of the call.
     pub id: Option<String>,
@@ -48,9 +48,9 @@ pub struct CallPiece {
     pub name: Option<String>,
     /// A part of the arguments' JSON text.
     pub arguments: String,
-    /// What its provider wants to have back with it.
+    /// The provider's signature.
     pub signature: Option<String>,
-    /// What Anthropic's servers say of it beside.
+    /// Additional fields of Anthropic's servers.
     pub more: Option<Value>,
 }
 
@@ -69,14 +69,14 @@ struct Function {
     arguments: Option<String>,
 }
 
-/// A tool whose input is any text.
+/// A custom tool, with free text as input.
 #[derive(Deserialize)]
 struct Custom {
     name: Option<String>,
     input: Option<String>,
 }
 
-/// The pieces of calls in deltas of OpenAI's form.
+/// The call pieces of deltas in OpenAI's format.
 pub fn calls(deltas: &str) -> Vec<CallPiece> {
     let deltas: Vec<Delta> = serde_json::from_str(deltas).unwrap_or_default();
     let pieces = deltas.into_iter().map(|delta| {
@@ -140,33 +140,33 @@ impl Piece {
     }
 }
 
-/// Brings pieces into their order.
+/// Orders pieces.
 #[derive(Debug, Default)]
 pub struct Stretches {
-    /// The call that goes on.
+    /// The open call.
     open: Option<(u64, Scan)>,
-    /// Calls that have ended.
+    /// Ended calls.
     ended: Vec<u64>,
     waiting: VecDeque<Piece>,
     bytes: usize,
 }
 
 impl Stretches {
-    /// Whether whatever comes may go on at once.
+    /// Whether the next piece can be emitted immediately.
     pub fn is_clear(&self) -> bool {
         self.waiting.is_empty() && self.is_between()
     }
 
-    /// Whether no call waits for the rest of its arguments.
+    /// Whether no call is incomplete.
     fn is_between(&self) -> bool {
         let open = self.open.as_ref();
         open.is_none_or(|(_, scan)| scan.is_whole())
     }
 
-    /// Takes a piece; `out` gets those whose turn it is.
+    /// Adds a piece; `out` receives the pieces that can be emitted.
     ///
     /// # Errors
-    /// `TooLarge` when too much waits.
+    /// `TooLarge` when the waiting pieces exceed the limit.
     pub fn add(&mut self, piece: Piece, out: &mut Vec<Piece>) -> Result<(), PredictError> {
         let of_open = self
             .open
@@ -181,14 +181,14 @@ impl Stretches {
         if MAX_WAITING < self.bytes {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
-                format!("over {MAX_WAITING} bytes came between the pieces of one tool call"),
+                format!("more than {MAX_WAITING} bytes arrived between two parts of one tool call"),
             ));
         }
         self.waiting.push_back(piece);
         Ok(())
     }
 
-    /// No more comes.
+    /// Emits all waiting pieces at the end.
     pub fn finish(&mut self, out: &mut Vec<Piece>) {
         while let Some(piece) = self.waiting.pop_front() {
             self.pass(piece, out);
@@ -197,7 +197,7 @@ impl Stretches {
         self.bytes = 0;
     }
 
-    /// Lets on what waits, as far as calls are whole.
+    /// Emits waiting pieces after completed calls.
     fn advance(&mut self, out: &mut Vec<Piece>) {
         while self.is_between() {
             let Some(piece) = self.waiting.pop_front() else {
@@ -209,7 +209,7 @@ impl Stretches {
         }
     }
 
-    /// Lets on all pieces of the open call.
+    /// Emits all pieces of the open call.
     fn gather(&mut self, out: &mut Vec<Piece>) {
         let Some((index, _)) = self.open else { return };
         let waiting = std::mem::take(&mut self.waiting);
@@ -229,7 +229,7 @@ impl Stretches {
             }
             (Piece::Call(call), open) => {
                 if self.ended.contains(&call.index) {
-                    // White space behind arguments that were whole.
+                    // White space after complete arguments.
                     return;
                 }
                 let mut scan = Scan::default();
@@ -248,7 +248,7 @@ impl Stretches {
     }
 }
 
-/// Tells when the text of a JSON object is whole.
+/// Detects the end of a JSON object's text.
 #[derive(Clone, Copy, Debug, Default)]
 struct Scan {
     depth: u32,
@@ -276,7 +276,7 @@ impl Scan {
     }
 }
 
-/// The tokens of a row with their probabilities, in OpenAI's form. Without alternatives, the text
+/// The tokens of a row with log probabilities, in OpenAI's format. Without alternatives, the text
 /// of a row counts as one token.
 pub fn tokens(row: &GenerationRow<'_>) -> Vec<Value> {
     let told = row.token_logprobs().map(serde_json::from_str);

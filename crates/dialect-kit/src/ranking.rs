@@ -1,5 +1,5 @@
-//! Documents in the order in which they fit a query: `POST /v1/rerank` and `POST /v2/rerank`, as
-//! Cohere has them in its two versions. Jina has the first.
+//! Reranking of documents: `POST /v1/rerank` and `POST /v2/rerank`, Cohere's two versions. Jina
+//! uses the first.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 
-/// Orders documents by how well they fit a query, the best first.
+/// Orders documents by their relevance to a query, best first.
 pub async fn rerank(
     caller: Caller,
     context: RequestContext,
@@ -37,10 +37,10 @@ pub async fn rerank(
     Ok(Json(context.in_time(work).await?))
 }
 
-/// Documents by how well they fit a query, as a chosen model says.
+/// Documents with relevance scores of the selected model.
 ///
 /// # Errors
-/// `InvalidInput` naming a field; the model's own.
+/// `InvalidInput` naming a field; the errors of the model.
 pub async fn ranked(
     caller: &Caller,
     context: &RequestContext,
@@ -60,7 +60,9 @@ pub async fn ranked(
     let batches = answer::collect(caller.cluster.inference.predict(request).await?).await?;
     let mut ranked = scores(&batches)?;
     if ranked.len() != documents.len() {
-        return Err(malformed("another number of scores than of documents"));
+        return Err(malformed(
+            "the number of scores differs from the number of documents",
+        ));
     }
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
     let wanted = top_n.map_or(ranked.len(), |top_n| {
@@ -83,7 +85,7 @@ pub async fn ranked(
     }))
 }
 
-/// Takes what says something to Cohere's own servers alone, and refuses to rank by other fields.
+/// Removes fields that only apply to Cohere's servers, and rejects ranking by other fields.
 fn refuse_fields(body: &mut Map<String, Value>) -> Result<(), PredictError> {
     for unused in ["max_tokens_per_doc", "max_chunks_per_doc", "priority"] {
         body.remove(unused);
@@ -92,7 +94,7 @@ fn refuse_fields(body: &mut Map<String, Value>) -> Result<(), PredictError> {
         None | Some(Value::Null) => Ok(()),
         Some(fields) if fields == json!(["text"]) => Ok(()),
         Some(_) => Err(PredictError::invalid(
-            "field 'rank_fields' may be [\"text\"] alone: documents are ranked by their text",
+            "field 'rank_fields' must be [\"text\"]: documents are ranked by their text",
         )),
     }
 }
@@ -127,7 +129,7 @@ fn rows(query: &str, documents: &[String]) -> Result<RecordBatch, PredictError> 
         .map_err(|error| PredictError::internal("the request's rows cannot be built", error))
 }
 
-/// The score of each row, with its place.
+/// The score of each row, with its index.
 pub fn scores(batches: &[RecordBatch]) -> Result<Vec<(usize, f32)>, PredictError> {
     let mut scores = Vec::new();
     for batch in batches {

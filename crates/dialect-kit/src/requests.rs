@@ -1,4 +1,4 @@
-//! What every dialect makes of a body: the model that it means, and the request to the cluster.
+//! Conversion of a body: the selection of the model, and the request to the cluster.
 
 use arrow_array::RecordBatch;
 use http::request::Parts;
@@ -17,7 +17,7 @@ use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Query;
 
-/// The model that a body names, and what it does.
+/// The model of a body, with its signature.
 pub async fn model(
     caller: &Caller,
     body: &mut Map<String, Value>,
@@ -29,8 +29,8 @@ pub async fn model(
     Ok((name, model, signature))
 }
 
-/// As [`model`], of a body that may name none where only one that is ready does this task, as at
-/// servers of one model.
+/// As [`model`], but a body without a model selects the only ready model with this task, as on
+/// single-model servers.
 pub async fn model_for(
     caller: &Caller,
     body: &mut Map<String, Value>,
@@ -49,11 +49,11 @@ pub async fn model_for(
     Ok((model.to_string(), model, signature))
 }
 
-/// The model of a name that a client has written. What is none has no model: clients look for
-/// that one error, whatever they have called theirs.
+/// Parses a client's model name. A malformed name counts as an unknown model, because clients
+/// expect that error.
 ///
 /// # Errors
-/// `NotFound` for what is no name of a model.
+/// `NotFound` for a malformed name.
 pub fn reference(name: &str) -> Result<ModelRef, PredictError> {
     name.parse().map_err(|error: PredictError| {
         let written: String = name.chars().filter(|c| !c.is_control()).take(200).collect();
@@ -62,7 +62,7 @@ pub fn reference(name: &str) -> Result<ModelRef, PredictError> {
     })
 }
 
-/// Refuses a model that does something else.
+/// Rejects a model with another task.
 pub fn expect(name: &str, signature: &Signature, wanted: Task) -> Result<(), PredictError> {
     if signature.task == wanted {
         return Ok(());
@@ -74,7 +74,7 @@ pub fn expect(name: &str, signature: &Signature, wanted: Task) -> Result<(), Pre
     )))
 }
 
-/// A request whose parameters are what is left of the body. Null is the same as not given.
+/// A request with the remaining fields of the body as parameters. Null counts as missing.
 pub fn request(
     model: ModelRef,
     rows: RecordBatch,
@@ -91,7 +91,7 @@ pub fn request(
     Ok(request)
 }
 
-/// What a path and a query name.
+/// Model names in a path and a query.
 #[derive(Clone, Debug, Default)]
 pub struct RouteModel {
     path: Option<String>,
@@ -122,7 +122,7 @@ impl<S: Send + Sync> FromRequestParts<S> for RouteModel {
 }
 
 impl RouteModel {
-    /// Whether a path or a query names one.
+    /// Whether the path or the query has a name.
     pub fn is_some(&self) -> bool {
         let mut names = [&self.path, &self.query].into_iter().flatten();
         names.any(|name| !name.is_empty())
@@ -134,18 +134,18 @@ impl RouteModel {
 pub struct ResolvedModel {
     /// The name that the request used.
     pub name: String,
-    /// What the name refers to.
+    /// The model reference of the name.
     pub model: ModelRef,
-    /// What the model takes and returns.
+    /// The signature of the model.
     pub signature: Signature,
 }
 
-/// The model that a request names, or the only one that is ready and does one of `tasks`; `what`
-/// says in a verb what that is.
+/// The model of a request, or else the only ready model with one of `tasks`; `what` is the verb for
+/// errors.
 ///
 /// # Errors
-/// `NotFound` where there is none; `InvalidInput` where there are several, where two places name
-/// two, or where the one named does something else.
+/// `NotFound` if no model matches; `InvalidInput` if several match, if the request names different
+/// models, or if the model has another task.
 pub async fn choose(
     caller: &Caller,
     named: RouteModel,

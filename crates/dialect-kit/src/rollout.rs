@@ -1,10 +1,10 @@
-//! Rollouts as status documents show them. Pure.
+//! Rollouts in status documents. Pure.
 
 use serde_json::{Value, json};
 use volley_types::control::{DeploymentFailure, ModelStatus};
 use volley_types::registry::ModelEntry;
 
-/// Why a model's deployment does not come up, and what to do; null where nothing is known.
+/// The failure of a model's deployment, and the next step; null without a failure.
 pub fn failure(entry: &ModelEntry, status: &ModelStatus) -> Value {
     let found = DeploymentFailure::find(entry.deployment.as_ref(), status);
     found.map_or(Value::Null, |failure| {

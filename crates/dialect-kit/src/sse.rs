@@ -1,7 +1,7 @@
 //! Server-sent events (WHATWG HTML, §9.2): a [`ChunkStream`] as a response body.
 //!
-//! What is ready at once goes out as one piece; nothing waits for more. Dropping the body drops
-//! the chunks, and with them the work behind.
+//! Events that are ready together are sent as one frame; nothing waits for more. Dropping the body
+//! drops the chunks and cancels the work.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -21,14 +21,14 @@ use volley_types::{ChunkStream, EventPieces, PredictError};
 
 use volley_http_edge::context::RequestContext;
 
-/// A piece of the body is sent once it has this size, even if more is ready.
+/// Maximum size of a frame in bytes, even if more events are ready.
 const PIECE_BYTES: usize = 64 << 10;
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
-/// Without the empty line of other keep-alives: some clients take that for an empty event once
-/// they have seen an id.
+/// Without the usual empty line: some clients treat that as an empty event after they have received
+/// an id.
 const COMMENT: &[u8] = b": keep-alive\n";
 
-/// How a dialect writes its events.
+/// Event encoder of a dialect.
 pub trait Events: Send + 'static {
     /// Appends the events of a batch's rows.
     ///
@@ -36,10 +36,10 @@ pub trait Events: Send + 'static {
     /// When the rows cannot be read; the stream ends with that error.
     fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError>;
 
-    /// Whether the event that ends a success is written; nothing may follow it.
+    /// Whether the terminal event of a success was written; nothing may follow it.
     fn finished(&self) -> bool;
 
-    /// Whether the source's end is that of a success, without an event that says so.
+    /// Whether the end of the source is a success without a terminal event.
     fn may_just_end(&self) -> bool {
         false
     }
@@ -51,7 +51,7 @@ pub trait Events: Send + 'static {
 /// The first batch that has a row.
 ///
 /// # Errors
-/// The stream's own; `Internal` when it ends without a row.
+/// The errors of the stream; `Internal` when it ends without a row.
 pub async fn first(chunks: &mut ChunkStream) -> Result<RecordBatch, PredictError> {
     while let Some(batch) = chunks.next().await {
         let batch = batch?;
@@ -62,13 +62,16 @@ pub async fn first(chunks: &mut ChunkStream) -> Result<RecordBatch, PredictError
     Err(silent_end())
 }
 
-/// The answer to a stream that just stops.
+/// The error for a stream without a terminal event.
 pub fn silent_end() -> PredictError {
-    PredictError::internal("the answer stopped without its end", "no last row")
+    PredictError::internal(
+        "the model's stream ended without a terminal event",
+        "no terminal row",
+    )
 }
 
-/// A response that streams `first` and then the rest of `chunks`, whose deadline the cluster keeps; or holds
-/// them, where the caller has asked for a stream that can be taken up again.
+/// A response that streams `first` and then the rest of `chunks`, whose deadline the cluster
+/// enforces. For a resumable stream, the events go to the caller's buffer.
 pub fn response(
     first: RecordBatch,
     chunks: ChunkStream,
@@ -77,7 +80,7 @@ pub fn response(
     context: &RequestContext,
 ) -> Response {
     if let Some(sink) = &context.sink {
-        // Comments are for connections; what is kept has events alone.
+        // Comments are only for connections; buffered streams have events only.
         let pieces = pieces(first, chunks, events, None);
         return sink.attach(pieces.boxed(), keep_alive, context);
     }
@@ -85,8 +88,7 @@ pub fn response(
     body(pieces.map(Ok::<_, Infallible>), context)
 }
 
-/// A response that streams lines, until the deadline. Lines have no comments, and cannot be taken
-/// up again.
+/// A response that streams lines until the deadline. Lines have no comments and are not resumable.
 pub fn lines(
     first: RecordBatch,
     chunks: ChunkStream,
@@ -100,7 +102,7 @@ pub fn lines(
     response
 }
 
-/// A response of these pieces.
+/// A response with these frames.
 pub fn body<E>(
     pieces: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
     context: &RequestContext,
@@ -120,7 +122,7 @@ where
     response
 }
 
-/// Fills silence with comments.
+/// Adds keep-alive comments while no events arrive.
 pub fn commented(
     mut pieces: EventPieces,
     keep_alive: Duration,
@@ -157,7 +159,7 @@ fn pieces(
                     biased;
                     next = chunks.next() => next,
                     () = &mut silence, if comments => {
-                        // The timer is not moved with every event, so it may ring early.
+                        // The timer is not reset by every event, so it may fire early.
                         if keep_alive <= silent_since.elapsed() {
                             silent_since = Instant::now();
                             yield Bytes::from_static(KEEP_ALIVE);
@@ -181,14 +183,14 @@ fn pieces(
     }
 }
 
-/// Appends one item; returns whether the stream goes on.
+/// Appends one item; returns whether the stream continues.
 fn append(
     item: Option<Result<RecordBatch, PredictError>>,
     events: &mut impl Events,
     out: &mut BytesMut,
 ) -> bool {
     if events.finished() {
-        // The source is only waited for, so that it can end by itself.
+        // The source is polled to its end, so that it can finish normally.
         return matches!(item, Some(Ok(_)));
     }
     if item.is_none() && events.may_just_end() {
@@ -204,7 +206,7 @@ fn append(
     }
 }
 
-/// Appends an event that has a name beside its data.
+/// Appends an event with a name and data.
 pub fn named_event(name: &str, body: &Value, out: &mut BytesMut) {
     out.put_slice(format!("event: {name}\ndata: {body}\n\n").as_bytes());
 }
@@ -220,11 +222,11 @@ pub fn json_string(text: &str, out: &mut BytesMut) {
     }
     if let Err(error) = serde_json::to_writer(out.writer(), text) {
         // Writing to memory does not fail, and any string can be written.
-        tracing::error!(error = %error, "an event could not be written");
+        tracing::error!(error = %error, "SSE event not encoded");
     }
 }
 
-/// Polls inside a span, so that what is logged on the way carries the request's id.
+/// Polls a stream inside a span, so that log messages have the request id.
 pub struct InSpan<S> {
     inner: Pin<Box<S>>,
     span: tracing::Span,

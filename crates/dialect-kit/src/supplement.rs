@@ -1,16 +1,17 @@
-//! What a server of the caller's own dialect said in a whole answer beside what rows hold. Pure.
+//! Fields of an upstream's complete response that rows cannot represent, for callers of the same
+//! dialect. Pure.
 
 use serde_json::Value;
 use volley_types::Details;
 
-/// The whole answer as the server of that format gave it, where it is known.
+/// The complete response of a server with this format, if known.
 pub fn of<'a>(details: &'a Details, format: &str) -> Option<&'a Value> {
     let answer = details.answer.as_ref()?;
     (details.format.as_deref() == Some(format)).then_some(answer)
 }
 
-/// Adds to `own` what `given` has and it lacks. What both say stays as it is; of lists that differ
-/// in their length, or in the types of what is in them, the server's own is taken.
+/// Adds the fields of `given` that `own` lacks. Fields of both stay unchanged. If lists differ in
+/// length or in the types of their items, the server's list replaces the other.
 pub fn supplement(own: &mut Value, given: &Value) {
     match (own, given) {
         (Value::Object(own), Value::Object(given)) => {

@@ -1,8 +1,8 @@
 //! Tensors as JSON: nested arrays in, OpenSearch's `{name, data_type, shape, data}` out.
 //!
-//! A column is one input or output, a row is one item. A column holds one of: a scalar a row
-//! (a primitive, text or boolean column), a tensor of a fixed shape a row (`FixedSizeList`, its
-//! shape in the `arrow.fixed_shape_tensor` extension), or a tensor of any shape a row (a struct
+//! A column is one input or output, a row is one item. A column contains one of: a scalar per row
+//! (a primitive, text or boolean column), a tensor of a fixed shape per row (`FixedSizeList`, its
+//! shape in the `arrow.fixed_shape_tensor` extension), or a tensor of any shape per row (a struct
 //! of `data` and `shape`, `arrow.variable_shape_tensor`).
 
 pub mod columns;

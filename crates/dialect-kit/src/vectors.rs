@@ -15,7 +15,7 @@ pub fn vectors(batch: &RecordBatch, all: &mut Vec<Vec<f32>>) -> Result<(), Predi
         let vector = vectors.value(row);
         let vector = vector
             .as_primitive_opt::<Float32Type>()
-            .ok_or_else(|| malformed("embeddings are no f32"))?;
+            .ok_or_else(|| malformed("embeddings are not f32"))?;
         all.push(vector.values().to_vec());
     }
     Ok(())
@@ -29,7 +29,7 @@ pub fn count(batch: &RecordBatch) -> u64 {
     tokens.unwrap_or(0)
 }
 
-/// The error of a model whose answer lacks what its signature promises.
+/// The error for a response that does not match the model's signature.
 pub fn malformed(cause: &str) -> PredictError {
     PredictError::internal("the model's answer is malformed", cause.to_owned())
 }

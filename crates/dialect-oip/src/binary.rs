@@ -32,7 +32,7 @@ pub(super) fn told(
 /// `InvalidInput` when it is none.
 pub(super) fn text(raw: &[u8]) -> Result<Map<String, Value>, PredictError> {
     let text = std::str::from_utf8(raw);
-    let text = text.map_err(|_| PredictError::invalid("the request's text is no UTF-8"))?;
+    let text = text.map_err(|_| PredictError::invalid("the request's text is not UTF-8"))?;
     let input = json!({ "name": TEXT_INPUT, "datatype": "BYTES", "shape": [1], "data": [text] });
     Ok(Map::from_iter([("inputs".to_owned(), json!([input]))]))
 }
@@ -61,8 +61,8 @@ fn texts(mut bytes: &[u8]) -> Result<Vec<Value>, String> {
             let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
             rest.split_at_checked(length)
         });
-        let (text, rest) = cut.ok_or("has a text that is longer than its bytes")?;
-        let text = std::str::from_utf8(text).map_err(|_| "has a text that is no UTF-8")?;
+        let (text, rest) = cut.ok_or("has a text whose length exceeds its bytes")?;
+        let text = std::str::from_utf8(text).map_err(|_| "has a text that is not UTF-8")?;
         texts.push(text.into());
         bytes = rest;
     }
@@ -86,7 +86,7 @@ fn single(datatype: &str, bytes: &[u8]) -> Result<Value, String> {
         "UINT64" => of(bytes, |it| u64::from_le_bytes(it).into()),
         "FP32" => of(bytes, |it| f32::from_le_bytes(it).into()),
         "FP64" => of(bytes, |it| f64::from_le_bytes(it).into()),
-        _ => return Err("is of a datatype that is told in JSON here".to_owned()),
+        _ => return Err("has a datatype that must be sent in JSON here".to_owned()),
     };
     value.ok_or_else(|| format!("must have the bytes of one element of {datatype}"))
 }

@@ -90,7 +90,7 @@ pub async fn pipeline(
                     };
                     if ResolvedModel::find(caller, &any).await.is_ok() {
                         return Err(wrong(format_args!(
-                            "the model '{}' has no version {version} that is loaded",
+                            "version {version} of the model '{}' is not loaded",
                             step.model
                         )));
                     }
@@ -108,7 +108,9 @@ impl Plan {
         let mut config = snaked(config);
         for field in OF_MODELS {
             if config.get(field).is_some_and(|value| !is_nothing(value)) {
-                let told = format_args!("'{field}' is of a model that runs, and of no ensemble");
+                let told = format_args!(
+                    "'{field}' is not supported for an ensemble; set it for the models of its steps"
+                );
                 return Err(wrong(told));
             }
             config.remove(field);
@@ -163,7 +165,7 @@ impl Plan {
                 };
                 if sources.insert(tensor, column).is_some() {
                     return Err(wrong(format_args!(
-                        "the tensor '{}' is given twice, the second time by the model '{}'",
+                        "the tensor '{}' is produced twice, the second time by the model '{}'",
                         printable(tensor),
                         step.model
                     )));
@@ -181,8 +183,8 @@ impl Plan {
                 taken.insert(tensor.as_str());
                 if !sources.contains_key(tensor.as_str()) {
                     return Err(wrong(format_args!(
-                        "the input '{}' of the model '{}' is the tensor '{}', which is no input of \
-                         the ensemble and is given by no step",
+                        "the input '{}' of the model '{}' is the tensor '{}', which is neither an \
+                         input of the ensemble nor the output of a step",
                         printable(input),
                         step.model,
                         printable(tensor)
@@ -193,12 +195,12 @@ impl Plan {
         let unused = self.inputs.iter().find(|it| !taken.contains(&*it.name));
         if let Some(port) = unused {
             let name = printable(&port.name);
-            return Err(wrong(format_args!("no step takes the input '{name}'")));
+            return Err(wrong(format_args!("no step uses the input '{name}'")));
         }
         let given = |port: &&Port| sources.contains_key(port.name.as_str());
         if let Some(port) = self.outputs.iter().find(|port| !given(port)) {
             let name = printable(&port.name);
-            return Err(wrong(format_args!("no step gives the output '{name}'")));
+            return Err(wrong(format_args!("no step produces the output '{name}'")));
         }
         Ok(())
     }
@@ -243,7 +245,7 @@ impl Plan {
             .find(|form| !form.optional && !step.inputs.contains_key(&form.name));
         if let Some(form) = missing {
             return Err(wrong(format_args!(
-                "nothing is mapped to the input '{}' of the model '{}'",
+                "no tensor is mapped to the input '{}' of the model '{}'",
                 form.name, step.model
             )));
         }

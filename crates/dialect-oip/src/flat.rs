@@ -47,7 +47,7 @@ pub(super) fn tensors(
         };
         if 1 < told {
             let name = printable(&name);
-            let message = format!("'{name}' is given twice: in 'parameters', and beside it");
+            let message = format!("'{name}' is given twice: in 'parameters' and as a field");
             return Err(PredictError::invalid(message));
         }
     }
@@ -80,7 +80,7 @@ fn tensor(form: &TensorForm, value: Value) -> Result<Value, PredictError> {
     }
     let shape = spread(&form.shape, data.len()).ok_or_else(|| {
         PredictError::invalid(format!(
-            "input '{}' has {} values, which do not make a tensor of the shape {:?}",
+            "input '{}' has {} values, which do not fill a tensor of the shape {:?}",
             form.name,
             data.len(),
             form.shape

@@ -41,7 +41,7 @@ pub(super) async fn stream(
         let found = ResolvedModel::find(caller, named).await?;
         let body = filled(body, caller)?;
         let Tensors::Told(body, raw) = body else {
-            let message = "a raw request has no answer in events; tell the inputs in JSON";
+            let message = "a raw request cannot be answered with events; send the inputs in JSON";
             return Err(PredictError::invalid(message));
         };
         let mut asked = InferStreamRequest::read(&body, raw, &found, context)?;
@@ -90,7 +90,7 @@ impl InferStreamRequest {
             let body = binary::told(body.clone(), raw)?;
             let (texts, request) = Texts::request(&body, found, context)?;
             if texts.count() != 1 {
-                let message = "a stream takes one prompt in a request; send several requests";
+                let message = "a stream accepts one prompt per request; send several requests";
                 return Err(PredictError::invalid(message));
             }
             (

@@ -262,6 +262,6 @@ fn unknown(model: &str) -> PredictError {
 
 fn no_version(model: &ModelName, version: &str) -> PredictError {
     let version = tensors::printable(version);
-    let message = format!("model '{model}' has no version '{version}' that is loaded");
+    let message = format!("version '{version}' of model '{model}' is not loaded");
     PredictError::new(ErrorCode::NotFound, message)
 }

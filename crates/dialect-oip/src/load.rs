@@ -75,8 +75,9 @@ impl Load {
             match (name.strip_prefix(FILE), value) {
                 (Some(path), LoadParameter::Bytes(bytes)) => {
                     if !is_inside(path) {
-                        let what = "has a path that is absolute, climbs, or is malformed; write \
-                                    it from the model's directory, as 'file:1/model.onnx'";
+                        let what = "has a path that is absolute, malformed or contains '..'; \
+                                    write it relative to the model's directory, as \
+                                    'file:1/model.onnx'";
                         return Err(wrong(&name, what));
                     }
                     load.files.push((path.to_owned(), bytes));
@@ -87,7 +88,7 @@ impl Load {
                 }
                 (None, _) if name == "config" => return Err(wrong(&name, "must be a text")),
                 (None, _) => {
-                    let what = "is not known; there are 'config' and 'file:<path>'";
+                    let what = "is not known; the parameters are 'config' and 'file:<path>'";
                     return Err(wrong(&name, what));
                 }
             }
@@ -103,12 +104,12 @@ impl Load {
         if self.config.is_none() {
             return Err(PredictError::invalid(
                 "load parameter 'config' is missing: files in a load replace the model's \
-                 directory, so its configuration must come with them ('{}' where it has nothing to say)",
+                 directory, so its configuration must come with them ('{}' for the defaults)",
             ));
         }
         if self.is_ensemble() {
             return Err(PredictError::invalid(
-                "an ensemble has no files; load its models with theirs",
+                "an ensemble has no files; load the models of its steps with their files",
             ));
         }
         if MAX_FILES < self.files.len() {
@@ -123,7 +124,7 @@ impl Load {
         match paths().find(|path| paths().any(|other| below(path, other))) {
             Some(path) => Err(wrong(
                 &format!("{FILE}{path}"),
-                "is a file, and the folder of another",
+                "is a file, and also the folder of another file",
             )),
             None => Ok(()),
         }
@@ -178,8 +179,8 @@ pub(super) fn own_version(
     let own = own(entry).map(|spec| spec.version);
     own.ok_or_else(|| {
         let message = format!(
-            "model '{model}' is in no repository: its files came with a load; load it with them, \
-             or register it"
+            "model '{model}' is not in a repository: its files came with a load; send the files \
+             with this load, or register the model"
         );
         PredictError::new(ErrorCode::NotFound, message)
     })
@@ -234,7 +235,7 @@ pub(super) fn version(
             let newest = newest.filter(|spec| has_files(&spec.source));
             newest.cloned().ok_or_else(|| {
                 PredictError::invalid(format!(
-                    "model '{model}' takes no configuration: it is not loaded from files"
+                    "model '{model}' has no configuration: it is not loaded from files"
                 ))
             })?
         }

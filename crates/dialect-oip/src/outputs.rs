@@ -152,7 +152,7 @@ impl RequestedOutputs {
             return Err(PredictError::invalid(message));
         }
         if self.named.iter().any(|named| named.shared.is_some()) {
-            let message = "the answers of a stream do not go to shared memory; use infer";
+            let message = "responses of a stream cannot be written to shared memory; use infer";
             return Err(PredictError::invalid(message));
         }
         Ok(self)
@@ -185,7 +185,7 @@ pub(super) fn once<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<(), P
     match names.into_iter().find(|name| !seen.insert(*name)) {
         None => Ok(()),
         Some(name) => Err(PredictError::invalid(format!(
-            "output '{}' is asked for twice; name each output once",
+            "output '{}' is named twice; name each output once",
             printable(name)
         ))),
     }
@@ -381,7 +381,7 @@ impl<'f> Tensor<'f> {
         texts: &'f Field,
     ) -> Result<Self, PredictError> {
         if datatype(self.item).is_none_or(|name| matches!(name, "BYTES" | "BOOL")) {
-            let message = "only outputs of numbers have classes; leave 'classification' out";
+            let message = "only numeric outputs have classes; leave 'classification' out";
             return Err(PredictError::invalid(message));
         }
         let Value::Array(values) = self.json()? else {
@@ -397,8 +397,8 @@ impl<'f> Tensor<'f> {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
                 format!(
-                    "output parameter 'classification' asks for more than {MAX_CLASSES} classes in \
-                     one answer; ask for fewer, or send fewer rows"
+                    "output parameter 'classification' requests more than {MAX_CLASSES} classes \
+                     in one response; request fewer, or send fewer rows"
                 ),
             ));
         }
@@ -429,7 +429,7 @@ impl<'f> Tensor<'f> {
 
 fn no_form(field: &Field) -> PredictError {
     let message = format!(
-        "output '{}' of type {} has no form in this protocol; use Arrow Flight",
+        "output '{}' of type {} cannot be encoded in this protocol; use Arrow Flight",
         field.name(),
         field.data_type()
     );

@@ -56,7 +56,7 @@ pub(super) fn decode(
         }
         DataType::Utf8 => Ok(Arc::new(texts(count, &bytes, any_bytes)?)),
         DataType::LargeUtf8 => large_texts(count, &bytes, any_bytes),
-        _ => Err("it cannot be given in this protocol".to_owned()),
+        _ => Err("its type is not supported by this protocol".to_owned()),
     }
 }
 
@@ -78,7 +78,7 @@ fn fits(count: usize, width: usize, found: usize) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!(
-            "has {found} bytes of data, which do not make {count} values of {width} bytes"
+            "has {found} bytes of data, but its shape has {count} values of {width} bytes"
         ))
     }
 }

@@ -107,8 +107,8 @@ async fn register(
 fn no_store() -> PredictError {
     PredictError::new(
         ErrorCode::Unimplemented,
-        "this cluster has no place for the files of a load: set 'uploads.store' in the \
-         coordinators' configuration to a bucket or a share that all workers reach, as \
+        "this cluster has no store for the files of a load: set 'uploads.store' in the \
+         coordinators' configuration to a bucket or a share that all workers can reach, as \
          \"s3://bucket/models/\" or \"file:///mnt/models/\"",
     )
 }
@@ -259,7 +259,7 @@ pub(super) fn dependents(
     for (name, value) in given {
         if name != "unload_dependents" {
             return Err(PredictError::invalid(format!(
-                "unload parameter '{}' is not known; there is 'unload_dependents'",
+                "unload parameter '{}' is not known; the only parameter is 'unload_dependents'",
                 printable(&name)
             )));
         }

@@ -73,7 +73,7 @@ pub(crate) async fn no_cuda_regions(
     if named.region.is_empty() {
         return Ok(Json(json!([])));
     }
-    let message = "there is no such CUDA shared memory region";
+    let message = "this CUDA shared memory region does not exist";
     Err(PredictError::new(ErrorCode::NotFound, message).into())
 }
 

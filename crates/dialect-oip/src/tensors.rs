@@ -55,7 +55,7 @@ pub(super) fn all_read(raw: &Bytes) -> Result<(), PredictError> {
     match raw.len() {
         0 => Ok(()),
         more => Err(PredictError::invalid(format!(
-            "the request has {more} bytes behind the tensors that it tells of"
+            "the request has {more} bytes after its declared tensors"
         ))),
     }
 }
@@ -144,12 +144,12 @@ pub(super) fn raw_rows(bytes: Bytes, schema: &SchemaRef) -> Result<TensorRows, P
     let mut needed = needed.by_ref().filter(|(_, field)| !field.is_nullable());
     let (Some((index, field)), None) = (needed.next(), needed.next()) else {
         return Err(PredictError::invalid(
-            "a raw request (a header length of 0) is for models that take one input; tell the \
-             inputs in JSON",
+            "a raw request (a header length of 0) needs a model with one input; send the inputs \
+             in JSON",
         ));
     };
     let wrong = |what: String| PredictError::invalid(format!("input '{}': {what}", field.name()));
-    let none = || wrong("cannot be given as raw bytes alone; tell its shape in JSON".to_owned());
+    let none = || wrong("needs a shape; send the shape in JSON with the raw bytes".to_owned());
     let (item, _) = form(field).ok_or_else(none)?;
     let (rows, row_shape, values) = match raw::width(item.data_type()) {
         None => {
@@ -172,7 +172,7 @@ pub(super) fn raw_rows(bytes: Bytes, schema: &SchemaRef) -> Result<TensorRows, P
         }
     };
     if rows == 0 {
-        return Err(wrong("has no data; tell its shape in JSON".to_owned()));
+        return Err(wrong("has no data; send its shape in JSON".to_owned()));
     }
     let mut given: Vec<Option<(ArrayRef, usize)>> = vec![None; schema.fields().len()];
     given[index] = Some((columns::column(field, values, rows, &row_shape)?, rows));
@@ -246,7 +246,7 @@ fn unknown(name: &str, schema: &Schema) -> PredictError {
 pub(super) fn bytes_of(input: &Value, raw: &mut Bytes) -> Result<Option<Bytes>, String> {
     let parameters = input.get("parameters");
     if parameters.is_some_and(|given| given.get(REGION).is_some()) {
-        return Err("shared memory is not for this route; use infer".to_owned());
+        return Err("shared memory is not supported on this route; use infer".to_owned());
     }
     let Some(size) = parameters.and_then(|given| given.get("binary_data_size")) else {
         return Ok(None);
@@ -255,8 +255,8 @@ pub(super) fn bytes_of(input: &Value, raw: &mut Bytes) -> Result<Option<Bytes>, 
     let size = size.ok_or("'binary_data_size' must be a number of bytes")?;
     if raw.len() < size {
         return Err(format!(
-            "is to have {size} bytes of binary data, and {} are left; is the header \
-             'Inference-Header-Content-Length' right?",
+            "declares {size} bytes of binary data, but {} are left; check the header \
+             'Inference-Header-Content-Length'",
             raw.len()
         ));
     }
@@ -302,7 +302,7 @@ impl<'v> Tensor<'v> {
                     }
                     let found = flat.len();
                     Err(format!(
-                        "has {found} values, and its shape {told:?} needs others"
+                        "has {found} values, which does not match its shape {told:?}"
                     ))
                 }
                 (None, None) => Err("has neither 'data' nor a 'binary_data_size'".to_owned()),
@@ -317,7 +317,7 @@ impl<'v> Tensor<'v> {
         shape: Vec<usize>,
         read: impl FnOnce(&Field, usize) -> Result<Data<'v>, String>,
     ) -> Result<Self, String> {
-        let no_form = || "it cannot be given in this protocol".to_owned();
+        let no_form = || "its type is not supported by this protocol".to_owned();
         let (item, form) = form(field).ok_or_else(no_form)?;
         let wanted = datatype(item).ok_or_else(no_form)?;
         match given.filter(|given| !given.is_empty()) {

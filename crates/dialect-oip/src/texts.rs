@@ -78,7 +78,7 @@ impl Texts {
     /// `InvalidInput` when there is more than one answer to a text.
     pub(super) fn outputs(&self, choices: &[Choice]) -> Result<Value, PredictError> {
         if choices.len() != self.count() {
-            let message = "an answer has one text for each that was sent; leave 'n' out";
+            let message = "a response has one text for each prompt; leave 'n' out";
             return Err(PredictError::invalid(message));
         }
         let texts: Vec<_> = choices.iter().map(|choice| choice.text.as_str()).collect();
@@ -105,7 +105,7 @@ impl Texts {
                 TEXT_INPUT | PROMPT => {
                     let given: Option<Vec<_>> = elements.iter().map(|text| text.as_str()).collect();
                     let given = given.filter(|given| !given.is_empty());
-                    chat::prompts(&given.ok_or_else(|| wrong("must have texts in it"))?)?
+                    chat::prompts(&given.ok_or_else(|| wrong("must contain texts"))?)?
                 }
                 MESSAGES => conversation(&elements)
                     .ok_or_else(|| wrong("must be one JSON list of chat messages"))??,
@@ -189,7 +189,7 @@ fn tensor(input: &Value) -> Result<(Vec<usize>, Vec<&Value>), String> {
     if fits && !elements.iter().any(|value| value.is_array()) {
         Ok((shape, elements))
     } else {
-        Err("its elements are not those of its shape, or it is no list".to_owned())
+        Err("the number of elements does not match its shape, or it is not a list".to_owned())
     }
 }
 

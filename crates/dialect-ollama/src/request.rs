@@ -187,7 +187,7 @@ fn read(
 ) -> Result<ParsedRequest, PredictError> {
     let template = body.text("template")?.unwrap_or_default();
     if !template.is_empty() {
-        let message = "field 'template' is not supported: a model has its own";
+        let message = "field 'template' is not supported: the model's own template is used";
         return Err(PredictError::invalid(message));
     }
     Ok(ParsedRequest {
@@ -289,7 +289,7 @@ fn no_images(images: Option<&Value>) -> Result<(), PredictError> {
         None | Some(Value::Null) => Ok(()),
         Some(Value::Array(images)) if images.is_empty() => Ok(()),
         Some(_) => Err(PredictError::invalid(
-            "field 'images' is not supported: models read text",
+            "field 'images' is not supported: models here support text only",
         )),
     }
 }

@@ -88,7 +88,7 @@ fn refuse(body: &Map<String, Value>) -> Result<(), PredictError> {
     let text = |modalities: &Value| modalities == &json!(["text"]);
     if given("audio") || given("modalities") && !body.get("modalities").is_some_and(text) {
         return Err(PredictError::invalid(
-            "field 'modalities' may be [\"text\"] alone: answers are text",
+            "field 'modalities' must be [\"text\"]: responses are text only",
         ));
     }
     Ok(())

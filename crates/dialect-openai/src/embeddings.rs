@@ -78,7 +78,7 @@ fn take_truncation(
         Some(whole) if whole == json!(-1) => true,
         Some(_) => {
             return Err(PredictError::invalid(
-                "field 'truncate_prompt_tokens' may be -1 alone: the model's own length",
+                "field 'truncate_prompt_tokens' must be -1: the model's own length",
             ));
         }
     };

@@ -12,8 +12,8 @@ use volley_dialect_kit::catalogue::{CatalogueEntry, ModelsQuery};
 pub fn list(all: &[CatalogueEntry], query: &ModelsQuery) -> Result<Value, PredictError> {
     if query.limit.is_some() || query.before_id.is_some() || query.after_id.is_some() {
         return Err(PredictError::invalid(
-            "'limit', 'before_id' and 'after_id' are of Anthropic's form, which a request asks for \
-             by the header 'anthropic-version'",
+            "'limit', 'before_id' and 'after_id' belong to Anthropic's format; send the header \
+             'anthropic-version' to use it",
         ));
     }
     let chosen = all.iter().filter(|it| query.all || it.is_usual());

@@ -28,7 +28,7 @@ use volley_http_edge::extract::Path;
 const PREFIX: &str = "batch-";
 
 fn ended() -> PredictError {
-    PredictError::new(ErrorCode::Conflict, "the batch does not run any more")
+    PredictError::new(ErrorCode::Conflict, "the batch is not running")
 }
 
 /// In OpenSearch's words.
@@ -72,8 +72,8 @@ fn lost(mut record: TaskRecord) -> TaskRecord {
     if matches!(record.state, TaskState::Running | TaskState::Completed) {
         let node = record.node;
         record.state = TaskState::Failed(format!(
-            "coordinator {node}, which took this batch, was stopped or lost before somebody took \
-             the answer; send the batch again"
+            "coordinator {node}, which ran this batch, was stopped or lost before the response \
+             was fetched; send the batch again"
         ));
     }
     record

@@ -143,7 +143,7 @@ pub(crate) async fn update(
     named::resolve(&mut whole, &registry)?;
     let spec = read(&whole)?;
     if spec.id != id {
-        let message = "a connector's id cannot be changed: make another one";
+        let message = "a connector's id cannot be changed: create another connector";
         return Err(PredictError::invalid(message).into());
     }
     settings::trust_connector(&registry, &spec)?;
@@ -176,7 +176,7 @@ fn changed(
     let Value::Object(mut whole) = render(current) else {
         return Err(PredictError::internal(
             "the connector was lost",
-            "it is no object",
+            "it is not an object",
         ));
     };
     // What these say is said anew: by the URL, or by the actions.
@@ -378,7 +378,7 @@ fn fill(
     let mut rest = template;
     while let Some((before, after)) = rest.split_once("${parameters.") {
         let (name, after) = after.split_once('}').ok_or_else(|| {
-            PredictError::invalid("the connector's URL has a placeholder without an end")
+            PredictError::invalid("the connector's URL has a placeholder without a closing brace")
         })?;
         let value = parameters
             .get(name)
@@ -435,9 +435,9 @@ fn credential(body: &Map<String, Value>) -> Result<Option<CredentialRef>, Predic
     parsed.map(Some).ok_or_else(|| {
         PredictError::invalid(
             "field 'credential' must be one reference: 'env:NAME' or 'file:/path', which each \
-             worker reads for itself, or 'secret:NAME', which the cluster holds sealed; a secret \
-             itself is taken where a connector is created in OpenSearch's form, if the cluster has \
-             master keys to seal it",
+             worker reads, or 'secret:NAME', which the cluster stores encrypted; a plain secret \
+             is accepted only when a connector is created in OpenSearch's format and the cluster \
+             has master keys",
         )
     })
 }
@@ -488,7 +488,8 @@ fn headers(
         }
         if CREDENTIAL_HEADERS.contains(&name.as_str()) {
             return Err(PredictError::invalid(format!(
-                "header '{name}' comes from the connector's credential; give that as a reference"
+                "header '{name}' is set from the connector's credential; give the credential as a \
+                 reference"
             )));
         }
         headers.insert(name, value.to_owned());

@@ -103,7 +103,7 @@ fn scaling(
     let Some(max_replicas) = max_replicas else {
         if any {
             return Err(PredictError::invalid(
-                "replicas are scaled where 'max_replicas' is given; it is missing",
+                "field 'max_replicas' is missing; scaling needs it",
             ));
         }
         return Ok(None);

@@ -114,7 +114,7 @@ fn check(body: &Map<String, Value>) -> Result<(), PredictError> {
         return Ok(());
     }
     Err(PredictError::invalid(
-        "a model group is public: who may use which models is said by keys",
+        "a model group is always public; access to models is controlled by keys",
     ))
 }
 

@@ -208,8 +208,8 @@ fn source_fields_fit(body: &Map<String, Value>, backend: &BackendInfo) -> Result
     const CONNECTOR: [&str; 2] = ["connector_id", "connector"];
     let (unused, takes): (&[&[&str]], _) = match backend.source {
         SourceKind::None => (&[&FILES, &CONNECTOR], "needs no source"),
-        SourceKind::Files => (&[&CONNECTOR], "takes 'path' or 'url'"),
-        SourceKind::Connector => (&[&FILES], "takes 'connector_id' or 'connector'"),
+        SourceKind::Files => (&[&CONNECTOR], "needs 'path' or 'url'"),
+        SourceKind::Connector => (&[&FILES], "needs 'connector_id' or 'connector'"),
     };
     let given = |name: &&&str| body.get(**name).is_some_and(|value| !value.is_null());
     match unused.iter().copied().flatten().find(given) {
@@ -227,7 +227,7 @@ fn local_source(body: &Map<String, Value>) -> Result<ModelSource, PredictError> 
     match (body.text("path")?, body.text("url")?) {
         (Some(_), Some(_)) => Err(PredictError::invalid("give 'path' or 'url', not both")),
         (Some(_), None) if hash.is_some() => Err(PredictError::invalid(
-            "'model_content_hash_value' goes with 'url': what is at 'path' is not fetched",
+            "'model_content_hash_value' needs 'url': files at 'path' are not fetched",
         )),
         (Some(path), None) => Ok(ModelSource::Path(directory(path)?)),
         (None, Some(url)) => url_source(url, hash),
@@ -253,7 +253,8 @@ fn directory(path: &str) -> Result<String, PredictError> {
     let path = path.strip_prefix("file://").unwrap_or(path);
     if path.contains("://") {
         return Err(PredictError::invalid(
-            "field 'path' is a directory on the workers; what they fetch goes in 'url'",
+            "field 'path' must be a directory on the workers; use 'url' for files that the \
+             workers fetch",
         ));
     }
     Ok(path.to_owned())

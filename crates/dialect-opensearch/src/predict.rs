@@ -55,7 +55,7 @@ pub(crate) async fn stream(
         let (signature, request) = request(&caller, &model, &context, &body).await?;
         if signature.task != Task::Generate {
             return Err(PredictError::invalid(
-                "this model gives tensors, which are not streamed as events; use _predict",
+                "this model returns tensors, which are not streamed as events; use _predict",
             ));
         }
         let mut chunks = caller.cluster.inference.predict(request).await?;

@@ -159,7 +159,7 @@ fn field(
     }
     share.grow(tree_room(text.as_bytes())?)?;
     serde_json::from_str(text).map_err(|error| {
-        PredictError::invalid(format!("field '{name}' is no value that JSON has: {error}"))
+        PredictError::invalid(format!("field '{name}' is not a JSON value: {error}"))
     })
 }
 

@@ -132,7 +132,7 @@ pub(crate) async fn stream(
 ) -> Result<Response, ApiError> {
     let format = accepted(&headers);
     if context.sink.is_some() && format != Format::Events {
-        let message = "only streams of events can be taken up again: leave out the header \
+        let message = "only streams of events can be resumed: leave out the header \
                        'x-volley-stream', or accept 'text/event-stream'";
         return Err(ApiError(PredictError::invalid(message)));
     }

@@ -95,7 +95,7 @@ fn read(body: &Map<String, Value>) -> Result<Change, PredictError> {
     body.only("the cluster's settings", &["persistent", "transient"])?;
     if body.object("transient")?.is_some_and(|it| !it.is_empty()) {
         return Err(PredictError::invalid(
-            "settings are kept over restarts: give them in 'persistent'",
+            "all settings survive restarts: send them in 'persistent'",
         ));
     }
     let mut flat = BTreeMap::new();
@@ -104,7 +104,7 @@ fn read(body: &Map<String, Value>) -> Result<Change, PredictError> {
     }
     if flat.is_empty() {
         return Err(PredictError::invalid(
-            "no settings to update: give them in 'persistent'",
+            "no settings to update: send them in 'persistent'",
         ));
     }
     let checked = flat.into_iter().map(|(name, value)| {
@@ -326,7 +326,7 @@ pub(crate) fn trust_connector(
         if !patterns.iter().any(|pattern| pattern.is_match(url)) {
             return Err(PredictError::invalid(format!(
                 "Connector URL is not matching the trusted connector endpoint regex; the cluster \
-                 setting '{TRUSTED_ENDPOINTS}' says which are"
+                 setting '{TRUSTED_ENDPOINTS}' lists the trusted ones"
             )));
         }
     }
@@ -345,7 +345,7 @@ pub(crate) fn trust_url(registry: &RegistryState, url: &str) -> Result<(), Predi
         return Ok(());
     }
     Err(PredictError::invalid(format!(
-        "this url is not trusted; the cluster setting '{TRUSTED_URLS}' says which are"
+        "this url is not trusted; the cluster setting '{TRUSTED_URLS}' lists the trusted ones"
     )))
 }
 

@@ -66,7 +66,7 @@ fn stats(caller: &OpenSearchCaller, wanted: &StatsFilter) -> Result<Json<Value>,
         let ids: Vec<_> = ids.split(',').collect();
         nodes.retain(|id, _| ids.contains(&id.as_str()) || ids.contains(&"_all"));
         if nodes.is_empty() {
-            return Err(PredictError::new(ErrorCode::NotFound, "no such node").into());
+            return Err(PredictError::new(ErrorCode::NotFound, "this node does not exist").into());
         }
     }
     if let Some(chosen) = &chosen {
@@ -91,7 +91,7 @@ fn chosen(given: Option<&str>) -> Result<Option<Vec<String>>, PredictError> {
     match names.iter().all(|name| known(name)) {
         true => Ok(Some(names)),
         false => Err(PredictError::invalid(format!(
-            "the stats are {} and {}",
+            "the statistics are {} and {}",
             NODE_STATS.join(", "),
             CLUSTER_STATS.join(", ")
         ))),

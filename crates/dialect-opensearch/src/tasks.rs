@@ -90,7 +90,7 @@ fn deleted(id: &str) -> Value {
 }
 
 fn missing() -> PredictError {
-    let message = "no such task; it or its model may have been deleted";
+    let message = "this task does not exist; it or its model may have been deleted";
     PredictError::new(ErrorCode::NotFound, message)
 }
 
@@ -198,7 +198,7 @@ fn deploy_state(
     if current != Some(revision) {
         return (
             "CANCELLED",
-            Some("another deployment or an undeployment came after".to_owned()),
+            Some("a later deployment or undeployment replaced it".to_owned()),
         );
     }
     let Some(status) = caller.cluster.view.model_status(&entry.name) else {

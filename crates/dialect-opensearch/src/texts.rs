@@ -30,7 +30,8 @@ pub(crate) fn rows(
 ) -> Result<RecordBatch, PredictError> {
     if body.fields.get("return_bytes") == Some(&Value::Bool(true)) {
         return Err(PredictError::invalid(
-            "field 'return_bytes' must be false: numbers are returned; Arrow Flight carries bytes",
+            "field 'return_bytes' must be false: responses contain numbers; use Arrow Flight for \
+             bytes",
         ));
     }
     parameters.remove("inputs");

@@ -28,13 +28,13 @@ use crate::{MAX_MESSAGE_BYTES, transport};
 /// Limits of a [`FlightClient`].
 #[derive(Clone, Debug)]
 pub struct FlightClientConfig {
-    /// Connections to the node, opened when first used. Streams go round them in turn.
+    /// Number of connections to the node, opened on first use. Streams use them round-robin.
     pub connections: usize,
-    /// How long one connection attempt may take.
+    /// Time limit of one connection attempt.
     pub connect_timeout: Duration,
-    /// How long the node may take to accept a call, the connection attempt included.
+    /// Time limit for the node to accept a call, including the connection attempt.
     pub accept_timeout: Duration,
-    /// How the node, a worker, is called.
+    /// Dialer for the node.
     pub dialer: Dialer,
 }
 
@@ -50,7 +50,7 @@ impl Default for FlightClientConfig {
 }
 
 /// A node that serves the Flight contract. Cheap to clone; clones share the connections, which
-/// recover by themselves after the node comes back.
+/// reconnect after a restart of the node.
 #[derive(Clone, Debug)]
 pub struct FlightClient {
     channels: Arc<[Channel]>,
@@ -59,13 +59,13 @@ pub struct FlightClient {
     key: Option<AsciiMetadataValue>,
 }
 
-/// How a caller from outside the cluster shows itself, and knows whom it calls.
+/// Credentials of a caller outside the cluster, and the authority that verifies the node.
 #[derive(Clone, Default)]
 pub struct Access {
-    /// The API key that goes with every call.
+    /// The API key of every call.
     pub key: Option<String>,
-    /// The certificates (PEM) of the authority that the coordinator's own is checked by; without
-    /// them the connection is not under TLS.
+    /// CA certificates (PEM) that verify the coordinator's certificate; without them the connection
+    /// does not use TLS.
     pub authority: Option<Vec<u8>>,
 }
 
@@ -134,7 +134,7 @@ impl FlightClient {
         headers
     }
 
-    /// A client over one channel that is there already.
+    /// A client over an existing channel.
     pub(crate) fn over(channel: Channel, accept_timeout: Duration) -> Self {
         Self {
             channels: Arc::from([channel]),
@@ -156,7 +156,7 @@ impl FlightClient {
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 
-    /// By when the node must have accepted a call.
+    /// Deadline for the node to accept a call.
     fn accept_by(&self, now: Instant) -> Instant {
         now + self.accept_timeout
     }
@@ -164,8 +164,8 @@ impl FlightClient {
 
 #[async_trait]
 impl Predict for FlightClient {
-    /// Sends the command and waits until the node has named the response's schema; refusals
-    /// after that (a full queue, bad rows) come as the stream's first item.
+    /// Sends the command and waits for the response's schema. Later rejections (a full queue,
+    /// invalid rows) are the first item of the stream.
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let now = Instant::now();
         let opening = ExchangeRequest::of(request, now, self.headers());
@@ -177,7 +177,7 @@ impl Predict for FlightClient {
         discovery::signature(self.service(), model, self.headers(), by).await
     }
 
-    /// Empty when the node cannot be reached.
+    /// Returns an empty list when the node cannot be reached.
     async fn models(&self) -> Vec<ModelName> {
         discovery::models(
             self.service(),
@@ -186,7 +186,7 @@ impl Predict for FlightClient {
         )
         .await
         .unwrap_or_else(|error| {
-            tracing::warn!(error = %error.chain(), "listing the models of a node failed");
+            tracing::warn!(error = %error.chain(), "model list request to a node failed");
             Vec::new()
         })
     }

@@ -1,7 +1,7 @@
-//! Columns left out. Most messages of a generation say something in two of its 21 columns; to
-//! write, send, check and read the others is most of what such a message costs. Where the
-//! caller understands it, a message holds the columns that say something, and its application
-//! metadata says which of the schema's those are. Whoever reads it makes the others again.
+//! Omission of blank columns. Most messages of a generation have values in two of 21 columns;
+//! encoding, sending, checking and decoding the others is most of the cost of a message. If the
+//! caller supports it, a message only has the columns with values, and its application metadata
+//! lists their indices. The reader restores the blank columns.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use bytes::Bytes;
 use volley_types::PredictError;
 use volley_types::chunk::{blank, is_blank};
 
-/// What the application metadata of such a message begins with; the columns follow as the bits of
-/// eight bytes, the schema's first column as the lowest bit of the first byte.
+/// Prefix of the application metadata of such a message. The columns follow as a bit set of eight
+/// bytes; the schema's first column is the lowest bit of the first byte.
 const MARK: &[u8] = b"col";
 
-/// Columns of a schema, as a set.
+/// A set of a schema's columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Columns(u64);
 
 impl Columns {
-    /// Those of `batch` that say something; `None` where all do, where none does, or where there
-    /// are too many to tell them so.
+    /// The columns of `batch` with values; `None` if all have values, none has, or the schema has
+    /// too many columns for the set.
     pub(crate) fn said(batch: &RecordBatch) -> Option<Self> {
         let all = batch.num_columns();
         if u64::BITS as usize <= all {
@@ -36,13 +36,13 @@ impl Columns {
         (said != 0 && said != (1 << all) - 1).then_some(Self(said))
     }
 
-    /// The set that a message's application metadata names; `None` where it names none.
+    /// Parses the set in a message's application metadata; `None` if it has none.
     pub(crate) fn named(metadata: &[u8]) -> Option<Self> {
         let bits = metadata.strip_prefix(MARK)?.try_into().ok()?;
         Some(Self(u64::from_le_bytes(bits)))
     }
 
-    /// As application metadata.
+    /// Encodes the set as application metadata.
     pub(crate) fn name(self) -> Bytes {
         [MARK, &self.0.to_le_bytes()].concat().into()
     }
@@ -51,10 +51,10 @@ impl Columns {
         index < u64::BITS as usize && self.0 >> index & 1 == 1
     }
 
-    /// The batch of these columns alone.
+    /// The batch with only these columns.
     ///
     /// # Errors
-    /// None, for columns that the batch has.
+    /// None if the batch has these columns.
     pub(crate) fn of(self, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
         let indices: Vec<_> = (0..batch.num_columns())
             .filter(|it| self.has(*it))
@@ -62,10 +62,10 @@ impl Columns {
         batch.project(&indices)
     }
 
-    /// The schema of these columns alone.
+    /// The schema with only these columns.
     ///
     /// # Errors
-    /// `InvalidInput` when `schema` does not have them all, or one that is left out cannot be.
+    /// `InvalidInput` when `schema` lacks one of them, or an omitted column cannot be blank.
     pub(crate) fn schema(self, schema: &Schema) -> Result<SchemaRef, PredictError> {
         let fields = schema.fields();
         if self
@@ -87,10 +87,10 @@ impl Columns {
         Ok(Arc::new(Schema::new(kept)))
     }
 
-    /// `batch` of these columns alone, with the others of `schema` made again.
+    /// Restores the other columns of `schema` in a `batch` with only these columns.
     ///
     /// # Errors
-    /// `InvalidInput` when they cannot be.
+    /// `InvalidInput` when a column cannot be restored.
     pub(crate) fn fill(
         self,
         batch: &RecordBatch,
@@ -111,10 +111,10 @@ impl Columns {
     }
 }
 
-/// `batches` of `schema` as one. A column that says nothing in any of them is not copied.
+/// Concatenates `batches` of `schema`. A column that is blank in all of them is not copied.
 ///
 /// # Errors
-/// Arrow's, where they are not of that schema.
+/// Arrow's error if a batch has another schema.
 pub(crate) fn concat(
     schema: &SchemaRef,
     batches: &[RecordBatch],
@@ -141,7 +141,7 @@ pub(crate) fn concat(
 
 /// The error of a message whose parts contradict each other.
 pub(crate) fn malformed(what: &str) -> PredictError {
-    PredictError::invalid(format!("malformed Flight message: it holds {what}"))
+    PredictError::invalid(format!("malformed Flight message: it has {what}"))
 }
 
 #[cfg(test)]

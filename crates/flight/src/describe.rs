@@ -1,5 +1,5 @@
-//! A model's signature as one schema: inputs first, then outputs, with metadata that says how
-//! many are inputs.
+//! A model's signature as one schema: inputs first, then outputs, with the number of inputs in its
+//! metadata.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use arrow_schema::{Fields, Schema, SchemaRef};
 use volley_types::{Signature, Task};
 
-/// How many of the fields are inputs.
+/// Metadata key: number of input fields.
 const INPUTS: &str = "volley.inputs";
-/// What the model does.
+/// Metadata key: task of the model.
 const TASK: &str = "volley.task";
 
 /// The schema that describes `signature`.
 pub(crate) fn describe(signature: &Signature) -> Schema {
     let (input, output) = (signature.input.fields(), signature.output.fields());
-    // What the model's files say to callers is there.
+    // The metadata of the model's files is included.
     let mut metadata = signature.input.metadata().clone();
     metadata.extend([
         (INPUTS.to_owned(), input.len().to_string()),

@@ -1,4 +1,4 @@
-//! Flight descriptors ⇄ what they ask for.
+//! Conversion of Flight descriptors.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use volley_types::{ModelName, ModelRef, ModelVersion, Parameters, PredictError};
 
 use crate::udf::function;
 
-/// Which of a model's two schemas a path descriptor names.
+/// One of the two schemas of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// The request's rows.
@@ -19,7 +19,7 @@ pub(crate) enum Side {
     Output,
 }
 
-/// A command that names `model` and no more: it describes the model's own rows.
+/// A command with only the name of `model`: it describes the model's own rows.
 pub(crate) fn command_of(model: &ModelRef) -> FlightDescriptor {
     let command = PredictCommand {
         model: model.name.to_string(),
@@ -34,10 +34,10 @@ pub(crate) fn of_model(model: &ModelRef) -> FlightDescriptor {
     FlightDescriptor::new_path(vec![model.to_string()])
 }
 
-/// The call that a `DoExchange` descriptor asks for.
+/// Parses the call of a `DoExchange` descriptor.
 ///
 /// # Errors
-/// `InvalidInput`: what is wrong with it.
+/// `InvalidInput` for a malformed descriptor.
 pub(crate) fn head(
     descriptor: &FlightDescriptor,
     now: Instant,
@@ -55,7 +55,7 @@ pub(crate) fn head(
     }
 }
 
-/// The name that a path descriptor calls, with its options; `None` for commands.
+/// The name in a path descriptor, with its options; `None` for commands.
 pub(crate) fn name(descriptor: &FlightDescriptor) -> Option<&str> {
     match (descriptor.r#type(), descriptor.path.as_slice()) {
         (DescriptorType::Path, [name, ..]) => Some(name),
@@ -63,7 +63,7 @@ pub(crate) fn name(descriptor: &FlightDescriptor) -> Option<&str> {
     }
 }
 
-/// The model that a path names, and the options of a function's name.
+/// The model of a path, and the options of a function's name.
 fn called(path: &[String]) -> Result<(ModelRef, Parameters), PredictError> {
     match path {
         [name] => function::parse_name(name),
@@ -71,10 +71,10 @@ fn called(path: &[String]) -> Result<(ModelRef, Parameters), PredictError> {
     }
 }
 
-/// The model of a function's descriptor, its options, and the side that `GetSchema` asks for.
+/// The model and options of a function's descriptor, and the schema that `GetSchema` requests.
 ///
 /// # Errors
-/// `InvalidInput`: what is wrong with it.
+/// `InvalidInput` for a malformed descriptor.
 pub(crate) fn function_of(
     descriptor: &FlightDescriptor,
 ) -> Result<(ModelRef, Parameters, Side), PredictError> {
@@ -86,18 +86,18 @@ pub(crate) fn function_of(
     }
 }
 
-/// The model that a descriptor names, for discovery.
+/// The model of a descriptor, for discovery.
 ///
 /// # Errors
-/// `InvalidInput`: what is wrong with it.
+/// `InvalidInput` for a malformed descriptor.
 pub(crate) fn model(descriptor: &FlightDescriptor) -> Result<ModelRef, PredictError> {
     Ok(schema_of(descriptor)?.0)
 }
 
-/// The model and the side that a `GetSchema` descriptor names; the input where none is named.
+/// The model and the schema of a `GetSchema` descriptor; by default the input schema.
 ///
 /// # Errors
-/// `InvalidInput`: what is wrong with it.
+/// `InvalidInput` for a malformed descriptor.
 pub(crate) fn schema_of(descriptor: &FlightDescriptor) -> Result<(ModelRef, Side), PredictError> {
     match descriptor.r#type() {
         DescriptorType::Cmd => {
@@ -138,7 +138,7 @@ fn model_of_path(path: &[String]) -> Result<ModelRef, PredictError> {
             })
         }
         _ => Err(PredictError::invalid(
-            "a path descriptor must hold the model's name, and may hold a version after it",
+            "a path descriptor must have the model's name, and may have a version after it",
         )),
     }
 }

@@ -1,5 +1,5 @@
-//! How rows become messages: one batch is one message, split where it would be too large,
-//! merged with what else is ready.
+//! Encoding of rows as messages: one batch is one message, split if it is too large, and merged
+//! with other ready batches.
 
 use std::pin::Pin;
 use std::sync::LazyLock;
@@ -16,20 +16,20 @@ use volley_types::{ErrorCode, PredictError};
 use crate::columns::{self, Columns};
 use crate::{MAX_MESSAGE_BYTES, MAX_ROWS};
 
-/// Bytes of one message that a larger batch is split at, and the most that is merged.
+/// Message size in bytes at which a larger batch is split, and up to which batches are merged.
 pub const RESPONSE_MESSAGE_BYTES: usize = 1 << 20;
 
-/// The same for requests: one message keeps a request whole, and so repeatable.
+/// The same for requests: a request of one message can be retried.
 pub const REQUEST_MESSAGE_BYTES: usize = 8 << 20;
 
 /// Rows that are merged into one message.
 const MAX_MERGED_ROWS: usize = 4096;
 
-/// Room for the header beside the body in the largest message.
+/// Space for the header in the largest message, in bytes.
 const HEADER_ROOM: usize = 512 << 10;
 
-/// Buffers are padded to eight bytes, the least that Arrow allows. By default it is 64, and the
-/// buffers of a chunk hold a few bytes each.
+/// Padding of buffers in bytes, the minimum that Arrow allows. The default is 64, but the buffers
+/// of a chunk have only a few bytes each.
 #[expect(
     clippy::expect_used,
     reason = "the options are constants, and every test encodes with them"
@@ -63,7 +63,7 @@ impl Encoder {
         }
     }
 
-    /// Whether columns that say nothing are left out of messages: for whoever can read that.
+    /// Sets whether blank columns are omitted, for readers that support it.
     #[must_use]
     pub fn leaving_out(self, leaves_out: bool) -> Self {
         Self { leaves_out, ..self }
@@ -75,7 +75,7 @@ impl Encoder {
         SchemaAsIpc::new(schema, &self.options).into()
     }
 
-    /// Appends the messages of `batch`; none for a batch without rows.
+    /// Appends the messages of `batch`, or no message if it has no rows.
     ///
     /// # Errors
     /// `TooLarge` when one row does not fit into a message, `Internal` when Arrow cannot write
@@ -100,14 +100,14 @@ impl Encoder {
         if bytes > MAX_MESSAGE_BYTES - HEADER_ROOM {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
-                "one row is over the 15 MiB that a message can carry",
+                "one row is over the limit of 15 MiB for a message",
             ));
         }
         messages.push(data);
         Ok(())
     }
 
-    /// The one message of `batch`, also where it has no rows.
+    /// The single message of `batch`, even if it has no rows.
     ///
     /// # Errors
     /// `TooLarge` when it does not fit into a message, `Internal` when Arrow cannot write it.
@@ -116,7 +116,7 @@ impl Encoder {
         if data.data_body.len() > MAX_MESSAGE_BYTES - HEADER_ROOM || batch.num_rows() > MAX_ROWS {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
-                "the answer to one batch is over the 15 MiB that a message can carry; send fewer \
+                "the response to one batch is over the limit of 15 MiB for a message; send fewer \
                  rows in one batch",
             ));
         }
@@ -162,12 +162,12 @@ impl Encoder {
     }
 }
 
-/// Merges batches that are ready with the one before them, and never waits for one.
+/// Merges ready batches and never waits for one.
 #[derive(Debug)]
 pub struct Coalesce<S> {
     batches: S,
     schema: SchemaRef,
-    /// What was polled and did not fit, or came after merged rows.
+    /// A polled item that did not fit, or that followed merged rows.
     held: Option<Option<Result<RecordBatch, PredictError>>>,
 }
 
@@ -175,7 +175,7 @@ impl<S> Coalesce<S>
 where
     S: Stream<Item = Result<RecordBatch, PredictError>> + Unpin,
 {
-    /// The merged form of `batches`, which are of `schema`.
+    /// Merges `batches` of `schema`.
     pub fn new(schema: SchemaRef, batches: S) -> Self {
         Self {
             batches,
@@ -191,7 +191,7 @@ where
         }
     }
 
-    /// Adds what is ready to `first`.
+    /// Adds all ready batches to `first`.
     fn gather(
         &mut self,
         first: RecordBatch,
@@ -249,7 +249,7 @@ fn unwritten(error: ArrowError) -> PredictError {
     PredictError::internal("rows could not be written as Arrow", error)
 }
 
-/// The bytes of the rows themselves, without what a slice shares with its parent.
+/// Size of the rows in bytes, without the rest of the parent of a slice.
 fn slice_bytes(batch: &RecordBatch) -> usize {
     batch
         .columns()

@@ -1,4 +1,4 @@
-//! What a peer sent, checked before it is decoded.
+//! Checks and decoding of received messages.
 //!
 //! Arrow's IPC reader trusts its input: a forged buffer panics it, and a forged compressed
 //! buffer aborts the process. So each message's header is checked against the body and the
@@ -25,45 +25,45 @@ use self::forms::Forms;
 use crate::columns::{Columns, malformed};
 use crate::{END, MAX_MESSAGE_BYTES};
 
-/// The longest header of a message in bytes.
+/// Maximum size of a message header in bytes.
 const MAX_HEADER_BYTES: usize = 256 << 10;
 
-/// What one message holds.
+/// The content of one message.
 #[derive(Debug)]
 pub enum Ingress {
     /// The schema of the batches that follow; always the first that is not `Empty`.
     Schema {
         /// The schema.
         schema: SchemaRef,
-        /// Nothing follows.
+        /// Whether this is the end of the input.
         end: bool,
     },
     /// Rows.
     Batch {
-        /// The rows, of the schema that came before.
+        /// The rows, with the previously received schema.
         batch: RecordBatch,
-        /// These are the last rows.
+        /// Whether these are the last rows.
         end: bool,
     },
     /// The end of the input.
     End,
-    /// A message that carries a descriptor or metadata only.
+    /// A message with only a descriptor or metadata.
     Empty,
 }
 
-/// The messages of one direction of one exchange, in order.
+/// Decoder of the messages of one direction of an exchange, in order.
 #[derive(Debug, Default)]
 pub struct Decoder {
     schema: Option<SchemaRef>,
-    /// Of columns that do not come as plain values.
+    /// Encodings of columns that are not sent as plain values.
     forms: Option<Forms>,
     fills: bool,
-    /// The columns that the last message had, where it did not have all.
+    /// The columns of the last message, if it omitted some.
     said: Option<(Columns, SchemaRef)>,
 }
 
 impl Decoder {
-    /// The same for messages without the columns in which they say nothing.
+    /// A decoder that accepts messages without blank columns.
     #[must_use]
     pub fn with_columns_left_out(self) -> Self {
         Self {
@@ -75,8 +75,8 @@ impl Decoder {
     /// Checks and decodes the next message.
     ///
     /// # Errors
-    /// `InvalidInput` or `TooLarge`: what is wrong with the message. Never panics, whatever
-    /// the bytes.
+    /// `InvalidInput` for a malformed message, `TooLarge` for one over the limits. Never panics,
+    /// for any bytes.
     pub fn decode(&mut self, data: &FlightData) -> Result<Ingress, PredictError> {
         let end = data.app_metadata.as_ref() == END;
         if data.data_header.is_empty() {
@@ -88,7 +88,7 @@ impl Decoder {
         check_size(data)?;
         guarded(|| {
             let message = arrow_ipc::root_as_message(&data.data_header).map_err(|error| {
-                malformed("a header that is no Arrow message").with_source(error.to_string())
+                malformed("a header that is not an Arrow message").with_source(error.to_string())
             })?;
             let said = Columns::named(&data.app_metadata).filter(|_| self.fills);
             self.decode_message(&message, &data.data_body, said, end)
@@ -156,7 +156,8 @@ impl Decoder {
         forms.keep(header.id(), &batch, header.isDelta())
     }
 
-    /// The schema of those columns. Most messages have the same as the one before.
+    /// The schema of these columns, cached because most messages have the same columns as the
+    /// previous one.
     fn part(&mut self, said: Columns, schema: &Schema) -> Result<SchemaRef, PredictError> {
         if let Some((known, part)) = &self.said
             && *known == said
@@ -194,7 +195,7 @@ pub fn decode_all(messages: &[FlightData]) -> Result<Vec<RecordBatch>, PredictEr
     Ok(batches)
 }
 
-/// A message of these parts; for fuzzing.
+/// Builds a message from these parts, for fuzzing.
 #[must_use]
 pub fn message(header: impl Into<Bytes>, body: impl Into<Bytes>) -> FlightData {
     FlightData {
@@ -205,10 +206,10 @@ pub fn message(header: impl Into<Bytes>, body: impl Into<Bytes>) -> FlightData {
     }
 }
 
-/// Decodes an encapsulated schema, as `GetSchema` and `FlightInfo` carry it.
+/// Decodes an encapsulated schema, as in `GetSchema` and `FlightInfo`.
 ///
 /// # Errors
-/// `InvalidInput` when it is none.
+/// `InvalidInput` when it is malformed.
 pub fn decode_schema_bytes(bytes: &[u8]) -> Result<Schema, PredictError> {
     guarded(|| {
         arrow_ipc::convert::try_schema_from_ipc_buffer(bytes)
@@ -229,7 +230,7 @@ fn check_size(data: &FlightData) -> Result<(), PredictError> {
 fn decode_schema(message: &Message<'_>) -> Result<(SchemaRef, Option<Forms>), PredictError> {
     let header = message
         .header_as_schema()
-        .ok_or_else(|| malformed("a schema that is none"))?;
+        .ok_or_else(|| malformed("a malformed schema"))?;
     schema::check(header)?;
     let schema = arrow_ipc::convert::fb_to_schema(header);
     Ok(match Forms::of(header, &schema)? {
@@ -245,7 +246,7 @@ fn decode_batch(
 ) -> Result<RecordBatch, PredictError> {
     let header = message
         .header_as_record_batch()
-        .ok_or_else(|| malformed("a record batch that is none"))?;
+        .ok_or_else(|| malformed("a malformed record batch"))?;
     decode_rows(header, body, schema, message.version())
 }
 
@@ -267,8 +268,8 @@ fn decode_rows(
     .map_err(|error| malformed("a record batch that cannot be read").with_source(error))
 }
 
-/// Runs a decoder that may panic on forged bytes. It holds nothing that a panic could leave
-/// half-changed.
+/// Runs a decoder that may panic on forged bytes. The decoder has no state that a panic could leave
+/// inconsistent.
 fn guarded<T>(decode: impl FnOnce() -> Result<T, PredictError>) -> Result<T, PredictError> {
     catch_unwind(AssertUnwindSafe(decode))
         .unwrap_or_else(|_| Err(malformed("values that contradict its header")))

@@ -1,12 +1,11 @@
 //! The Flight contract: a client that is a [`volley_types::Predict`], a server over any
-//! [`volley_types::Predict`], and what both need to live with hostile and slow peers.
+//! [`volley_types::Predict`], and protection of both against hostile and slow peers.
 //!
-//! The contract itself is written up in `docs/reference/flight.md`. This is the only crate that
-//! names `arrow_flight`.
+//! The contract is documented in `docs/reference/flight.md`. Only this crate depends on
+//! `arrow_flight`.
 //!
-//! Reading order: [`client`], [`server`], [`ingress`] (what is checked before a message is
-//! decoded), [`egress`] (how rows become messages), [`status`] (errors on the wire), [`local`]
-//! (between two processes of one machine).
+//! Reading order: [`client`], [`server`], [`ingress`] (checks and decoding), [`egress`] (encoding),
+//! [`status`] (errors on the wire), [`local`] (two processes of one machine).
 
 pub mod client;
 pub mod egress;
@@ -22,7 +21,7 @@ mod descriptor;
 mod small_buffer_codec;
 mod udf;
 
-/// The largest Flight message, in bytes, that either side sends or takes.
+/// The largest Flight message, in bytes, that either side sends or accepts.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 /// The most rows in one message.
@@ -32,10 +31,10 @@ pub const MAX_ROWS: usize = 1 << 20;
 /// empty header, or on the last record batch.
 pub const END: &[u8] = b"end";
 
-/// The action by which a coordinator asks a worker whether a connector works from there. Its body
-/// is a byte, 1 where the server is to be called too, and the connector as the registry has it.
+/// The action with which a coordinator checks a connector on a worker. Its body is one byte, 1 for
+/// a test call to the server, followed by the connector in the registry's format.
 pub(crate) const CHECK_CONNECTOR: &str = "check_connector";
 
-/// The header of a client that reads nothing before the first rows: the headers and the schema
-/// wait for them a moment.
+/// Header of a client that reads nothing before the first rows: the server delays the headers and
+/// the schema for a moment to send them together.
 pub(crate) const TOGETHER: &str = "volley-together";

@@ -1,4 +1,4 @@
-//! The contract between two processes of one machine, over one socket that both hold: nobody else
+//! The contract between two processes of one machine over a shared socket pair: no other process
 //! can connect, and the end of either process ends the connection.
 
 use std::io::{self, IoSlice};
@@ -21,15 +21,15 @@ use crate::client::FlightClient;
 use crate::server::{FlightServer, FlightServerConfig};
 use crate::transport::{CONNECTION_WINDOW_BYTES, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT};
 
-/// Bytes that one stream may have in flight: more than over a network, as a large tensor then
-/// waits less often for its reader.
+/// Bytes that one stream may have in flight: more than over a network, so that a large tensor waits
+/// less often for its reader.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 
-/// How long the other process may take to accept a call.
+/// Time limit for the other process to accept a call.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A client over `socket`, and what is cancelled once the connection is gone: the other process
-/// has ended, hangs, or everything that used the client was dropped. Must be called inside a
+/// A client over `socket`, and a token that is cancelled when the connection ends: the other
+/// process has ended or hangs, or all users of the client were dropped. Must be called inside a
 /// tokio runtime.
 #[must_use]
 pub fn client(socket: UnixStream) -> (FlightClient, CancellationToken) {
@@ -84,7 +84,7 @@ pub async fn serve(
     }
 }
 
-/// A socket that tells when nobody holds it any more.
+/// A socket that cancels a token when it is dropped.
 struct WatchedSocket {
     socket: UnixStream,
     _gone: DropGuard,

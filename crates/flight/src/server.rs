@@ -32,19 +32,20 @@ use crate::{CHECK_CONNECTOR, TOGETHER};
 /// Limits of a [`FlightServer`].
 #[derive(Clone, Debug)]
 pub struct FlightServerConfig {
-    /// Exchanges that may run at once, over all connections; more are refused as overloaded.
+    /// Maximum number of concurrent exchanges over all connections; further ones are rejected as
+    /// overloaded.
     pub max_exchanges: usize,
-    /// How long a client may take to send its descriptor.
+    /// Time limit for the descriptor.
     pub open_timeout: Duration,
-    /// The longest that an exchange may take, whatever deadline it asks for.
+    /// Maximum duration of an exchange, regardless of its deadline.
     pub max_exchange_time: Duration,
-    /// How long a client may leave a message unread before its exchange is ended.
+    /// Time for which a client may leave a message unread before its exchange is aborted.
     pub stall_timeout: Duration,
-    /// How long the first record batch waits for a sign that it is the only one, where it does
-    /// not say so itself. A request known to be whole can be tried again on another replica.
+    /// Time for which the first record batch waits for the end of the input, if it has no end
+    /// marker. A complete request can be retried on another replica.
     pub whole_request_grace: Duration,
-    /// How long a call by path waits for the request's schema, whose names tell whether it wants
-    /// rows or a function's values, before it is taken for one that wants rows.
+    /// Time for which a call by path waits for the request's schema, whose column names distinguish
+    /// calls for rows and for functions. After that it counts as a call for rows.
     pub function_grace: Duration,
 }
 
@@ -61,7 +62,7 @@ impl Default for FlightServerConfig {
     }
 }
 
-/// Waits until the certificate of a node is not valid for calls any more.
+/// Returns a future that completes when the certificate of a node is no longer valid for calls.
 pub type Revocation = Arc<dyn Fn(NodeIdentity) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Serves the Flight contract over a [`Predict`].
@@ -77,7 +78,7 @@ pub struct FlightServer {
 }
 
 impl FlightServer {
-    /// A server that answers everybody with `predict`; see [`FlightServer::guarded`].
+    /// A server for all callers, without authentication; see [`FlightServer::guarded`].
     #[must_use]
     pub fn new(predict: Arc<dyn Predict>, config: FlightServerConfig) -> Self {
         let places = config.max_exchanges.min(Semaphore::MAX_PERMITS);
@@ -92,24 +93,23 @@ impl FlightServer {
         }
     }
 
-    /// Ends the exchanges of a node once `revocation` of its certificate has come: what was open by
-    /// then has no right to go on.
+    /// Aborts the exchanges of a node when `revocation` of its certificate completes.
     #[must_use]
     pub fn ending_at(mut self, revocation: Revocation) -> Self {
         self.revocation = Some(revocation);
         self
     }
 
-    /// Lets callers ask `connectors` whether a connector works from here. For nodes whose callers
-    /// are coordinators alone.
+    /// Enables checks of connectors with `connectors`. Only for nodes whose callers are
+    /// coordinators.
     #[must_use]
     pub fn checking(mut self, connectors: Arc<dyn CheckConnector>) -> Self {
         self.connectors = Some(connectors);
         self
     }
 
-    /// Takes no more memory than `intake` has for the messages of all calls together, each from
-    /// its first byte until its rows are taken. What does not fit is refused as overloaded.
+    /// Limits the memory of all calls' messages to `intake`. A message counts from its first byte
+    /// until its rows are read. Calls above the limit are rejected as overloaded.
     #[must_use]
     pub fn taking_in(mut self, intake: Intake) -> Self {
         self.intake = intake;
@@ -120,15 +120,15 @@ impl FlightServer {
         &self.intake
     }
 
-    /// Answers only those whom `gate` lets in, by the `authorization` header (`Bearer` or
-    /// `Basic`) of each call or by a node's certificate, and within their rights.
+    /// Requires authentication by `gate`, with the `authorization` header (`Bearer` or `Basic`) of
+    /// each call or a node's certificate, and applies the caller's rights.
     #[must_use]
     pub fn guarded(mut self, gate: Arc<Authenticator>) -> Self {
         self.gate = gate;
         self
     }
 
-    /// The sender of `request`, and the models as it may call them.
+    /// The caller of `request`, and a predictor with its rights.
     fn admit<T>(&self, request: &Request<T>) -> Result<(Arc<dyn Predict>, UdfCaller), Status> {
         let caller = UdfCaller::of(request.metadata()).map_err(|error| to_status(&error, None))?;
         match self.identify(request) {
@@ -146,8 +146,8 @@ impl FlightServer {
         Ok(self.gate.guard_inference(self.predict.clone(), principal))
     }
 
-    /// The error that ends an exchange when its peer has lost the right to it; never for others
-    /// than nodes.
+    /// Completes with an error when the peer's certificate is revoked. It never completes for
+    /// callers that are not nodes.
     fn revoked<T>(&self, request: &Request<T>) -> BoxFuture<'static, PredictError> {
         let peer = request.extensions().get::<Peer>();
         let node = peer.and_then(|peer| peer.identity.clone());
@@ -160,8 +160,8 @@ impl FlightServer {
             PredictError::new(
                 ErrorCode::PermissionDenied,
                 format!(
-                    "the certificate of {node} is not valid for calls any more: it left the cluster \
-                     while this one ran"
+                    "the certificate of {node} is no longer valid for calls: the node left the \
+                     cluster during this call"
                 ),
             )
         })
@@ -182,7 +182,7 @@ impl std::fmt::Debug for FlightServer {
     }
 }
 
-/// An error in the form that the sender of the call reads.
+/// Renders an error in the format of the caller.
 fn render(error: &PredictError, caller: &UdfCaller) -> Status {
     match caller.engine() {
         Some(engine) => udf::status::to_status(error, None, engine),
@@ -210,8 +210,8 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
     type ListActionsStream = Replies<ActionType>;
     type DoExchangeStream = exchange::ExchangeOutput;
 
-    /// Answers with headers at once, whatever the call holds: everything else, refusals too,
-    /// comes in the stream. A client that says so lets them wait for the first rows.
+    /// Returns headers immediately for every call: everything else, including errors, is in the
+    /// stream. On request of the client, the headers wait for the first rows.
     async fn do_exchange(
         &self,
         request: Request<Streaming<FlightData>>,
@@ -220,7 +220,7 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
         let Ok(place) = self.places.clone().try_acquire_owned() else {
             let error = PredictError::new(
                 ErrorCode::Overloaded,
-                "this node runs as many exchanges as it may; try again",
+                "this node runs its limit of concurrent exchanges; try again",
             )
             .with_retry_after(Duration::from_secs(1));
             return Err(render(&error, &caller));
@@ -300,27 +300,27 @@ impl arrow_flight::flight_service_server::FlightService for FlightServer {
         &self,
         _request: Request<Streaming<HandshakeRequest>>,
     ) -> Result<Response<Self::HandshakeStream>, Status> {
-        not_offered("this service has no handshake")
+        not_offered("this service does not support Handshake")
     }
 
     async fn poll_flight_info(
         &self,
         _request: Request<FlightDescriptor>,
     ) -> Result<Response<PollInfo>, Status> {
-        not_offered("this service has no queries to poll")
+        not_offered("this service does not support PollFlightInfo")
     }
 
     async fn do_get(
         &self,
         _request: Request<Ticket>,
     ) -> Result<Response<Self::DoGetStream>, Status> {
-        not_offered("this service stores no data to get")
+        not_offered("this service does not support DoGet")
     }
 
     async fn do_put(
         &self,
         _request: Request<Streaming<FlightData>>,
     ) -> Result<Response<Self::DoPutStream>, Status> {
-        not_offered("this service stores no data that is put")
+        not_offered("this service does not support DoPut")
     }
 }

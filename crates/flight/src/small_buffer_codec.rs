@@ -1,6 +1,6 @@
-//! Exchanges with small buffers. The generated code gives each direction of a call 8 KiB before
-//! there is a byte to hold, at both ends, and keeps them for as long as the call runs; a stream of
-//! chunks needs a tenth of that. They grow where a message is larger.
+//! `DoExchange` codec with 512-byte initial buffers. The generated code allocates 8 KiB per
+//! direction at both ends for the duration of a call; a stream of chunks needs a tenth of that. The
+//! buffers grow for larger messages.
 
 use arrow_flight::FlightData;
 use tonic::client::Grpc;
@@ -15,9 +15,9 @@ use crate::client::Messages;
 
 /// The path of exchanges.
 pub(crate) const EXCHANGE: &str = "/arrow.flight.protocol.FlightService/DoExchange";
-/// What a buffer begins with; a chunk of text and its header fit.
+/// Initial size of a buffer in bytes, enough for a text chunk and its header.
 const BUFFER_BYTES: usize = 512;
-/// What is encoded before it is handed on, as by default.
+/// Bytes that are encoded before they are yielded, as by default.
 const YIELD_BYTES: usize = 32 << 10;
 
 type MessageCodec = ProstCodec<FlightData, FlightData>;
@@ -44,7 +44,7 @@ impl Codec for SmallBufferCodec {
 /// Opens an exchange over `channel`.
 ///
 /// # Errors
-/// The node's, or that of the connection.
+/// The error of the node or of the connection.
 pub(crate) async fn exchange(
     channel: Channel,
     call: Request<Messages>,

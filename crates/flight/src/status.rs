@@ -1,4 +1,4 @@
-//! [`PredictError`] ⇄ gRPC status. An error is classified here once, where it arrives.
+//! [`PredictError`] ⇄ gRPC status. An error is classified only here, when it arrives.
 
 use std::error::Error;
 
@@ -10,8 +10,8 @@ use volley_proto::predict_command::{error_from_wire, error_to_wire};
 use volley_proto::status::{grpc_code, public_message};
 use volley_types::{ErrorCode, PredictError, RequestId};
 
-/// Arrow's C++ clients, and so pyarrow, hand the details to their caller only where this
-/// trailer stands beside them, and only in errors of this class.
+/// Arrow's C++ clients, including pyarrow, only forward the details to their caller if this trailer
+/// is present, and only for errors of this class.
 const ARROW_STATUS: &str = "x-arrow-status";
 const ARROW_IO_ERROR: &str = "5";
 
@@ -27,7 +27,7 @@ pub(crate) fn details(error: &PredictError, request_id: Option<&RequestId>) -> V
     error_to_wire(error, request_id).encode_to_vec()
 }
 
-/// A status whose details Arrow's C++ clients pass on.
+/// A status whose details Arrow's C++ clients forward.
 pub(crate) fn status_of(code: Code, message: impl Into<String>, details: Vec<u8>) -> Status {
     let mut status = Status::with_details(code, message, details.into());
     status
@@ -36,18 +36,18 @@ pub(crate) fn status_of(code: Code, message: impl Into<String>, details: Vec<u8>
     status
 }
 
-/// The error of a status that a call to another node ended with.
+/// Converts the status of a failed call to another node to an error.
 ///
-/// A status with an `ErrorDetail` is that error. One with a source is the transport's own: the
-/// connection failed, whatever the code. What is left comes from a peer that does not speak
-/// this contract, or from the gRPC library, and is read by its code.
+/// A status with an `ErrorDetail` is that error. A status with a source comes from the transport:
+/// the connection failed, regardless of the code. All others come from a peer without this
+/// contract, or from the gRPC library, and are converted by code.
 #[must_use]
 pub fn from_status(status: Status) -> PredictError {
     if !status.details().is_empty()
         && let Ok(detail) = ErrorDetail::decode(status.details())
         && let Some(error) = error_from_wire(&detail, status.message())
     {
-        // The node that made it has told its own log.
+        // The node of the error has logged it.
         return error.logged();
     }
     if status.source().is_some() {
@@ -58,18 +58,21 @@ pub fn from_status(status: Status) -> PredictError {
         .with_source(status);
     }
     let (code, message) = match status.code() {
-        Code::InvalidArgument => (ErrorCode::InvalidInput, "the node refused the request"),
+        Code::InvalidArgument => (ErrorCode::InvalidInput, "the node rejected the request"),
         Code::NotFound => (ErrorCode::NotFound, "the node does not have this model"),
         Code::FailedPrecondition => (ErrorCode::NotDeployed, "the model is not deployed there"),
         Code::OutOfRange => (
             ErrorCode::TooLarge,
             "a message is over 16 MiB; send fewer rows in one batch",
         ),
-        Code::ResourceExhausted => (ErrorCode::Overloaded, "the node is full; try again"),
-        Code::Unauthenticated => (ErrorCode::Unauthenticated, "the node wants a credential"),
+        Code::ResourceExhausted => (ErrorCode::Overloaded, "the node is at its limit; try again"),
+        Code::Unauthenticated => (ErrorCode::Unauthenticated, "the node requires a credential"),
         Code::PermissionDenied => (ErrorCode::PermissionDenied, "the node does not allow this"),
         Code::DeadlineExceeded => (ErrorCode::DeadlineExceeded, "the deadline has passed"),
-        Code::Unimplemented => (ErrorCode::Unimplemented, "the node does not offer this"),
+        Code::Unimplemented => (
+            ErrorCode::Unimplemented,
+            "the node does not support this call",
+        ),
         Code::Ok | Code::Cancelled | Code::Unknown | Code::Unavailable | Code::Aborted => (
             ErrorCode::Unavailable,
             "the node that runs this model ended the call; try again",

@@ -1,8 +1,8 @@
-//! Connections: windows, keepalive and limits that hold for every gRPC service of a node.
+//! Connections: windows, keepalive and limits of every gRPC service of a node.
 //!
-//! With HTTP/2's default windows a few stalled streams stop every other stream of their
-//! connection. A small window per stream under a practically unlimited one per connection
-//! keeps a slow reader's cost with the slow reader.
+//! With HTTP/2's default windows, a few stalled streams block all other streams of their
+//! connection. A small window per stream and a practically unlimited one per connection limit the
+//! effect to the slow reader.
 
 use std::io;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 /// Bytes that all streams of a connection may have in flight: HTTP/2's maximum.
 pub const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 
-/// Streams that one connection may carry.
+/// Maximum number of streams per connection.
 pub const MAX_STREAMS_PER_CONNECTION: u32 = 4096;
 
 pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -52,11 +52,11 @@ pub fn endpoint(address: &str, connect_timeout: Duration) -> Result<Endpoint, Pr
     Ok(tuned(at("http", address)?, connect_timeout))
 }
 
-/// The same under TLS, for callers without a certificate of their own. The node's is checked by
-/// `authority` (PEM) and by the host of `address`.
+/// The same with TLS, for callers without a certificate. The node's certificate is verified with
+/// `authority` (PEM) and the host of `address`.
 ///
 /// # Errors
-/// `InvalidInput` when the address is not of the form `host:port`, or the authority no PEM.
+/// `InvalidInput` when the address is not of the form `host:port`, or `authority` is not PEM.
 pub fn tls_endpoint(
     address: &str,
     connect_timeout: Duration,
@@ -64,8 +64,7 @@ pub fn tls_endpoint(
 ) -> Result<Endpoint, PredictError> {
     let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority));
     let endpoint = at("https", address)?.tls_config(config).map_err(|error| {
-        PredictError::invalid("the authority's file holds no certificates that can be used")
-            .with_source(error)
+        PredictError::invalid("the authority's file has no usable certificates").with_source(error)
     })?;
     Ok(tuned(endpoint, connect_timeout))
 }

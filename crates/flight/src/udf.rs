@@ -1,10 +1,10 @@
 //! Models as functions of SQL engines: RisingWave (Arrow UDF, version 2), Databend, and DuckDB's
-//! Airport. One row of arguments gives one value.
+//! Airport. One row of arguments returns one value.
 //!
-//! `docs/reference/sql-functions.md` says which arguments and result a model has as a function, and
-//! `docs/reference/flight.md` how callers are told apart. Reading order: [`caller`] (who calls),
-//! [`function`] (what a model is as a function), [`gather`] (its answer as a column),
-//! [`airport`] (the catalogue that DuckDB reads).
+//! `docs/reference/sql-functions.md` documents the arguments and the result of a model as a
+//! function, and `docs/reference/flight.md` how callers are distinguished. Reading order:
+//! [`caller`] (detection of callers), [`function`] (models as functions), [`gather`] (responses as
+//! columns), [`airport`] (DuckDB's catalogue).
 
 pub(crate) mod airport;
 pub(crate) mod caller;

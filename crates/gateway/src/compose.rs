@@ -32,7 +32,7 @@ use volley_http_edge::error::ErrorFormats;
 use volley_http_edge::paths;
 use volley_http_edge::routes::{RouteInfo, Routes, get};
 
-/// What the dialects of a node are made of.
+/// Shared parts of a node's dialects.
 #[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) edge: Edge,

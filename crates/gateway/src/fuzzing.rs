@@ -1,6 +1,5 @@
-//! What reads the bytes of callers, for whoever throws anything at it: the fuzzers of `fuzz/`, and
-//! the property tests of this crate. No input may panic, hang, or grow the process beyond what it
-//! is itself.
+//! Entry points of the parsers of callers' bytes, for the fuzzers in `fuzz/` and the property tests
+//! of this crate. No input may panic, hang, or use memory beyond its size.
 
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use crate::ws;
 use volley_dialect_oip as oip;
 use volley_dialect_opensearch::rows;
 
-/// Longer than any input takes.
+/// Time limit above the time for any input.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request of the Open Inference Protocol: JSON that tells of tensors, and tensors in binary

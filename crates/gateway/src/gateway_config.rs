@@ -1,4 +1,4 @@
-//! What an operator can set of a coordinator's public interface.
+//! Configuration of a coordinator's public interface.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use volley_http_edge::config::EdgeConfig;
 pub struct ApiConfig {
     /// Connections, bodies and times.
     pub edge: EdgeConfig,
-    /// Streams that can be taken up again.
+    /// Resumable streams.
     pub resume: ResumeConfig,
     /// Responses that later requests name.
     pub responses: ResponsesConfig,
@@ -27,17 +27,16 @@ impl From<EdgeConfig> for ApiConfig {
     }
 }
 
-/// What is held of streams that can be taken up again.
+/// Limits of resumable streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumeConfig {
-    /// How long a stream waits for somebody who takes it up, and how long it is held after its
-    /// end.
+    /// Time for which a stream without a reader is kept, also after its end.
     pub window: Duration,
-    /// The most that is held of one stream, in bytes; of that, half may be unread.
+    /// Maximum buffer of one stream in bytes; half of it may be unread.
     pub stream_bytes: usize,
-    /// The most that is held of one tenant's streams, in bytes.
+    /// Maximum buffers of one tenant's streams in bytes.
     pub tenant_bytes: usize,
-    /// The most that is held of all streams together, in bytes.
+    /// Maximum buffers of all streams together in bytes.
     pub total_bytes: usize,
 }
 

@@ -1,5 +1,5 @@
-//! The HTTP and gRPC edges: bytes into [`volley_types::PredictRequest`]s, chunks into events. It knows
-//! the cluster only as a [`ClusterHandle`], and nothing of workers.
+//! The HTTP and gRPC edges: they convert bytes to [`volley_types::PredictRequest`]s and chunks to
+//! events. They access the cluster only through a [`ClusterHandle`], never workers.
 
 mod compose;
 #[cfg(test)]
@@ -93,8 +93,7 @@ impl ApiServer {
         }
     }
 
-    /// The same with `streams` as the streams that this node holds, and a way to those that
-    /// others do.
+    /// Sets the resumable streams of this node and the access to those of others.
     #[must_use]
     pub fn with_streams(mut self, streams: Streams, peers: PeerStreams) -> Self {
         self.streams = streams;
@@ -102,14 +101,14 @@ impl ApiServer {
         self
     }
 
-    /// The same with `responses` as those that this node holds.
+    /// Sets the stored responses of this node.
     #[must_use]
     pub fn with_responses(mut self, responses: Responses) -> Self {
         self.responses = responses;
         self
     }
 
-    /// The same with `batches` as those that this node runs, and a way to those that others do.
+    /// Sets the batches of this node and the access to those of others.
     #[must_use]
     pub fn with_batches(mut self, batches: Batches, peers: PeerTasks) -> Self {
         self.batches = ClusterBatches::new(batches, peers);
@@ -167,8 +166,8 @@ impl ApiServer {
         self
     }
 
-    /// Serves until `shutdown`; then takes no new connections, and returns once every request
-    /// has ended, or at the drain timeout.
+    /// Serves until `shutdown`; then accepts no new connections, and returns when every request has
+    /// ended, or at the drain timeout.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
         let _end = (self.streams.end_guard(), self.batches.end_guard());
         let (config, streams) = (self.config.edge, self.streams.clone());

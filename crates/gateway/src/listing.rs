@@ -1,5 +1,5 @@
-//! `GET /v1/models`, which OpenAI's clients call, and Anthropic's, who send `anthropic-version` and
-//! get their own form.
+//! `GET /v1/models` for OpenAI's clients, and for Anthropic's clients, which send
+//! `anthropic-version` and get Anthropic's format.
 
 use http::HeaderMap;
 use serde_json::Value;

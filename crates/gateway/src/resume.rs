@@ -1,9 +1,9 @@
-//! Streams that can be taken up again, on this coordinator or on another: each event has an id,
-//! and a client that comes back with the last one that it has is given the rest.
+//! Resumable streams, on this coordinator or on another. Each event has an id, and a client that
+//! reconnects with its last id receives the rest.
 //!
-//! A caller asks for one by the header `x-volley-stream`; plain streams know nothing of this.
-//! The events are held as they were written, whatever the dialect, by the coordinator that took
-//! the request; its node id is part of the stream's, so that any other finds the way.
+//! A caller requests one with the header `x-volley-stream`; plain streams are not affected. The
+//! coordinator of the request buffers the encoded events of any dialect. Its node id is part of the
+//! stream's id, so that other coordinators can find it.
 
 mod buffered_stream;
 mod store;
@@ -45,7 +45,7 @@ const STREAM_PARAMETER: &str = "volley-stream";
 const STREAM_ID: HeaderName = HeaderName::from_static("x-volley-stream-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// The streams that can be continued: those of this node, and the way to those of others.
+/// Resumable streams of this node, and the access to those of others.
 #[derive(Clone)]
 pub(crate) struct Resume {
     edge: Edge,
@@ -85,15 +85,16 @@ impl ResumeLayer {
             return Ok(Arc::new(self.streams.clone()));
         }
         (self.peers)(id.node).ok_or_else(|| {
-            let message = "the coordinator that held this stream is no member of the cluster (any \
-                           more), and its streams are gone; send the request again";
+            let message =
+                "the coordinator of this stream is not a member of the cluster, and its streams \
+                 are lost; send the request again";
             PredictError::new(ErrorCode::NotFound, message)
         })
     }
 }
 
-/// What a coordinator holds for its callers and for other coordinators: streams and responses,
-/// whose ids are of one form.
+/// Stored state for callers and other coordinators: streams and responses, whose ids have the same
+/// format.
 #[derive(Clone, Debug)]
 pub struct LocalStreams {
     /// Streams that can be taken up again.
@@ -128,7 +129,7 @@ impl StreamSource for LocalStreams {
     }
 }
 
-/// How a stream that is held begins.
+/// Start mode of a resumable stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// With its events, as the answer.
@@ -137,7 +138,7 @@ enum Mode {
     Detached,
 }
 
-/// What a request that asks for such a stream carries with it.
+/// Data of a request for a resumable stream.
 struct ResumeRequest {
     streams: Streams,
     owner: StreamOwner,
@@ -252,7 +253,7 @@ fn attached(pieces: EventPieces, keep_alive: Duration, context: &RequestContext)
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResumeQuery {
-    /// The place of the last event that the caller has, where it cannot set the header.
+    /// Sequence number of the caller's last event, for callers that cannot set the header.
     after: Option<u64>,
 }
 
@@ -295,13 +296,13 @@ async fn resume(
             name(&mut response, id);
             response
         }
-        // A browser's EventSource comes back after the end too, until it is told this.
+        // A browser's EventSource reconnects after the end too, until it receives this status.
         Ok(ResumedStream::Finished) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => lost(error),
     }
 }
 
-/// An error; what is not held any more will not be again.
+/// An error response; a lost stream never becomes available again.
 fn lost(error: PredictError) -> Response {
     match error.code {
         ErrorCode::NotFound => error::respond(&error, StatusCode::GONE),
@@ -309,7 +310,7 @@ fn lost(error: PredictError) -> Response {
     }
 }
 
-/// Ends a stream and the work behind it.
+/// Cancels a stream and its work.
 pub(crate) async fn delete(
     caller: Caller,
     Path(id): Path<String>,

@@ -1,7 +1,8 @@
 //! WebSockets, for browsers: requests as messages, answers as messages, many over one connection.
 //!
-//! Here is the handshake (RFC 6455, §4.2); what is said then is in `session`. A browser cannot set
-//! headers on it: a key comes as a subprotocol. It lets every page try: the origin is checked.
+//! This module has the handshake (RFC 6455, §4.2); messages are in `session`. A browser cannot set
+//! headers for it, so a key is sent as a subprotocol. A browser lets every page connect, so the
+//! origin is checked.
 
 mod message;
 mod session;
@@ -54,7 +55,7 @@ impl<S: Send + Sync> FromRequest<S> for Handshake {
             Ok(read) => read,
             Err(Refusal::Upgrade) => return Err(upgrade_required()),
             Err(Refusal::Bad(what)) => {
-                let message = format!("this is no WebSocket handshake: {what}");
+                let message = format!("this is not a WebSocket handshake: {what}");
                 return Err(refuse(PredictError::invalid(message)));
             }
         };
@@ -101,7 +102,7 @@ fn read(version: Version, headers: &HeaderMap) -> Result<(String, bool), Refusal
     let key = key.ok_or(Refusal::Bad("it has no key"))?;
     let nonce = STANDARD.decode(key.as_bytes()).unwrap_or_default();
     if nonce.len() != 16 {
-        return Err(Refusal::Bad("its key is none"));
+        return Err(Refusal::Bad("its key is malformed"));
     }
     let protocol = asks(headers, &header::SEC_WEBSOCKET_PROTOCOL, PROTOCOL);
     if !protocol && offered(headers).next().is_some() {
@@ -128,7 +129,7 @@ pub(crate) async fn open(
     handshake: Handshake,
 ) -> Result<Response, ApiError> {
     if handshake.draining.0.is_cancelled() {
-        let message = "this node shuts down; open the socket at another one";
+        let message = "this node is shutting down; open the socket on another node";
         return Err(ApiError(PredictError::new(ErrorCode::Unavailable, message)));
     }
     let model: ModelRef = model.parse()?;
@@ -157,7 +158,7 @@ pub(crate) async fn open(
                 let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config));
                 session.run(socket.await).await;
             }
-            Err(error) => tracing::debug!(error = %error, "a connection was not upgraded"),
+            Err(error) => tracing::debug!(error = %error, "WebSocket upgrade failed"),
         }
     };
     handshake.upgrades.begin(serve.instrument(span));

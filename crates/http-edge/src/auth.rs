@@ -1,4 +1,4 @@
-//! Who may call a route, checked before its handler runs.
+//! Authentication and authorization of routes, before the handler runs.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::error::ApiError;
 use crate::handshake;
 use crate::serve::PeerAddress;
 
-/// Who may call a method of a route.
+/// Required access of a route's method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody, with no rights on the cluster: health.
+    /// Callers without credentials. The handler has no rights on the cluster (health routes).
     Public,
     /// Callers of this role.
     Role(Role),
@@ -28,7 +28,7 @@ impl From<Role> for Access {
     }
 }
 
-/// Health tells nothing but that.
+/// For health routes, which return nothing else.
 pub const PUBLIC: Access = Access::Public;
 /// Reads state.
 pub const VIEWER: Role = Role::Viewer;
@@ -39,21 +39,21 @@ pub const MODEL_ADMIN: Role = Role::ModelAdmin;
 /// Changes nodes and keys.
 pub const CLUSTER_ADMIN: Role = Role::ClusterAdmin;
 
-/// Stands in requests whose bodies grant or set something: a name that such a body has twice may be
-/// read differently by whoever checked it before.
+/// Marks requests whose bodies grant or set something. Such a body must not have duplicate names,
+/// because a proxy that checked it may have read the other value.
 #[derive(Clone, Copy, Debug)]
 pub struct Grants;
 
-/// Stands in requests that came by a listener without administration.
+/// Marks requests from a listener without administration.
 #[derive(Clone, Copy, Debug)]
 pub struct NoAdministration;
 
-/// Whether what needs `access` administers the cluster or its models.
+/// Whether `access` is for administration of the cluster or its models.
 fn administers(access: Access) -> bool {
     matches!(access, Access::Role(role) if MODEL_ADMIN <= role)
 }
 
-/// Refuses what administers where a request came by a listener that serves the rest.
+/// Rejects administration on a listener without it.
 ///
 /// # Errors
 /// `PermissionDenied`.
@@ -61,21 +61,21 @@ pub fn served_here(access: Access, extensions: &Extensions) -> Result<(), Predic
     if administers(access) && extensions.get::<NoAdministration>().is_some() {
         return Err(PredictError::new(
             ErrorCode::PermissionDenied,
-            "administration is served on a listener of its own, 'listen.admin' in this \
-             coordinator's configuration, and not here",
+            "administration routes are only served on the admin listener ('listen.admin' in this \
+             coordinator's configuration)",
         ));
     }
     Ok(())
 }
 
-/// What [`identify`] found out.
+/// Result of [`identify`].
 #[derive(Clone)]
 struct Identification {
     found: Result<Arc<Principal>, PredictError>,
     by: Arc<Authenticator>,
 }
 
-/// Around all routes: identifies the principal of a request, for [`check`].
+/// Middleware of all routes: identifies the principal of a request for [`check`].
 pub async fn identify(
     State(gate): State<Arc<Authenticator>>,
     mut request: Request,
@@ -93,7 +93,8 @@ pub async fn identify(
     next.run(request).await
 }
 
-/// Around one route: refuses whoever lacks `access`, and gives the handler the principal.
+/// Middleware of one route: rejects callers without `access`, and passes the principal to the
+/// handler.
 pub async fn check(access: Access, mut request: Request, next: Next) -> Response {
     if let Err(error) = served_here(access, request.extensions()) {
         return refuse(error);
@@ -116,14 +117,13 @@ pub async fn check(access: Access, mut request: Request, next: Next) -> Response
     }
 }
 
-/// The whole path, of which a nested router sees its part.
+/// The complete path; a nested router sees only its part.
 fn path_of(request: &Request) -> &str {
     let path = request.extensions().get::<OriginalUri>();
     path.map_or_else(|| request.uri().path(), |OriginalUri(all)| all.path())
 }
 
-/// Notes who was known, and was refused what changes something: handlers, which note the rest, are
-/// not reached.
+/// Audits denied mutations by authenticated callers. Handlers audit the allowed ones.
 async fn audit_denied(access: Access, found: Option<Identification>, what: &str) {
     let (Access::Role(needed), Some(found)) = (access, found) else {
         return;
@@ -143,7 +143,7 @@ fn admitted(
     let Some(Identification { found, .. }) = found else {
         return Err(PredictError::internal(
             "the request was lost",
-            "a route was reached past the gate",
+            "a route was called without authentication",
         ));
     };
     let principal = found.clone()?;

@@ -1,4 +1,4 @@
-//! Reading JSON bodies, bounded in size, time and depth.
+//! Reads JSON bodies with limits on size, time and depth.
 
 pub mod content;
 mod unique;
@@ -21,9 +21,9 @@ use crate::encoding::CompressedLength;
 use crate::error::{self, ApiError};
 use crate::intake::{BodyShare, tree_room};
 
-/// A JSON object; an empty body counts as an empty object. What the body is called does not
-/// matter: many clients send JSON as a form (`curl -d`), as bytes (aiohttp) or as nothing. Pages of
-/// other origins, who could then post it too, are refused before ([`crate::origins::Origins`]).
+/// A JSON object; an empty body counts as an empty object. The content type is ignored: many
+/// clients send JSON as a form (`curl -d`), as bytes (aiohttp) or without a type. Pages of other
+/// origins, which could send such requests too, are rejected earlier ([`crate::origins::Origins`]).
 #[derive(Debug)]
 pub struct JsonObject(pub Map<String, Value>);
 
@@ -41,7 +41,7 @@ impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for JsonObject {
     }
 }
 
-/// A JSON object for a route that others like it take binary tensors at.
+/// A JSON object, for a route whose siblings accept binary tensors.
 #[derive(Debug)]
 pub struct UntypedJsonObject(pub Map<String, Value>);
 
@@ -50,7 +50,7 @@ impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for UntypedJsonObject {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         if request.headers().contains_key(BINARY_TENSORS) {
-            let message = "this route takes no binary tensors; send JSON alone";
+            let message = "this route does not accept binary tensors; send JSON only";
             let error = PredictError::invalid(message);
             return Err(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
@@ -64,15 +64,16 @@ impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for UntypedJsonObject {
     }
 }
 
-/// Says where the JSON ends in a body that goes on with raw tensors; 0 where there is no JSON.
+/// Header with the length of the JSON in a body that continues with raw tensors; 0 for a body
+/// without JSON.
 pub const BINARY_TENSORS: HeaderName = HeaderName::from_static("inference-header-content-length");
 
 /// The tensors of an inference.
 #[derive(Debug)]
 pub enum Tensors {
-    /// A JSON object, and the bytes behind it.
+    /// A JSON object and the bytes after it.
     Told(Map<String, Value>, Bytes),
-    /// The bytes of one tensor alone.
+    /// Only the bytes of one tensor.
     Raw(Bytes),
 }
 
@@ -92,7 +93,7 @@ impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for Tensors {
     }
 }
 
-/// What is said of where the JSON ends; an unreadable length is one that no body has.
+/// The declared length of the JSON. A malformed header yields a length that no body has.
 fn json_length(headers: &HeaderMap) -> Option<usize> {
     let length = headers.get(BINARY_TENSORS)?.to_str().ok();
     let length = length.and_then(|text| text.trim().parse().ok());
@@ -108,8 +109,8 @@ impl Tensors {
         let length = length.unwrap_or(bytes.len());
         if bytes.len() < length {
             return Err(PredictError::invalid(format!(
-                "header '{BINARY_TENSORS}' must be the length of the JSON in bytes, no more than \
-                 the body's {}",
+                "header '{BINARY_TENSORS}' must be the length of the JSON in bytes, at most the \
+                 body's {}",
                 bytes.len()
             )));
         }
@@ -145,7 +146,7 @@ async fn object(
     object.map_err(|error| malformed(error, media))
 }
 
-/// The refusal of a body that is no JSON, and may be said to be something else.
+/// The error for a body that is not JSON, with its declared media type.
 pub fn malformed(mut error: PredictError, media: Option<String>) -> Response {
     match media {
         Some(media) if error.code == ErrorCode::InvalidInput => {
@@ -156,12 +157,12 @@ pub fn malformed(mut error: PredictError, media: Option<String>) -> Response {
     }
 }
 
-/// Where a request's share of the memory for bodies is kept.
+/// The request's share of the memory for bodies.
 pub fn held(request: &Request) -> BodyShare {
     request.extensions().get().cloned().unwrap_or_default()
 }
 
-/// The media type of a body that is said to be something else than JSON.
+/// The declared media type of a body, if it is not JSON.
 pub fn other_media(headers: &HeaderMap) -> Option<String> {
     let given = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
     let media = given.split(';').next()?.trim().to_ascii_lowercase();
@@ -169,20 +170,19 @@ pub fn other_media(headers: &HeaderMap) -> Option<String> {
     (!json).then_some(media)
 }
 
-/// The refusal of a body in an encoding that nobody here reads; what is read, is inflated already,
-/// and its header gone.
+/// The response to an unsupported content encoding. Supported encodings are already decompressed at
+/// this point, and their header is removed.
 pub fn unknown_encoding(headers: &HeaderMap) -> Option<Response> {
     let encoding = headers.get(header::CONTENT_ENCODING);
     if encoding.is_none_or(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
         return None;
     }
-    let message = "bodies of that content encoding are not taken; send gzip, deflate, zstd or none";
+    let message = "this content encoding is not supported; send gzip, deflate, zstd or none";
     let error = PredictError::invalid(message);
     Some(error::respond(&error, StatusCode::UNSUPPORTED_MEDIA_TYPE))
 }
 
-/// The whole body, of at most `limit` bytes. What stands compressed on the wire is read inflated
-/// here, and the limit is on that.
+/// Reads the complete body of at most `limit` bytes. The limit applies to the decompressed size.
 pub async fn read(request: Request, edge: &Edge, limit: usize) -> Result<(Bytes, Share), Response> {
     if let Some(refusal) = unknown_encoding(request.headers()) {
         return Err(refusal);
@@ -190,7 +190,7 @@ pub async fn read(request: Request, edge: &Edge, limit: usize) -> Result<(Bytes,
     let compressed = request.extensions().get::<CompressedLength>();
     let compressed = compressed.map_or(0, |length| length.0);
     let announced = request.body().size_hint().lower().max(compressed);
-    // Refused before it is sent, where the client waits for a word (`100 Continue`).
+    // Rejected before the client sends it, if the client waits for `100 Continue`.
     if announced > limit as u64 {
         return Err(over(limit));
     }
@@ -206,8 +206,7 @@ pub async fn read(request: Request, edge: &Edge, limit: usize) -> Result<(Bytes,
     Ok((bytes, share))
 }
 
-/// All bytes of `body`, one after the other. However small the pieces are in which they come,
-/// they take no more than that.
+/// Collects all bytes of `body`. The memory does not depend on the size of the frames.
 async fn collect(body: Body, limit: usize, share: &mut Share) -> Result<Bytes, Response> {
     let expected = body.size_hint().lower() as usize;
     let (mut pieces, mut all) = (body.into_data_stream(), BytesMut::new());
@@ -236,15 +235,15 @@ fn over(limit: usize) -> Response {
     error::respond(&error, StatusCode::PAYLOAD_TOO_LARGE)
 }
 
-/// Typed access to the fields of a body, with errors that name them.
+/// Typed access to the fields of a body. Errors name the field.
 pub trait Fields {
-    /// Refuses fields that are not `known`: what is misspelt must not be passed over.
+    /// Rejects fields that are not `known`, so that a misspelt field is not ignored.
     fn only(&self, what: &str, known: &[&str]) -> Result<(), PredictError>;
     /// A string; `None` where absent or null.
     fn text(&self, name: &str) -> Result<Option<&str>, PredictError>;
-    /// A string that must be there.
+    /// A required string.
     fn required(&self, name: &str) -> Result<&str, PredictError>;
-    /// Refuses a body whose 'name' is not the `name` that its path has.
+    /// Rejects a body whose 'name' differs from the `name` in the path.
     fn same_name(&self, name: &str) -> Result<(), PredictError>;
     /// A whole number that is not negative.
     fn count(&self, name: &str) -> Result<Option<u64>, PredictError>;
@@ -293,7 +292,7 @@ impl Fields for Map<String, Value> {
     fn same_name(&self, name: &str) -> Result<(), PredictError> {
         match self.text("name")? {
             Some(told) if told != name => Err(PredictError::invalid(
-                "field 'name' is not the name in the path; leave it out",
+                "field 'name' differs from the name in the path; leave it out",
             )),
             _ => Ok(()),
         }

@@ -1,5 +1,5 @@
-//! Large tensors in JSON, read straight into their bytes: as trees of values they would take many
-//! times as much. What comes out is the protocol's binary form, and is read as that. Pure.
+//! Parses large JSON tensors directly into bytes, because trees of values need many times the
+//! memory. The result is the protocol's binary format. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,19 +10,18 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_types::PredictError;
 
-/// Less than this is read as a tree, in bytes.
+/// Smaller bodies are parsed as trees, in bytes.
 pub const LARGE: usize = 4 << 10;
-/// What the bytes of tensors may take for each byte of their text: a number of eight bytes may be a
-/// digit and a comma.
+/// Maximum size of tensors relative to their text: an eight-byte number may be a digit and a comma.
 pub const FACTOR: usize = 4;
-/// Says how many bytes behind the JSON are an input's.
+/// Parameter with the number of an input's bytes after the JSON.
 const SIZE: &str = "binary_data_size";
 
-/// A body whose large tensors of numbers are in the bytes behind it.
+/// A body whose large numeric tensors are in the bytes after it.
 type Compact = (Map<String, Value>, Bytes);
 
-/// The body in `text`, and the bytes behind it: those of its large tensors, between those of `raw`
-/// that other inputs have. `None` where it has none that are large; then it is read as any other.
+/// Returns the body in `text` and the bytes after it: its large tensors, merged with the bytes in
+/// `raw` of other inputs. `None` if the body has no large tensors and can be parsed as usual.
 ///
 /// # Errors
 /// `InvalidInput` naming the input, the row and what a value should be.
@@ -46,7 +45,7 @@ pub fn read(text: &Bytes, raw: &Bytes) -> Result<Option<Compact>, PredictError> 
     for input in given {
         match behind.add(input)? {
             Some(input) => inputs.push(input),
-            // It is malformed, which is told where bodies are read as trees.
+            // It is malformed; the tree parser returns the error.
             None => return Ok(None),
         }
     }
@@ -70,17 +69,17 @@ fn tree(value: &RawValue) -> Result<Value, PredictError> {
     })
 }
 
-/// The bytes behind the JSON, as they are put together.
+/// Builder of the bytes after the JSON.
 struct TrailingBytes<'r> {
-    /// Those that came, and are not in `out` yet.
+    /// Received bytes that are not in `out` yet.
     raw: &'r [u8],
     out: Vec<u8>,
-    /// How many tensors were large.
+    /// Number of large tensors.
     large: usize,
 }
 
 impl TrailingBytes<'_> {
-    /// An input without its data, where they are large; `None` where it is malformed.
+    /// Returns an input without its data if the data are large; `None` if it is malformed.
     fn add(&mut self, input: &RawValue) -> Result<Option<Value>, PredictError> {
         let Ok(mut fields) = serde_json::from_str::<BTreeMap<String, &RawValue>>(input.get())
         else {
@@ -118,7 +117,7 @@ impl TrailingBytes<'_> {
         Ok(Some(head.into()))
     }
 
-    /// Takes over the bytes that a small input has behind the JSON; whether they are there.
+    /// Copies the bytes of a small input; returns false if they are missing.
     fn pass(&mut self, input: &Value) -> bool {
         let size = input.get("parameters").and_then(|given| given.get(SIZE));
         let Some(size) = size else {
@@ -141,7 +140,7 @@ fn shape(input: &Map<String, Value>) -> Option<Vec<usize>> {
         .collect()
 }
 
-/// A type of numbers.
+/// A numeric type.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Bool,
@@ -160,7 +159,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The one that this JSON text names.
+    /// Parses a type name from JSON text.
     fn of(text: &str) -> Option<Self> {
         Some(match text {
             "\"BOOL\"" => Self::Bool,
@@ -204,7 +203,8 @@ impl Kind {
         }
     }
 
-    /// Appends a whole number; `None` where this is no type of those, or too small for it.
+    /// Appends a whole number; `None` if the type is not an integer type, or the value is out of
+    /// range.
     fn whole(self, value: i128, out: &mut Vec<u8>) -> Option<()> {
         match self {
             Self::Int8 => out.extend(i8::try_from(value).ok()?.to_le_bytes()),
@@ -220,7 +220,7 @@ impl Kind {
         Some(())
     }
 
-    /// Appends a number; `None` where this is a type of whole ones, or of none.
+    /// Appends a number; `None` if the type is not a floating-point type.
     fn float(self, value: f64, out: &mut Vec<u8>) -> Option<()> {
         match self {
             Self::Fp16 => out.extend(half::f16::from_f64(value).to_le_bytes()),
@@ -233,20 +233,20 @@ impl Kind {
     }
 }
 
-/// Numbers on their way from JSON into bytes.
+/// Visitor that converts JSON numbers to bytes.
 struct Numbers<'o> {
     kind: Kind,
     out: &'o mut Vec<u8>,
     count: usize,
-    /// Whether one was no number of this kind.
+    /// Whether a value did not fit the type.
     wrong: bool,
 }
 
 impl<'o> Numbers<'o> {
-    /// Appends all numbers in `data`, however they are nested, to `out`.
+    /// Appends all numbers in `data`, of any nesting, to `out`.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// The fault and its position.
     fn read(
         kind: Kind,
         data: &str,
@@ -276,7 +276,7 @@ impl<'o> Numbers<'o> {
         read.map_err(|error| format!(": its 'data' is not valid: {error}"))?;
         match size {
             Some(size) if size != numbers.count => Err(format!(
-                ": has {} values, and its shape {:?} needs others",
+                ": has {} values, which does not match its shape {:?}",
                 numbers.count,
                 shape.unwrap_or_default()
             )),
@@ -447,7 +447,7 @@ mod tests {
             (&[7, 7, 1][..], &[1, 9, 9, 9][..])
         );
         assert_eq!(body["inputs"][1]["parameters"]["content_type"], "np");
-        // Too few are told where bodies are read as trees.
+        // The tree parser returns the error for too few values.
         assert!(
             read(&text.into(), &Bytes::from_static(&[7]))
                 .unwrap()

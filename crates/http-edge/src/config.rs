@@ -1,36 +1,36 @@
-//! The knobs of the HTTP edge.
+//! Configuration of the HTTP edge.
 
 use std::time::Duration;
 
-/// The knobs of the HTTP edge.
+/// Configuration of the HTTP edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EdgeConfig {
-    /// Connections at a time; further ones are refused at once.
+    /// Maximum number of open connections; further ones are rejected immediately.
     pub max_connections: usize,
-    /// Connections at a time from one address, or from one network of 64 bits over IPv6.
+    /// Maximum number of open connections from one IPv4 address or one IPv6 /64 network.
     pub max_connections_per_address: usize,
     /// The largest request body, in bytes.
     pub max_body_bytes: usize,
-    /// What the bodies of all requests, and what is read of them, may take together, in bytes.
+    /// Memory limit for the bodies of all requests and their parsed values together, in bytes.
     pub max_inflight_body_bytes: usize,
     /// The largest body or message of tensors (the Open Inference Protocol's), in bytes.
     pub max_tensor_bytes: usize,
-    /// How long a client may take to send a request's headers.
+    /// Time limit for a request's headers.
     pub header_timeout: Duration,
-    /// How long a client may take to send a request's body.
+    /// Time limit for a request's body.
     pub body_timeout: Duration,
-    /// How long a prediction may take, its stream included, where the caller does not say.
+    /// Default time limit of a prediction, including its stream.
     pub request_timeout: Duration,
-    /// The longest that a caller may ask for.
+    /// Maximum time limit that a caller may set.
     pub max_request_timeout: Duration,
-    /// A comment is sent on a stream that has been silent for this long.
+    /// A comment is sent on a stream without events for this time.
     pub keep_alive: Duration,
-    /// A connection that takes no byte for this long is closed.
+    /// A connection is closed if its client reads no byte for this time.
     pub write_stall: Duration,
-    /// A connection on which nothing was asked for this long is closed; over HTTP/1 already when
-    /// the next request's headers do not come in `header_timeout`.
+    /// A connection without a request for this time is closed. For HTTP/1, `header_timeout` also
+    /// applies to the next request.
     pub idle_timeout: Duration,
-    /// On shutdown, how long streams that run may take to end.
+    /// Time for running streams to end on shutdown.
     pub drain_timeout: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! More than a server can take: connections past the cap are told so at once and closed, and a
-//! connection whose requests are taken back as fast as they come is closed too.
+//! Connection limits: connections above the limit are rejected immediately, and a connection that
+//! resets too many requests is closed.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,27 +14,27 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use volley_security::network;
 
-/// Refusals that are being told at a time; further connections are closed without a word.
+/// Maximum number of rejections in progress; further connections are closed without a response.
 const TOLD_AT_A_TIME: usize = 256;
-/// How long a client may take to hear its refusal. One that is still sending when the socket is
-/// closed would lose it.
+/// Time for a client to read its rejection. A client that is still sending when the socket is
+/// closed would not receive it.
 const HEARD_WITHIN: Duration = Duration::from_secs(1);
-/// What a client may send meanwhile.
+/// Bytes that are read from the client during this time.
 const LISTENED_BYTES: usize = 64 << 10;
-/// Requests of one connection that may be taken back before they are answered, within
-/// [`WINDOW`], unless a good part is answered. Clients that hedge or give up take back some, and a
-/// proxy has many clients; an attack does nothing else.
+/// Number of requests that one connection may reset before their response within [`WINDOW`], unless
+/// enough others are answered. Clients with hedging or timeouts reset some requests, and a proxy
+/// has many clients; an attack resets nearly all.
 const TAKEN_BACK: u32 = 500;
 const WINDOW: Duration = Duration::from_secs(10);
-/// So many times as many as are answered are an attack.
+/// Ratio of reset to answered requests that counts as an attack.
 const EXCESS: u32 = 4;
 
-/// Why there is no place.
+/// The limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitReached {
-    /// The server has as many connections as it may have.
+    /// The limit of the server.
     Server,
-    /// The caller's address has.
+    /// The limit of the caller's address.
     Address,
 }
 
@@ -44,13 +44,13 @@ impl LimitReached {
             Self::Server => (
                 503,
                 "Service Unavailable",
-                "this coordinator has as many connections as it may have; try another, or again",
+                "this coordinator is at its limit of connections; try again, or use another \
+                 coordinator",
             ),
             Self::Address => (
                 429,
                 "Too Many Requests",
-                "this address has as many connections as it may have; use those that are open, \
-                 or try again",
+                "this address is at its limit of connections; reuse open connections, or try again",
             ),
         };
         let body = format!(
@@ -66,7 +66,7 @@ impl LimitReached {
     }
 }
 
-/// The connections that a server may have, all together and from each address.
+/// Limits of open connections, in total and per address.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimiter {
     all: Arc<Semaphore>,
@@ -77,7 +77,7 @@ pub struct ConnectionLimiter {
 #[derive(Clone, Debug, Default)]
 struct ByAddress(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
-/// What one connection takes; free again when dropped.
+/// Permit of one connection; released when dropped.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     _one: OwnedSemaphorePermit,
@@ -86,7 +86,7 @@ pub struct ConnectionPermit {
 }
 
 impl ConnectionLimiter {
-    /// Places for `all` connections, and of one address for `per_address`.
+    /// Limits: `all` connections in total, `per_address` from one address.
     pub fn new(all: usize, per_address: usize) -> Self {
         Self {
             all: Arc::new(Semaphore::new(all)),
@@ -95,10 +95,10 @@ impl ConnectionLimiter {
         }
     }
 
-    /// A place for a connection from `address`.
+    /// Acquires a permit for a connection from `address`.
     ///
     /// # Errors
-    /// When there is none.
+    /// The limit that is reached.
     pub fn take(&self, address: IpAddr) -> Result<ConnectionPermit, LimitReached> {
         let address = network(address);
         let one = self.all.clone().try_acquire_owned();
@@ -130,7 +130,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Turns away those for whom there is no place. Cloning gives another handle.
+/// Rejects connections above the limits. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct ConnectionRejector(Arc<Semaphore>);
 
@@ -141,12 +141,12 @@ impl Default for ConnectionRejector {
 }
 
 impl ConnectionRejector {
-    /// One that has turned nobody away yet.
+    /// Creates a rejecter without rejections in progress.
     pub fn new() -> Self {
         Self(Arc::new(Semaphore::new(TOLD_AT_A_TIME)))
     }
 
-    /// Says no in plain HTTP, if that is what is spoken here, and closes. Never waits.
+    /// Sends a rejection if the listener is `plain` HTTP, and closes the connection. Never waits.
     pub fn reject(
         &self,
         socket: TcpStream,
@@ -155,7 +155,7 @@ impl ConnectionRejector {
         tasks: &TaskTracker,
         end: CancellationToken,
     ) {
-        tracing::debug!(full = ?full, "a connection past the cap was refused");
+        tracing::debug!(full = ?full, "connection rejected: limit reached");
         let Ok(permit) = self.0.clone().try_acquire_owned() else {
             return;
         };
@@ -163,7 +163,7 @@ impl ConnectionRejector {
             tasks.spawn(async move {
                 let told =
                     tokio::time::timeout(HEARD_WITHIN, write_refusal(socket, full.refusal()));
-                // Who does not listen is let go as well.
+                // The connection is also closed if the client does not read.
                 let _ = end.run_until_cancelled(told).await;
                 drop(permit);
             });
@@ -179,7 +179,7 @@ async fn write_refusal(mut socket: TcpStream, refusal: String) -> std::io::Resul
     Ok(())
 }
 
-/// Counts the requests of one connection that are taken back before they are answered.
+/// Counts the requests of one connection that are reset before their response.
 #[derive(Debug)]
 pub struct RapidResetGuard {
     counts: Mutex<Counts>,
@@ -194,12 +194,12 @@ struct Counts {
     answered: u32,
 }
 
-/// A request that has no answer yet.
+/// A request without a response.
 #[derive(Debug)]
 pub struct PendingRequest(Option<Arc<RapidResetGuard>>);
 
 impl RapidResetGuard {
-    /// Patience with a connection that `end` closes.
+    /// Creates the counters of a connection, which `end` closes.
     pub fn new(end: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
             counts: Mutex::new(Counts {
@@ -211,7 +211,7 @@ impl RapidResetGuard {
         })
     }
 
-    /// A request came in. Dropping what is given back means that it was taken back.
+    /// Records a new request. Dropping the returned value counts it as reset.
     pub fn asked(self: &Arc<Self>) -> PendingRequest {
         PendingRequest(Some(self.clone()))
     }
@@ -228,7 +228,7 @@ impl RapidResetGuard {
         counts.taken_back += 1;
         let allowed = TAKEN_BACK.max(counts.answered.saturating_mul(EXCESS));
         if allowed <= counts.taken_back && !self.end.is_cancelled() {
-            tracing::warn!("a connection was closed: its requests were taken back as they came");
+            tracing::warn!("connection closed: it reset too many requests");
             self.end.cancel();
         }
     }
@@ -240,7 +240,7 @@ impl RapidResetGuard {
 }
 
 impl PendingRequest {
-    /// The request has its answer.
+    /// Records the response of the request.
     pub fn answered(mut self) {
         if let Some(patience) = self.0.take() {
             patience.answered();

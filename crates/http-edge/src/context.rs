@@ -1,4 +1,4 @@
-//! What every request carries: its id, its trace, its deadline. Made once, at the edge.
+//! Context of a request: id, trace and deadline. The edge creates it once.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -28,20 +28,20 @@ const TIMEOUT_MS: HeaderName = HeaderName::from_static("x-volley-timeout-ms");
 const SESSION: HeaderName = HeaderName::from_static("x-volley-session");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// The longest name of a session, in bytes.
+/// Maximum length of a session's name in bytes.
 const MAX_SESSION: usize = 128;
 
-/// The answer to what did not end in time.
+/// The error for a request that exceeds its deadline.
 pub fn too_late() -> PredictError {
     PredictError::new(
         ErrorCode::DeadlineExceeded,
-        format!("the request did not end in time; '{TIMEOUT_MS}' allows more"),
+        format!("the request did not end in time; header '{TIMEOUT_MS}' sets a longer limit"),
     )
 }
 
-/// Takes the events of a stream in the place of the connection.
+/// Receives the events of a stream instead of the connection.
 pub trait StreamSink: Send + Sync {
-    /// Keeps `pieces`, each of whole events, and returns the response of the request.
+    /// Buffers `pieces`, each with complete events, and returns the response of the request.
     fn attach(
         &self,
         pieces: BoxStream<'static, Bytes>,
@@ -50,34 +50,34 @@ pub trait StreamSink: Send + Sync {
     ) -> Response;
 }
 
-/// What a handler knows of its request besides the dialect's own fields.
+/// Request data for handlers besides the dialect's own fields.
 #[derive(Clone)]
 pub struct RequestContext {
-    /// The caller's id of the request, or one made here.
+    /// The caller's request id, or a generated one.
     pub request_id: RequestId,
     /// The trace that the request belongs to.
     pub trace: TraceContext,
-    /// When the whole response must be done.
+    /// Deadline of the complete response.
     pub deadline: Deadline,
-    /// Requests that say the same go to the same replica while they can.
+    /// Requests of one session go to the same replica if possible.
     pub session: Option<String>,
     /// The span of logs and traces.
     pub span: tracing::Span,
-    /// What the connection knows of its running responses.
+    /// Watchdogs of the connection's running responses.
     pub watches: BodyWatchdogs,
-    /// Which model answered, once that is known.
+    /// The model that served the request, once known.
     pub answered_by: ServedModel,
-    /// Where a stream goes that is kept for a client that comes back.
+    /// Receiver of a resumable stream's events.
     pub sink: Option<Arc<dyn StreamSink>>,
 }
 
 impl RequestContext {
-    /// When the whole answer must be done.
+    /// Deadline as a tokio instant.
     pub fn until(&self) -> tokio::time::Instant {
         self.deadline.instant().into()
     }
 
-    /// Waits for `work` until the deadline; past it, drops it.
+    /// Awaits `work` until the deadline, and drops it after that.
     pub async fn in_time<T>(
         &self,
         work: impl Future<Output = Result<T, PredictError>>,
@@ -102,7 +102,7 @@ impl<S: Sync> FromRequestParts<S> for RequestContext {
     }
 }
 
-/// Wraps every route: makes the context, fences panics, echoes the id.
+/// Middleware of every route: creates the context, catches panics, returns the id.
 pub async fn middleware(
     State((config, errors)): State<(Arc<EdgeConfig>, ErrorFormats)>,
     mut request: Request,
@@ -159,7 +159,7 @@ pub async fn middleware(
     response
 }
 
-/// The caller's id where it is well formed, else a fresh one.
+/// The caller's id if it is well formed, otherwise a new one.
 pub fn request_id(headers: &HeaderMap) -> RequestId {
     let given = headers
         .get(REQUEST_ID)
@@ -169,7 +169,7 @@ pub fn request_id(headers: &HeaderMap) -> RequestId {
         .unwrap_or_else(RequestId::random)
 }
 
-/// The caller's trace where it is well formed, else a fresh one.
+/// The caller's trace if it is well formed, otherwise a new one.
 pub fn trace(headers: &HeaderMap) -> TraceContext {
     let given = headers
         .get(TRACEPARENT)
@@ -179,7 +179,7 @@ pub fn trace(headers: &HeaderMap) -> TraceContext {
         .map_or_else(TraceContext::random, TraceContext::child)
 }
 
-/// How long a prediction may take.
+/// Time limit of a prediction.
 pub fn timeout(headers: &HeaderMap, config: &EdgeConfig) -> Result<Duration, PredictError> {
     let Some(value) = headers.get(TIMEOUT_MS) else {
         return Ok(config.request_timeout);
@@ -197,7 +197,7 @@ pub fn timeout(headers: &HeaderMap, config: &EdgeConfig) -> Result<Duration, Pre
     }
 }
 
-/// The session that a request belongs to.
+/// The session of a request.
 pub fn session(headers: &HeaderMap) -> Result<Option<String>, PredictError> {
     let Some(value) = headers.get(SESSION) else {
         return Ok(None);
@@ -212,7 +212,7 @@ pub fn session(headers: &HeaderMap) -> Result<Option<String>, PredictError> {
     }
 }
 
-/// No such route.
+/// Handler for unknown routes.
 pub async fn no_route(request: Request) -> Response {
     let path: String = request.uri().path().chars().take(200).collect();
     let error = PredictError::new(
@@ -225,9 +225,9 @@ pub async fn no_route(request: Request) -> Response {
     error::with_code(ApiError(error).into_response(), "unknown_url")
 }
 
-/// The route is there, the method is not.
+/// Handler for unsupported methods of a route.
 pub async fn no_method(request: Request) -> Response {
-    let error = PredictError::invalid(format!("this route does not take {}", request.method()));
+    let error = PredictError::invalid(format!("this route does not support {}", request.method()));
     let refused = error::respond(&error, http::StatusCode::METHOD_NOT_ALLOWED);
     error::with_code(refused, "method_not_allowed")
 }

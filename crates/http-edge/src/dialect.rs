@@ -1,20 +1,20 @@
-//! The seam between a node's gateway and the dialects that it speaks.
+//! Interface between a node's gateway and its dialects.
 
 use crate::error::ErrorFormat;
 use crate::operation::Operation;
 use crate::routes::Routes;
 
-/// A dialect: its routes, what they do, and how its clients read errors. It has what it needs of
-/// the node, and depends on no other dialect.
+/// A dialect: its routes, their documentation, and its error format. It does not depend on other
+/// dialects.
 pub trait Dialect: Send + Sync {
-    /// The form of its errors; `None` where it is that of Volley's own routes.
+    /// Its error format; `None` for the format of Volley's own routes.
     fn errors(&self) -> Option<&'static dyn ErrorFormat> {
         None
     }
 
-    /// What its routes do, take and give: an entry for each route and method.
+    /// Documentation of its routes: an entry for each route and method.
     fn operations(&self) -> &'static [Operation];
 
-    /// Its routes, by their whole paths.
+    /// Its routes, with complete paths.
     fn routes(&self) -> Routes<()>;
 }

@@ -1,8 +1,8 @@
-//! What every route of a node shares, and what a handler is given of it.
+//! Shared state of a node's routes, and its views for handlers.
 //!
-//! [`Edge`] is the state of routers. Handlers do not see it: they get a [`Caller`], which has the
-//! cluster with the rights of the request's principal, or a [`DialectCaller`], which has the
-//! dialect's own state too.
+//! [`Edge`] is the state of routers. Handlers do not see it: they get a [`Caller`], which accesses
+//! the cluster with the rights of the request's principal, or a [`DialectCaller`], which also has
+//! the dialect's state.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -23,8 +23,7 @@ use crate::error::ApiError;
 use crate::inference::{RequestInference, ServedModel};
 use crate::origins::Origins;
 
-/// The state of a node's routers. A dialect with a state of its own wraps it
-/// (`impl AsRef<Edge>`).
+/// The state of a node's routers. A dialect with its own state wraps it (`impl AsRef<Edge>`).
 #[derive(Clone)]
 pub struct Edge {
     cluster: ClusterHandle,
@@ -37,7 +36,7 @@ pub struct Edge {
 }
 
 impl Edge {
-    /// An edge to `cluster` for the callers whom `gate` admits.
+    /// An edge of `cluster` for the callers that `gate` authenticates.
     pub fn new(cluster: ClusterHandle, gate: Arc<Authenticator>, config: EdgeConfig) -> Self {
         Self {
             cluster,
@@ -50,31 +49,31 @@ impl Edge {
         }
     }
 
-    /// The same, open to pages of these origins.
+    /// Allows pages of these origins.
     pub fn with_origins(mut self, origins: Origins) -> Self {
         self.origins = origins;
         self
     }
 
-    /// The same, with the backends that models may be registered for.
+    /// Sets the backends for which models may be registered.
     pub fn with_backends(mut self, backends: BackendList) -> Self {
         self.backends = backends;
         self
     }
 
-    /// The same, with this memory for the bodies of requests.
+    /// Sets the memory for the bodies of requests.
     pub fn with_intake(mut self, intake: Intake) -> Self {
         self.intake = intake;
         self
     }
 
-    /// The same, with `keeper` for streams that outlive their connection.
+    /// Sets the keeper of resumable streams.
     pub fn with_keeper(mut self, keeper: Arc<dyn StreamKeeper>) -> Self {
         self.keeper = Some(keeper);
         self
     }
 
-    /// What identifies principals.
+    /// Authenticates principals.
     pub fn gate(&self) -> Arc<Authenticator> {
         self.gate.clone()
     }
@@ -94,13 +93,13 @@ impl Edge {
         &self.origins
     }
 
-    /// What keeps streams, where something does.
+    /// The keeper of resumable streams, if any.
     pub fn keeper(&self) -> Option<&Arc<dyn StreamKeeper>> {
         self.keeper.as_ref()
     }
 
-    /// The caller of a request: the cluster with the rights of `principal`, and with the aliases
-    /// that `headers` choose among.
+    /// The caller of a request: the cluster with the rights of `principal`, and with the sticky
+    /// values of aliases from `headers`.
     pub fn caller(
         &self,
         principal: Arc<Principal>,
@@ -134,12 +133,12 @@ impl AsRef<Self> for Edge {
     }
 }
 
-/// Keeps streams for clients that lose their connection. It stands around every route whose answer
-/// may be a stream.
+/// Buffers streams for clients that lose their connection. It wraps every route with a streaming
+/// response.
 #[async_trait]
 pub trait StreamKeeper: Send + Sync {
-    /// Answers a request that continues a kept stream, marks one that asks for a stream to be kept
-    /// ([`RequestContext::sink`]), and passes every other request on.
+    /// Answers a request that resumes a stream, sets [`RequestContext::sink`] for a request for a
+    /// resumable stream, and forwards every other request.
     async fn around(
         &self,
         caller: Caller,
@@ -149,23 +148,23 @@ pub trait StreamKeeper: Send + Sync {
     ) -> Response;
 }
 
-/// What a handler works with: the cluster, with the rights of the request's principal. Of nobody,
-/// where no check identified one.
+/// Per-request handler state: the cluster with the rights of the request's principal. Without an
+/// identified principal it has no rights.
 #[derive(Clone)]
 pub struct Caller {
     /// The cluster, with the principal's rights.
     pub cluster: ClusterHandle,
-    /// Whose request it is.
+    /// Principal of the request.
     pub principal: Arc<Principal>,
     /// The edge's configuration.
     pub config: EdgeConfig,
-    /// What identifies principals.
+    /// Authenticates principals.
     pub gate: Arc<Authenticator>,
     /// The memory for bodies.
     pub intake: Intake,
-    /// The backends that models may be registered for.
+    /// The backends for which models may be registered.
     pub backends: BackendList,
-    /// Where the model that answers is noted.
+    /// Records the model that serves the request.
     pub answered_by: ServedModel,
 }
 
@@ -184,7 +183,7 @@ impl<S: AsRef<Edge> + Send + Sync> FromRequestParts<S> for Caller {
     }
 }
 
-/// A caller, with the state of the dialect that it speaks.
+/// A caller with the state of its dialect.
 #[derive(Clone)]
 pub struct DialectCaller<S> {
     /// The caller.
@@ -212,7 +211,7 @@ impl<S: AsRef<Edge> + Clone + Send + Sync> FromRequestParts<S> for DialectCaller
 }
 
 impl Caller {
-    /// Who begins a stream or a response that is kept.
+    /// Owner of a resumable stream or a stored response.
     pub fn owner(&self) -> StreamOwner {
         StreamOwner {
             caller: self.principal.who().to_owned(),

@@ -1,8 +1,8 @@
-//! Compressed bodies, both ways, on every route.
+//! Compression of responses and decompression of requests on every route.
 //!
-//! What a stream sends goes through its compressor piece by piece, and each piece is flushed: an
-//! event can be read when it was sent, not when a block is full. What comes compressed is
-//! inflated as it is read, within limits.
+//! Each chunk of a stream is compressed and flushed separately, so that a client can read an event
+//! when it arrives and not when a block is full. Request bodies are decompressed while they are
+//! read, within limits.
 
 mod deflate;
 mod inflate;
@@ -18,19 +18,19 @@ use self::inflate::inflated;
 
 pub use self::inflate::is_too_much;
 
-/// Less than this is not worth it.
+/// Smaller responses are not compressed, in bytes.
 const MIN_BYTES: u64 = 64;
 
-/// Stands in answers that are sent as they are, whatever the client accepts: some clients accept
-/// more than they read.
+/// Marks responses that are never compressed: some clients announce encodings that they cannot
+/// read.
 #[derive(Clone, Copy, Debug)]
 pub struct NoCompression;
 
-/// How long a body is that comes compressed, in bytes, where that is known.
+/// Length of a compressed request body in bytes, if known.
 #[derive(Clone, Copy, Debug)]
 pub struct CompressedLength(pub u64);
 
-/// How bytes are compressed.
+/// A content encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Encoding {
     Zstd,
@@ -39,7 +39,7 @@ enum Encoding {
 }
 
 impl Encoding {
-    /// The best first, where a client likes several as much.
+    /// In order of preference for equal client weights.
     const ALL: [Self; 3] = [Self::Zstd, Self::Gzip, Self::Deflate];
 
     fn name(self) -> &'static str {
@@ -61,13 +61,13 @@ impl Encoding {
     }
 }
 
-/// Around all routes. `limit` is that of a whole body, in bytes.
+/// Middleware of all routes. `limit` is the maximum size of a complete body in bytes.
 pub async fn middleware(State(limit): State<usize>, mut request: Request, next: Next) -> Response {
     let wanted = wanted(request.headers());
     let headers = request.headers_mut();
     let given = headers.get(header::CONTENT_ENCODING);
     let given = given.and_then(|value| Encoding::of(value.to_str().ok()?.trim()));
-    // What is in another encoding is refused where the body is read.
+    // The body reader rejects other encodings.
     if let Some(encoding) = given {
         headers.remove(header::CONTENT_ENCODING);
         headers.remove(header::CONTENT_LENGTH);
@@ -83,7 +83,7 @@ pub async fn middleware(State(limit): State<usize>, mut request: Request, next: 
     compressed(response, wanted)
 }
 
-/// The encoding that the client likes best; `None` where it likes plain bytes better than any.
+/// The client's preferred encoding; `None` if it prefers an uncompressed response.
 fn wanted(headers: &HeaderMap) -> Option<Encoding> {
     let values = headers.get_all(header::ACCEPT_ENCODING).iter();
     let values = values.filter_map(|value| value.to_str().ok());

@@ -1,4 +1,4 @@
-//! Errors, in the form that the caller's dialect has for them.
+//! Errors in the format of the caller's dialect.
 //!
 //! A handler answers with an [`ApiError`], which has a status and no body yet. [`render`], around
 //! all routes, writes the body in the [`ErrorFormat`] of the dialect that claims the request.
@@ -36,7 +36,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Logs a defect of which no log tells yet, in the request's span.
+/// Logs a defect that is not logged yet, in the request's span.
 pub fn log_defect(error: &PredictError) {
     if error.code != ErrorCode::Internal {
         return;
@@ -48,15 +48,15 @@ pub fn log_defect(error: &PredictError) {
     }
 }
 
-/// What a response without a body yet is to say.
+/// The error of a response whose body is not rendered yet.
 #[derive(Clone)]
 struct PendingError(PredictError);
 
-/// An error under a status of HTTP's own, for what HTTP alone knows.
+/// An error with an explicit HTTP status, for conditions that only HTTP has.
 pub fn respond(error: &PredictError, status: StatusCode) -> Response {
     let mut response = status.into_response();
     if let Some(after) = error.retry_after {
-        // Whole seconds, never 0: "now" would bring everybody back at once.
+        // Whole seconds, never 0: otherwise all clients would retry at the same time.
         let seconds = (after.as_millis().div_ceil(1_000)).max(1);
         if let Ok(seconds) = HeaderValue::from_str(&seconds.to_string()) {
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
@@ -68,11 +68,11 @@ pub fn respond(error: &PredictError, status: StatusCode) -> Response {
     response
 }
 
-/// The form of a failed response, where its path does not show it.
+/// Error format of a response, if the path does not determine it.
 #[derive(Clone, Copy)]
 struct Format(&'static dyn ErrorFormat);
 
-/// A failed request that is answered in this form, whatever its path is.
+/// A failed request with an explicit error format, independent of its path.
 pub struct DialectError(pub &'static dyn ErrorFormat, pub PredictError);
 
 impl IntoResponse for DialectError {
@@ -83,45 +83,44 @@ impl IntoResponse for DialectError {
     }
 }
 
-/// The code of a refusal that is HTTP's alone, for dialects that have codes.
+/// Code of an HTTP-only error, for dialects with codes.
 #[derive(Clone, Copy, Debug)]
 struct Code(&'static str);
 
-/// `response`, a refusal with this code.
+/// Sets the code of an error response.
 pub fn with_code(mut response: Response, code: &'static str) -> Response {
     response.extensions_mut().insert(Code(code));
     response
 }
 
-/// What a form of errors renders.
+/// Input of an error format.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure<'f> {
     /// The error.
     pub error: &'f PredictError,
-    /// The status that the error's code has in HTTP.
+    /// The HTTP status of the error's code.
     pub status: StatusCode,
-    /// A code that is HTTP's alone, as that of an unknown route.
+    /// A code of an HTTP-only error, such as an unknown route.
     pub code: Option<&'static str>,
     /// The request's id.
     pub request_id: &'f str,
 }
 
-/// How a dialect writes errors, and which requests are its clients'.
+/// Error format of a dialect, and the requests to which it applies.
 pub trait ErrorFormat: Send + Sync {
-    /// The dialect's name, as documentation has it.
+    /// The dialect's name in the documentation.
     fn name(&self) -> &'static str;
 
     /// The name of the body's schema in the OpenAPI document.
     fn schema(&self) -> &'static str;
 
-    /// Whether a request is of this dialect's clients. It is also asked for paths that match no
-    /// route.
+    /// Whether the format applies to a request. Also called for paths without a route.
     fn claims(&self, path: &str, headers: &HeaderMap) -> bool;
 
     /// The status and the body of a failed response.
     fn render(&self, failure: Failure<'_>) -> (StatusCode, Value);
 
-    /// Whether the dialect's clients repeat failed requests unless `x-should-retry` is false.
+    /// Whether the dialect's clients retry failed requests unless `x-should-retry` is false.
     fn has_retry_header(&self) -> bool {
         false
     }
@@ -132,18 +131,18 @@ pub trait ErrorFormat: Send + Sync {
     }
 }
 
-/// The forms of all dialects of a node, in the order in which they are asked. A request that none
-/// claims gets [`OwnErrors`].
+/// The error formats of a node's dialects, in order of precedence. [`OwnErrors`] applies to all
+/// other requests.
 #[derive(Clone, Default)]
 pub struct ErrorFormats(Arc<[&'static dyn ErrorFormat]>);
 
 impl ErrorFormats {
-    /// These forms, in this order.
+    /// These formats, in this order.
     pub fn new(formats: impl IntoIterator<Item = &'static dyn ErrorFormat>) -> Self {
         Self(formats.into_iter().collect())
     }
 
-    /// The form for a request.
+    /// The format for a request.
     pub fn of(&self, path: &str, headers: &HeaderMap) -> &'static dyn ErrorFormat {
         let mut formats = self.0.iter().copied();
         let claiming = formats.find(|format| format.claims(path, headers));
@@ -151,7 +150,7 @@ impl ErrorFormats {
     }
 }
 
-/// Writes the body of a failed response in `format`, unless the response names another form.
+/// Writes the body of a failed response in `format`, unless the response has an explicit format.
 pub fn render(
     mut response: Response,
     format: &'static dyn ErrorFormat,
@@ -182,8 +181,8 @@ pub fn render(
     response
 }
 
-/// Whether another try was made here already, or would fail in the same way: the official clients
-/// try again twice by themselves unless they are told.
+/// Whether a retry is useless: Volley has already retried, or a retry would fail in the same way.
+/// The official clients retry twice by default.
 fn is_final(code: ErrorCode) -> bool {
     matches!(
         code,

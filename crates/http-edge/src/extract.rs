@@ -1,4 +1,4 @@
-//! Extractors whose refusals are errors of the dialect.
+//! Extractors whose rejections use the dialect's error format.
 
 use axum::extract::{FromRequestParts, rejection::PathRejection};
 use http::request::Parts;
@@ -23,8 +23,8 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
     }
 }
 
-/// The query string. `pretty` and `human`, which OpenSearch's clients like to add, are read
-/// over; what else is not known is refused.
+/// The query string. `pretty` and `human`, which OpenSearch's clients add, are ignored; other
+/// unknown parameters are rejected.
 #[derive(Debug)]
 pub struct Query<T>(pub T);
 

@@ -1,12 +1,12 @@
-//! What a WebSocket handshake (RFC 6455, section 4.2) has in its headers.
+//! Headers of a WebSocket handshake (RFC 6455, section 4.2).
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-/// What stands before a key among the subprotocols.
+/// Prefix of a key among the subprotocols.
 const KEY: &str = "volley.key.";
 
-/// The header that [`credentials`] makes of a key among the subprotocols of a handshake, where
-/// there is no other: pages cannot set the usual ones. Neither is ever echoed.
+/// The header that [`credentials`] derives from a key among the subprotocols, if no other
+/// credential exists: pages cannot set the usual headers. Neither is ever echoed.
 pub fn credentials(headers: &HeaderMap) -> Option<HeaderMap> {
     if headers.contains_key(header::AUTHORIZATION) || !is_handshake(headers) {
         return None;
@@ -17,12 +17,12 @@ pub fn credentials(headers: &HeaderMap) -> Option<HeaderMap> {
     Some(HeaderMap::from_iter([(header::AUTHORIZATION, bearer)]))
 }
 
-/// Whether a request asks for a socket.
+/// Whether a request is a WebSocket handshake.
 pub fn is_handshake(headers: &HeaderMap) -> bool {
     asks(headers, &header::UPGRADE, "websocket")
 }
 
-/// The subprotocols that a handshake offers.
+/// The subprotocols of a handshake.
 pub fn offered(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     list(headers, &header::SEC_WEBSOCKET_PROTOCOL)
 }

@@ -1,7 +1,7 @@
-//! By which names a server may be called that needs no keys and is there for its own machine
-//! alone. A web page can have its own name lead to this machine after it was loaded (DNS
-//! rebinding); to the browser it is of the server's own origin then, and could do everything. The
-//! name that it calls by gives it away.
+//! Host names that a loopback server without keys accepts. A web page can change its own DNS name
+//! to this machine after it was loaded (DNS rebinding). The browser then treats the server as the
+//! page's own origin, so that the page could call everything. The `Host` header reveals such a
+//! page.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,7 +19,7 @@ use crate::context;
 use crate::error::{self, ApiError, ErrorFormats};
 use crate::origins::Origins;
 
-/// Last parts of names that nobody can register (RFC 2606, RFC 6761, RFC 6762, RFC 8375).
+/// Reserved top-level names (RFC 2606, RFC 6761, RFC 6762, RFC 8375).
 const OWN_ENDS: [&str; 7] = [
     "example",
     "home.arpa",
@@ -30,8 +30,8 @@ const OWN_ENDS: [&str; 7] = [
     "test",
 ];
 
-/// `router`, closed to pages whose name was made to lead here: where `listener` is on this
-/// machine alone and `gate` asks nobody for a key. Hosts of `origins` are let in.
+/// Protects `router` against DNS rebinding if `listener` is a loopback address and `gate` requires
+/// no keys. Hosts of `origins` are accepted.
 pub fn closed(
     router: Router,
     listener: &TcpListener,
@@ -51,7 +51,7 @@ async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    // One that names no host, or two, is refused for that further in.
+    // The inner checks reject a request without a host or with two.
     let named = match request.uri().authority() {
         Some(authority) => Some(authority.clone()),
         None => {
@@ -64,9 +64,8 @@ async fn check(
     }
     let refused = PredictError::new(
         ErrorCode::PermissionDenied,
-        "this server needs no key and is there for its own machine alone: call it by its address, \
-         or as 'localhost'; its operator can name another host's origin in 'browser.origins', or \
-         ask callers for keys",
+        "this server has no keys and only accepts local hosts: use its IP address or 'localhost'; \
+         an operator can add another host's origin to 'browser.origins', or require keys",
     );
     let request_id = context::request_id(request.headers());
     let refused = ApiError(refused).into_response();
@@ -74,7 +73,7 @@ async fn check(
     error::render(refused, format, request_id.as_str())
 }
 
-/// Whether no name server of a stranger's could have said where that is.
+/// Whether the host cannot be resolved by a foreign name server.
 fn is_own(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']');
     if address.parse::<IpAddr>().is_ok() {

@@ -1,5 +1,5 @@
-//! Connections on which nothing is asked. Over HTTP/2 a client needs no request to keep one for
-//! ever, answers to pings will do; so a server closes it after a while, and tells it so first.
+//! Idle connections. An HTTP/2 client can keep a connection open forever by answering pings, so the
+//! server closes it gracefully after the idle timeout.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
 
-/// What is asked on one connection. Cloning gives another handle.
+/// Activity of one connection. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct Idle(Arc<Mutex<State>>);
 
@@ -23,7 +23,7 @@ struct State {
     since: Instant,
 }
 
-/// A request that has not ended.
+/// A running request.
 #[derive(Debug)]
 pub struct RunningRequest(Idle);
 
@@ -37,13 +37,13 @@ impl Idle {
         Self(Arc::new(Mutex::new(state)))
     }
 
-    /// A request came in. It ends when what is given back is dropped.
+    /// Records a new request, which ends when the returned value is dropped.
     pub fn asked(&self) -> RunningRequest {
         self.0.lock().running += 1;
         RunningRequest(self.clone())
     }
 
-    /// Whether nothing was asked in the `limit` before `now`.
+    /// Whether the connection was idle for `limit` before `now`.
     pub fn is_over(&self, now: Instant, limit: Duration) -> bool {
         let state = self.0.lock();
         state.running == 0 && limit <= now.saturating_duration_since(state.since)
@@ -51,13 +51,13 @@ impl Idle {
 }
 
 impl RunningRequest {
-    /// The request ends with the body of its answer.
+    /// Ends the request with the body of its response.
     pub fn until_sent(self, answer: Response) -> Response {
         until_sent(answer, self)
     }
 }
 
-/// `answer`, which holds `held` until its body was sent or given up.
+/// Keeps `held` until the body of `answer` was sent or dropped.
 pub fn until_sent<T: Send + Sync + Unpin + 'static>(answer: Response, held: T) -> Response {
     answer.map(|body| Body::new(SentBody { body, _held: held }))
 }

@@ -1,9 +1,9 @@
 //! Predictions of one HTTP request. The model is resolved once: a dialect reads its signature to
-//! convert the body, and the prediction that follows takes the result of that lookup along.
+//! convert the body, and the prediction reuses the result of that lookup.
 //!
-//! The two headers of aliases stand here too: the header of a request that keeps a client at one model
-//! (`sticky_header`), and the header of a response that names the model which served it. Both
-//! stand around the predictions of a request, so every dialect has them.
+//! The two headers of aliases are also handled here: the request header that keeps a client on one
+//! model (`sticky_header`), and the response header with the model that served the request. Both
+//! apply to every dialect.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,7 +15,7 @@ use volley_types::{
     ChunkStream, ModelName, ModelRef, Predict, PredictError, PredictRequest, Resolved, Signature,
 };
 
-/// Names the model that served a request.
+/// Response header with the model that served a request.
 pub const MODEL: HeaderName = HeaderName::from_static("x-volley-model");
 
 /// The model that served a request, once it is known.
@@ -35,7 +35,7 @@ impl ServedModel {
 /// The predictions of one request.
 pub struct RequestInference {
     inner: Arc<dyn Predict>,
-    /// The registry as this node has applied it, whatever the caller may see.
+    /// The registry as applied by this node, without the caller's restrictions.
     registry: Arc<RegistryState>,
     headers: HeaderMap,
     served: ServedModel,
@@ -51,7 +51,7 @@ impl RequestInference {
         headers: &HeaderMap,
         served: ServedModel,
     ) -> Self {
-        // Most clusters have no alias; their requests need no copy of the headers.
+        // Clusters without aliases need no copy of the headers.
         let headers = match registry.aliases.is_empty() {
             true => HeaderMap::new(),
             false => headers.clone(),
@@ -65,8 +65,8 @@ impl RequestInference {
         }
     }
 
-    /// The lookup of `model`, for one prediction: each prediction of a longer session has its own,
-    /// since rollouts go on.
+    /// The lookup of `model` for one prediction. Each prediction of a longer session has its own
+    /// lookup, because rollouts change the result.
     fn take_resolved(&self, model: &ModelRef) -> Option<Resolved> {
         let mut resolved = self.resolved.lock();
         resolved.take_if(|resolved| resolved.model == *model)

@@ -1,6 +1,5 @@
-//! What the bodies of requests take of the memory that they may take together
-//! ([`volley_types::Intake`]). What is not there is refused at once: bodies never wait for each
-//! other.
+//! Memory of request bodies, within a common limit ([`volley_types::Intake`]). A request above the
+//! limit is rejected immediately; bodies never wait for each other.
 
 use std::sync::Arc;
 
@@ -8,49 +7,48 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use volley_types::{ErrorCode, PredictError, Share};
 
-/// What the parser takes for an object of a few members, in bytes: a node of its map, whole.
+/// Memory of a parsed object with a few members, in bytes: one node of its map.
 const OBJECT_BYTES: usize = 640;
-/// What a member of a large object takes, in bytes: its part of such nodes, which may be half full.
+/// Memory of a member of a large object, in bytes: its part of the nodes, which may be half full.
 const MEMBER_BYTES: usize = 128;
 const VALUE_BYTES: usize = size_of::<Value>();
-/// The least that a text takes beside its value, in bytes, which counts its marks and itself.
+/// Minimum memory of a text besides its value, in bytes.
 const TEXT_BYTES: usize = 16;
-/// How many times its own size a body may take, and from which size on.
+/// Maximum growth factor of a body, and the size from which it applies.
 const MAX_GROWTH: usize = 8;
 const MAX_GROWTH_FROM: usize = 4 << 20;
 
-/// What a body takes as a tree beside itself, in bytes.
+/// Memory of a body's tree besides the body, in bytes.
 ///
 /// # Errors
-/// `TooLarge` where that is many times its size.
+/// `TooLarge` if the tree is many times the size of the body.
 pub fn tree_room(text: &[u8]) -> Result<usize, PredictError> {
     let (tree, size) = (tree_bytes(text), text.len());
     if MAX_GROWTH_FROM <= size && MAX_GROWTH * size < tree {
         return Err(PredictError::new(
             ErrorCode::TooLarge,
             format!(
-                "the request's body of {size} bytes has so many small values that it takes more \
-                 than {MAX_GROWTH} times as much to read; send it in parts of less than \
-                 {MAX_GROWTH_FROM} bytes, or tensors in binary"
+                "the request's body of {size} bytes has so many small values that parsing it \
+                 needs more than {MAX_GROWTH} times its size; send it in parts of less than \
+                 {MAX_GROWTH_FROM} bytes, or send tensors in binary"
             ),
         ));
     }
     Ok(tree - size)
 }
 
-/// The share of the request that it stands in, once its body is read. Cloning gives another
-/// handle.
+/// Memory share of a request, once its body is read. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct BodyShare(Arc<Mutex<Option<(Share, usize)>>>);
 
 impl BodyShare {
-    /// Keeps `share` for a body of so many bytes.
+    /// Keeps `share` for a body of `body` bytes.
     pub fn keep(&self, share: Share, body: usize) {
         *self.0.lock() = Some((share, body));
     }
 
-    /// What an answer that is a stream goes on holding: the rows, which take about what the body
-    /// did; `None` where no body was read.
+    /// The share that a streaming response keeps for the rows, which need about the size of the
+    /// body; `None` if no body was read.
     pub fn rows(&self) -> Option<Share> {
         let (mut share, body) = self.0.lock().take()?;
         share.shrink_to(body);
@@ -58,8 +56,7 @@ impl BodyShare {
     }
 }
 
-/// What the tree of a JSON text takes beside the text, in bytes: an estimate from above, made of
-/// the marks between its values.
+/// Upper bound for the memory of a JSON text's tree in bytes, computed from its punctuation.
 fn tree_bytes(text: &[u8]) -> usize {
     let (mut bytes, mut rest) = (text.len(), text);
     while let Some((&byte, behind)) = rest.split_first() {
@@ -79,7 +76,7 @@ fn tree_bytes(text: &[u8]) -> usize {
     bytes
 }
 
-/// What follows the string that `rest` is in.
+/// Skips to the end of the string in which `rest` starts.
 fn behind_text(mut rest: &[u8]) -> &[u8] {
     while let Some(at) = memchr::memchr2(b'"', b'\\', rest) {
         let escaped = rest[at] == b'\\';

@@ -1,10 +1,10 @@
-//! The HTTP edge of a node: sockets, limits, compression, who may call, and what every request
-//! carries. It knows no route and no dialect.
+//! The HTTP edge of a node: sockets, limits, compression, authorization and request context. It has
+//! no routes and no dialects.
 //!
-//! Reading order: [`serve`] (connections), [`precheck`] and [`hosts`] (what every request has to
-//! pass), [`context`] (what it carries), [`auth`] (who may call), [`routes`] (how a dialect lists
-//! its routes), [`edge`] (what handlers are given), [`body`] and [`extract`] (what they read),
-//! [`error`] (how they fail), [`dialect`] (the seam).
+//! Reading order: [`serve`] (connections), [`precheck`] and [`hosts`] (checks of every request),
+//! [`context`] (request context), [`auth`] (authorization), [`routes`] (route tables of dialects),
+//! [`edge`] (state of handlers), [`body`] and [`extract`] (input of handlers), [`error`] (errors),
+//! [`dialect`] (the interface of dialects).
 
 pub mod auth;
 pub mod body;
@@ -31,5 +31,5 @@ pub mod serve;
 pub mod stall;
 pub mod watch;
 
-/// The web framework: dialects name it through this crate alone.
+/// The web framework. Dialects import it only from this crate.
 pub use axum;

@@ -1,4 +1,4 @@
-//! What a route does, takes and gives, for the OpenAPI document.
+//! Descriptions of routes for the OpenAPI document.
 
 /// One method of one route.
 #[derive(Clone, Copy, Debug)]
@@ -7,21 +7,21 @@ pub struct Operation {
     pub method: &'static str,
     /// The path, with its parameters in braces.
     pub path: &'static str,
-    /// What it does, in a sentence.
+    /// Summary, one sentence.
     pub summary: &'static str,
-    /// The schema of its body; empty where it takes none.
+    /// The schema of the request body; empty for no body.
     pub takes: &'static str,
     /// Whether a request must have a body.
     pub needs_body: bool,
-    /// The schema of its answer, or the media type of one that is no JSON; empty for no body.
+    /// The schema of the response, or its media type if it is not JSON; empty for no body.
     pub gives: &'static str,
-    /// Whether the answer may be a stream of events.
+    /// Whether the response may be a stream of events.
     pub streams: bool,
-    /// Whether the answer may be lines of JSON.
+    /// Whether the response may be JSON lines.
     pub lines: bool,
     /// The status of a success.
     pub status: u16,
-    /// Names and types of what may stand in the query.
+    /// Names and types of query parameters.
     pub query: &'static [(&'static str, &'static str)],
 }
 
@@ -112,9 +112,9 @@ impl Operation {
         Self { status, ..self }
     }
 
-    /// A route that nobody has described yet.
+    /// A route without a description.
     pub const UNKNOWN: Self = get("", "", "Anything");
 }
 
-/// The query of a write that is made for one state of the registry.
+/// The query of a conditional write at a registry revision.
 pub const REVISION: &[(&str, &str)] = &[("revision", "integer")];

@@ -1,5 +1,4 @@
-//! Web pages of other origins: which of them a browser may let read answers, and open sockets.
-//! None, unless they are named.
+//! Origins whose web pages may read responses and open sockets. By default, no other origin may.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +8,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use volley_types::{ErrorCode, PredictError};
 
-/// How long a browser may remember what it was allowed.
+/// Cache time of a preflight response in the browser.
 const REMEMBERED: Duration = Duration::from_secs(3_600);
 
-/// Where a page stands to the server that it calls, as its browser sees it.
+/// Header with the browser's relation between page and server.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Headers of answers that pages may read.
+/// Response headers that pages may read.
 const EXPOSED: [HeaderName; 4] = [
     HeaderName::from_static("x-request-id"),
     HeaderName::from_static("x-volley-stream-id"),
@@ -28,18 +27,18 @@ const EXPOSED: [HeaderName; 4] = [
 pub struct Origins(Arc<[HeaderValue]>);
 
 impl Origins {
-    /// These, each as a browser writes it: `https://app.example`, with the port where it is not
-    /// the scheme's own.
+    /// Parses origins in the browser's format: `https://app.example`, with the port if it is not
+    /// the default.
     ///
     /// # Errors
-    /// `InvalidInput` for what is no origin. `*` is none either: pages are named, or not let in.
+    /// `InvalidInput` for a malformed origin. `*` is not allowed: each origin must be listed.
     pub fn new<S: AsRef<str>>(origins: &[S]) -> Result<Self, PredictError> {
         let all = origins.iter().map(|origin| {
             let origin = origin.as_ref();
             let value = origin.parse::<HeaderValue>().ok();
             value.filter(|_| is_origin(origin)).ok_or_else(|| {
                 PredictError::invalid(format!(
-                    "'{origin}' is no origin; write it as 'https://app.example' or \
+                    "'{origin}' is not an origin; write it as 'https://app.example' or \
                      'http://localhost:3000', without a path"
                 ))
             })
@@ -53,7 +52,7 @@ impl Origins {
         Self(self.0.iter().chain(others.0.iter()).cloned().collect())
     }
 
-    /// Whether one of them is of this host, whatever its port.
+    /// Whether an origin has this host, with any port.
     pub fn has_host(&self, host: &str) -> bool {
         let parsed = |origin: &HeaderValue| origin.to_str().ok()?.parse::<Uri>().ok();
         let mut all = self.0.iter().filter_map(parsed);
@@ -63,7 +62,7 @@ impl Origins {
         })
     }
 
-    /// What answers browsers that ask before they send; `None` where no origin is named.
+    /// Layer that answers preflight requests; `None` without origins.
     pub fn layer(&self) -> Option<CorsLayer> {
         if self.0.is_empty() {
             return None;
@@ -73,18 +72,19 @@ impl Origins {
             .allow_methods([Method::GET, Method::POST, Method::DELETE, Method::PUT])
             .allow_headers(tower_http::cors::AllowHeaders::mirror_request())
             .expose_headers(EXPOSED)
-            // Pages of the internet that call a server of a local network ask for that too.
+            // Private network access: pages of public sites must also request access to a local
+            // server.
             .allow_private_network(true)
             .max_age(REMEMBERED);
         Some(layer)
     }
 
-    /// Refuses a request of a page whose origin is not named, and not the server's own. Browsers
-    /// let any page post a form, send a simple request and open a socket to any server, and tell
-    /// where the page is from: by the origin, and by `Sec-Fetch-Site`, which is `none` for what a
-    /// person did. Other clients send neither.
+    /// Rejects a request of a page whose origin is neither allowed nor the server's own. Browsers
+    /// let any page post a form, send a simple request and open a socket to any server. They send
+    /// the page's origin and `Sec-Fetch-Site`, which is `none` for direct user actions. Other
+    /// clients send neither header.
     ///
-    /// `host` is the one that the request names.
+    /// `host` is the host of the request.
     ///
     /// # Errors
     /// `PermissionDenied`.
@@ -107,7 +107,7 @@ impl Origins {
 fn foreign() -> PredictError {
     PredictError::new(
         ErrorCode::PermissionDenied,
-        "pages of this origin may not call this server; its operator can name the origin in \
+        "pages of this origin may not call this server; an operator can add the origin to \
          'browser.origins', or with --cors-origin",
     )
 }
@@ -124,7 +124,7 @@ fn is_origin(text: &str) -> bool {
         && text == text.to_ascii_lowercase()
 }
 
-/// Whether a page comes from the server that it calls.
+/// Whether a page's origin is the called server.
 fn is_own(origin: &HeaderValue, host: &Authority) -> bool {
     let Ok(origin) = origin.to_str() else {
         return false;

@@ -1,6 +1,6 @@
 //! Names of models with a `/` in paths. Clients write `/v1/models/Qwen/Qwen3-8B` as often as
-//! `/v1/models/Qwen%2FQwen3-8B`: before a request is routed, the parts of such a name become one
-//! segment of its path. Pure, but for the layer around the router.
+//! `/v1/models/Qwen%2FQwen3-8B`: before routing, the parts of such a name are joined to one segment
+//! of the path. Pure, except for the layer around the router.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use http::Uri;
 use http::uri::PathAndQuery;
 use tower::ServiceExt;
 
-/// Literals behind which a parameter is the name of something that predicts, or begins with one.
+/// Path literals that are followed by the name of a model, alias or pipeline.
 const BEFORE_NAMES: [&str; 6] = ["models", "aliases", "pipelines", "tasks", "tei", "tgi"];
-/// The parameter in front of a name.
+/// The parameter before a name.
 const ALGORITHM: &str = "{algorithm}";
 
 /// The paths of all routes.
 #[derive(Debug, Default)]
 pub struct Templates(Vec<Vec<String>>);
 
-/// `router`, whose paths these are.
+/// Wraps `router`, which has these paths.
 pub fn joined(router: Router, templates: Templates) -> Router {
     let templates = Arc::new(templates);
     let service = tower::service_fn(move |mut request: Request| {
@@ -46,8 +46,8 @@ impl Templates {
         )
     }
 
-    /// The address with the parts of a name joined; `None` where a route has the path as it is, or
-    /// where none would have it joined.
+    /// The URI with the parts of a name joined; `None` if a route matches the unchanged path, or if
+    /// no route matches the joined path.
     fn join(&self, uri: &Uri) -> Option<Uri> {
         let path = self.join_path(uri.path())?;
         let text = match uri.query() {
@@ -61,11 +61,11 @@ impl Templates {
 
     fn join_path(&self, path: &str) -> Option<String> {
         let given: Vec<_> = segments(path).collect();
-        // The shortest of these has a prefix, a name of two parts.
+        // The shortest match has a prefix and a name of two parts.
         if given.len() < 3 || self.0.iter().any(|route| is_route(route, &given)) {
             return None;
         }
-        // The most that a route says itself wins: a name that ends like a route needs `%2F`.
+        // The route with the most literals wins: a name that ends like a route needs `%2F`.
         let fits = self.0.iter().filter_map(|route| fit(route, &given));
         let (name, length) = fits.min_by_key(|(_, length)| *length)?;
         let joined = given[name..name + length].join("%2F");
@@ -99,7 +99,7 @@ fn is_route(route: &[String], given: &[&str]) -> bool {
     route.len() == given.len() && route.iter().zip(given).all(same)
 }
 
-/// Where the name begins, and how many segments it has, for `given` to be `route`.
+/// Start and number of segments of the name if `given` matches `route`.
 fn fit(route: &[String], given: &[&str]) -> Option<(usize, usize)> {
     let more = given.len().checked_sub(route.len())?;
     let is_name = |at: &usize| {

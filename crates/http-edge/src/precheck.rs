@@ -1,5 +1,5 @@
-//! What every request has to pass before a route is looked for, on every listener: how it is
-//! framed, which host it names, and whether a web page of another origin sent it.
+//! Checks of every request before routing, on every listener: message framing, host, and origin of
+//! the web page.
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -27,7 +27,7 @@ async fn check(
 ) -> Response {
     let host = match framing(request.headers()).and_then(|()| host(&request)) {
         Ok(host) => host,
-        // Where a message ends may be understood differently by whoever passed it on.
+        // A proxy may have parsed the end of the message differently (request smuggling).
         Err(error) => {
             return refuse(
                 error,
@@ -44,7 +44,7 @@ async fn check(
     next.run(request).await
 }
 
-/// The refusal in the form of the path's dialect, after which the connection may have to end.
+/// The rejection in the path's error format; some rejections also close the connection.
 fn refuse(error: PredictError, request: &Request, errors: &ErrorFormats, close: bool) -> Response {
     let request_id = context::request_id(request.headers());
     let refused = ApiError(error).into_response();
@@ -65,7 +65,7 @@ fn is_safe(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// RFC 9112 §6.1 and §7: the one transfer coding that is understood is `chunked`, applied once.
+/// RFC 9112 §6.1 and §7: the only supported transfer coding is `chunked`, applied once.
 fn framing(headers: &HeaderMap) -> Result<(), PredictError> {
     let codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let codings = codings.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
@@ -73,13 +73,13 @@ fn framing(headers: &HeaderMap) -> Result<(), PredictError> {
     for coding in codings.map(<[u8]>::trim_ascii) {
         if !coding.eq_ignore_ascii_case(b"chunked") {
             return Err(PredictError::invalid(
-                "header 'transfer-encoding' names a coding that is not taken; send the body \
-                 'chunked', or with a 'content-length'",
+                "header 'transfer-encoding' names an unsupported coding; send the body 'chunked', \
+                 or with a 'content-length'",
             ));
         }
         if chunked {
             return Err(PredictError::invalid(
-                "header 'transfer-encoding' says 'chunked' more than once",
+                "header 'transfer-encoding' has 'chunked' more than once",
             ));
         }
         chunked = true;
@@ -87,8 +87,8 @@ fn framing(headers: &HeaderMap) -> Result<(), PredictError> {
     Ok(())
 }
 
-/// The host that a request names. RFC 9112 §3.2: one without a host, with more than one or with a
-/// malformed one is refused.
+/// The host of a request. RFC 9112 §3.2: a request with no host, several hosts or a malformed host
+/// is rejected.
 fn host(request: &Request) -> Result<Authority, PredictError> {
     let mut given = request.headers().get_all(header::HOST).iter();
     let named = match (given.next(), given.next()) {

@@ -1,8 +1,8 @@
 //! Default deny: a route names the role that it needs, or it does not compile.
 //!
-//! Routers are built of [`Routes`], whose methods ([`get`], [`post`], [`put`], [`delete`]) take an
-//! [`Access`] each. Handlers are given the cluster as a [`Caller`] only, which
-//! has the rights of the request's principal.
+//! Routers are built from [`Routes`], whose methods ([`get`], [`post`], [`put`], [`delete`]) take
+//! an [`Access`] each. Handlers access the cluster only through a [`Caller`], which has the rights
+//! of the request's principal.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub struct GuardedMethods<S> {
     streamed: Vec<&'static str>,
 }
 
-/// A `GET` for whom `access` names.
+/// A `GET` for callers with `access`.
 pub fn get<H, T, S>(access: impl Into<Access>, handler: H) -> GuardedMethods<S>
 where
     H: Handler<T, S>,
@@ -41,7 +41,7 @@ where
     GuardedMethods::guarded("GET", access.into(), routing::get(handler))
 }
 
-/// A `POST` for whom `access` names.
+/// A `POST` for callers with `access`.
 pub fn post<H, T, S>(access: impl Into<Access>, handler: H) -> GuardedMethods<S>
 where
     H: Handler<T, S>,
@@ -51,7 +51,8 @@ where
     GuardedMethods::guarded("POST", access.into(), routing::post(handler))
 }
 
-/// A `POST` for whom `access` names, whose answer may be a stream, which `edge`'s keeper can keep.
+/// A `POST` for callers with `access` whose response may be a stream, which the keeper of `edge`
+/// can buffer.
 pub fn post_stream<H, T, S>(access: impl Into<Access>, edge: &Edge, handler: H) -> GuardedMethods<S>
 where
     H: Handler<T, S>,
@@ -63,7 +64,7 @@ where
     GuardedMethods::guarded("POST", access.into(), methods).streamed()
 }
 
-/// Around a route whose answer may be a stream: leaves the request to the node's keeper.
+/// Middleware of streaming routes: passes the request to the node's keeper.
 async fn keep(
     State(edge): State<Edge>,
     caller: Caller,
@@ -77,7 +78,7 @@ async fn keep(
     }
 }
 
-/// A `PUT` for whom `access` names.
+/// A `PUT` for callers with `access`.
 pub fn put<H, T, S>(access: impl Into<Access>, handler: H) -> GuardedMethods<S>
 where
     H: Handler<T, S>,
@@ -87,7 +88,7 @@ where
     GuardedMethods::guarded("PUT", access.into(), routing::put(handler))
 }
 
-/// A `DELETE` for whom `access` names.
+/// A `DELETE` for callers with `access`.
 pub fn delete<H, T, S>(access: impl Into<Access>, handler: H) -> GuardedMethods<S>
 where
     H: Handler<T, S>,
@@ -107,7 +108,7 @@ impl<S: Clone + Send + Sync + 'static> GuardedMethods<S> {
         }
     }
 
-    /// These, whose answers may be streams.
+    /// Marks the responses of these methods as streams.
     pub fn streamed(mut self) -> Self {
         self.streamed = self.listed.iter().map(|(method, _)| *method).collect();
         self
@@ -125,14 +126,14 @@ impl<S: Clone + Send + Sync + 'static> GuardedMethods<S> {
     }
 }
 
-/// A route as it is listed: its path, and who may call which of its methods.
+/// Description of a route: its path, and the access of its methods.
 #[derive(Clone, Debug)]
 pub struct RouteInfo {
     /// The path, with its parameters in braces.
     pub path: String,
-    /// The methods, each with who may call it.
+    /// The methods with their access.
     pub methods: Vec<(&'static str, Access)>,
-    /// The methods among these whose answers may be streams.
+    /// The methods with streaming responses.
     pub streamed: Vec<&'static str>,
 }
 
@@ -147,7 +148,7 @@ impl RouteInfo {
     }
 }
 
-/// Routes whose methods all name who may call them.
+/// Routes whose methods all declare their access.
 pub struct Routes<S> {
     router: Router<S>,
     listed: Vec<RouteInfo>,
@@ -209,8 +210,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         &self.listed
     }
 
-    /// The same routes, whose answers are never compressed: some clients accept compressed answers
-    /// and cannot read them.
+    /// Disables compression of responses: some clients announce encodings that they cannot read.
     pub fn uncompressed(self) -> Self {
         let mark = from_fn(async |request, next: Next| {
             let mut response = next.run(request).await;
@@ -233,8 +233,8 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
 }
 
 impl Routes<()> {
-    /// The router, with what wraps every route: bodies compressed both ways, the request's
-    /// context, and its principal.
+    /// Builds the router with the middleware of every route: compression, request context and
+    /// principal.
     pub fn finish(
         self,
         gate: Arc<Authenticator>,

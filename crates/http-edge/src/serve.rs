@@ -1,6 +1,6 @@
-//! The accept loop: what a framework's own server leaves out. A time limit on headers, a cap on
-//! connections, small kernel buffers, limits on stalled writes and on idle connections, and a drain
-//! with an end.
+//! The accept loop. It adds features that the framework's server lacks: a time limit for headers,
+//! connection limits, small kernel buffers, timeouts for stalled writes and idle connections, and a
+//! bounded drain.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -31,40 +31,40 @@ use crate::idle::{Idle, RunningRequest};
 use crate::stall::StallGuard;
 use crate::watch::BodyWatchdogs;
 
-/// What the kernel may hold for a client that does not read; it doubles what it is told.
+/// Kernel buffer for a client that does not read; the kernel doubles this value.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 const MAX_HEADER_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
 const HTTP2_STREAMS: u32 = 256;
-/// What one upload may have in flight.
+/// HTTP/2 window of one upload.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// HTTP/2's maximum: uploads that wait must not stop the others of their connection.
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 /// How long a shutdown waits for the first request of a connection.
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
-/// After a failed accept (no file descriptors, most likely).
+/// Pause after a failed accept, for example without free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Told to requests whose client might keep them open for ever: the server shuts down.
+/// Shutdown signal for requests that clients might keep open forever.
 #[derive(Clone, Default)]
 pub struct ServerShutdown(pub CancellationToken);
 
-/// Where a request comes from: the other end of its connection.
+/// Peer address of a request's connection.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerAddress(pub IpAddr);
 
-/// Given to requests that may take their connection over, as WebSockets do.
+/// Handle for requests that take over their connection, such as WebSockets.
 #[derive(Clone)]
 pub struct Upgrades {
     tracker: TaskTracker,
     end: CancellationToken,
     peer: PeerAddress,
-    /// What the connection counts as.
+    /// The connection's permit.
     place: Arc<ConnectionPermit>,
 }
 
 impl Upgrades {
-    /// Serves the connection from now on; it still has its place, and ends with the server.
+    /// Runs `serve` for the connection, which keeps its permit and ends with the server.
     pub fn begin(self, serve: impl Future<Output = ()> + Send + 'static) {
         let Self {
             tracker,
@@ -79,8 +79,8 @@ impl Upgrades {
     }
 }
 
-/// Serves until `shutdown`, and then until the last request has ended or the drain timeout is
-/// over. Nothing outlives the returned future, even when it is dropped.
+/// Serves until `shutdown`, and then until the last request has ended or the drain timeout has
+/// passed. No task outlives the returned future, even if it is dropped.
 pub async fn run(
     router: Router,
     listener: TcpListener,
@@ -130,7 +130,7 @@ pub async fn run(
             }
         }
     }
-    // Closing the listener resets those that the kernel has accepted and nobody here has.
+    // Closing the listener resets connections that only the kernel has accepted.
     while let Some(Ok((socket, address))) = listener.accept().now_or_never() {
         welcome(socket, address);
     }
@@ -145,7 +145,7 @@ pub async fn run(
         .await
         .is_err()
     {
-        tracing::warn!("streams were still running at the drain timeout");
+        tracing::warn!("drain timeout reached with streams running");
     }
     tasks.end.cancel();
     tasks.tracker.close();
@@ -154,7 +154,7 @@ pub async fn run(
     tasks.upgraded.wait().await;
 }
 
-/// Shakes hands where there is TLS, and serves.
+/// Performs the TLS handshake, if any, and serves the connection.
 async fn greet(
     socket: TcpStream,
     tls: Option<EdgeTls>,
@@ -170,7 +170,7 @@ async fn greet(
     };
     match tasks.end.run_until_cancelled(tls.accept(socket)).await {
         Some(Ok(socket)) => connection(socket, router, config, tasks, upgrades).await,
-        Some(Err(error)) => tracing::debug!(error = %error, "a handshake failed"),
+        Some(Err(error)) => tracing::debug!(error = %error, "TLS handshake failed"),
         None => {}
     }
 }
@@ -205,7 +205,7 @@ async fn connection<IO>(
     let builder = builder(&config, tasks);
     let mut served = pin!(builder.serve_connection_with_upgrades(io, service));
     let (mut leaving, mut leaves) = (pin!(leaving), false);
-    // The header timeout of the HTTP library begins only once it knows the version.
+    // The HTTP library starts its header timeout only after it has detected the version.
     let mut silence = pin!(tokio::time::sleep(config.header_timeout));
     let mut greeted = false;
     let mut check = tokio::time::interval((config.write_stall / 4).max(Duration::from_millis(1)));
@@ -220,7 +220,7 @@ async fn connection<IO>(
             () = &mut silence, if !greeted => {
                 greeted = asked.is_cancelled();
                 if !greeted {
-                    tracing::debug!("no request came in time");
+                    tracing::debug!("connection closed: no request before the header timeout");
                     return;
                 }
             }
@@ -240,8 +240,8 @@ async fn connection<IO>(
     }
 }
 
-/// Rings once a connection is to end after what it has begun: when the server shuts down. A client
-/// that has connected and not asked yet may have a request on its way, and has a moment for it.
+/// Completes when the server shuts down and the connection must end after its running requests. A
+/// client without a request yet gets a moment, because its first request may be on the way.
 fn leaving(
     draining: &ServerShutdown,
     asked: &CancellationToken,
@@ -253,8 +253,8 @@ fn leaving(
     }
 }
 
-/// Answers; a node that is about to leave asks HTTP/1 clients to come back on another connection,
-/// which finds another node.
+/// Answers a request. A node that is about to leave closes HTTP/1 connections, so that clients
+/// reconnect to another node.
 async fn answer(
     router: Router,
     request: Request<Incoming>,
@@ -264,7 +264,7 @@ async fn answer(
     let is_http1 = request.version() <= Version::HTTP_11;
     let mut response = router.oneshot(request).await?;
     unanswered.answered();
-    // What a caller chose must not be taken for a script or a page.
+    // Browsers must not interpret caller-controlled content as a script or a page.
     let nosniff = HeaderValue::from_static("nosniff");
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
@@ -276,16 +276,16 @@ async fn answer(
     Ok(running.until_sent(response))
 }
 
-/// Whether this node wants clients to go on calling it.
+/// Whether clients should keep their connections to this node.
 pub type KeepAlivePolicy = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// Where the tasks of connections run: known to the server, and ended with it.
+/// Tasks of connections, which end with the server.
 #[derive(Clone)]
 struct Tasks {
     tracker: TaskTracker,
     /// Counts connections until they have ended or were taken over.
     connections: TaskTracker,
-    /// Of connections that were taken over.
+    /// Tasks of connections that were taken over.
     upgraded: TaskTracker,
     end: CancellationToken,
     draining: ServerShutdown,
@@ -351,6 +351,6 @@ fn prepare(socket: &TcpStream) {
         .set_nodelay(true)
         .and_then(|()| socket2::SockRef::from(socket).set_send_buffer_size(SEND_BUFFER_BYTES));
     if let Err(error) = tuned {
-        tracing::debug!(error = %error, "socket options not set");
+        tracing::debug!(error = %error, "socket options not applied");
     }
 }

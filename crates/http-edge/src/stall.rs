@@ -1,4 +1,4 @@
-//! A socket whose writes may not stall for ever: a client that reads nothing is cut.
+//! A socket with a timeout for stalled writes: a client that reads nothing is disconnected.
 
 use std::io;
 use std::pin::Pin;
@@ -9,17 +9,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
-/// A socket that fails with `TimedOut` when the peer takes no byte for the limit.
+/// A socket that fails with `TimedOut` when the peer reads no byte within the limit.
 #[derive(Debug)]
 pub struct StallGuard {
     socket: TcpStream,
     limit: Duration,
-    /// Runs while a write waits.
+    /// Running while a write is pending.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl StallGuard {
-    /// `socket`, which fails once it takes no byte for `limit`.
+    /// Wraps `socket` with the write timeout `limit`.
     pub fn new(socket: TcpStream, limit: Duration) -> Self {
         Self {
             socket,

@@ -1,6 +1,6 @@
-//! Streams whose client has stopped taking events. Over HTTP/2 a client can stall one stream
-//! while its connection lives, and then nothing asks the stream's body for more: a clock beside
-//! it must notice, or the model would be held for ever.
+//! Watchdog for stalled response streams. An HTTP/2 client can stall one stream while its
+//! connection lives. Then no task polls the stream's body, so a separate timer must abort it;
+//! otherwise it would occupy the model forever.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 #[derive(Default)]
 struct WatchState {
     body: Option<Body>,
-    /// Since when a piece is handed over and no more was asked for.
+    /// When the last frame was handed out without a following poll.
     idle_since: Option<Instant>,
 }
 
@@ -24,7 +24,7 @@ struct WatchState {
 pub struct BodyWatchdogs(Arc<Mutex<Vec<Weak<Mutex<WatchState>>>>>);
 
 impl BodyWatchdogs {
-    /// `body`, under watch.
+    /// Wraps `body` with the watchdog.
     pub fn watch(&self, body: Body) -> Body {
         let watched = Arc::new(Mutex::new(WatchState {
             body: Some(body),
@@ -36,7 +36,7 @@ impl BodyWatchdogs {
         Body::new(WatchedBody(watched))
     }
 
-    /// Drops the streams that have not been asked for more in the `limit` before `now`.
+    /// Drops the streams that were not polled in the `limit` before `now`.
     pub fn abort_stalled(&self, now: Instant, limit: Duration) {
         let all: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
         for watched in all {
@@ -46,7 +46,7 @@ impl BodyWatchdogs {
                 let body = watched.body.take();
                 drop(watched);
                 drop(body);
-                tracing::debug!("a stream was cut: its client takes no more");
+                tracing::debug!("stream aborted: the client stopped reading");
             }
         }
     }
@@ -65,7 +65,7 @@ impl HttpBody for WatchedBody {
         let mut watched = self.0.lock();
         watched.idle_since = None;
         let Some(body) = &mut watched.body else {
-            return Poll::Ready(Some(Err(axum::Error::new("the client took no more"))));
+            return Poll::Ready(Some(Err(axum::Error::new("the client stopped reading"))));
         };
         let polled = Pin::new(body).poll_frame(cx);
         if polled.is_ready() {

@@ -199,8 +199,8 @@ fn first_variant<T>(
     let found = if plain { find(variant) } else { None };
     found.map(Some).ok_or_else(|| {
         PredictError::invalid(
-            "the model's directory has no graph of this 'variant'; leave it out, or name what \
-             stands between 'model_' and '.onnx'",
+            "the model's directory has no graph of this 'variant'; leave it out, or set it to the \
+             part of a file name between 'model_' and '.onnx'",
         )
     })
 }

@@ -180,7 +180,7 @@ impl Overrides {
         if let Some(key) = table.keys().find(|key| !known().any(|known| known == key)) {
             let known: Vec<_> = known().copied().collect();
             return Err(PredictError::invalid(format!(
-                "{FILE}: '{key}' is not a key of {}; those are {}",
+                "{FILE}: '{key}' is not a key of {}; the keys are {}",
                 kind.name(),
                 known.join(", ")
             )));
@@ -195,7 +195,7 @@ impl Overrides {
     pub fn apply(&self, mut config: OnnxConfig) -> Result<OnnxConfig, PredictError> {
         if let Some(name) = &self.device {
             config.device = Device::from_name(name).ok_or_else(|| {
-                PredictError::invalid(format!("{FILE}: 'device' is auto, cpu or cuda"))
+                PredictError::invalid(format!("{FILE}: 'device' must be auto, cpu or cuda"))
             })?;
         }
         for (name, value) in [

@@ -69,13 +69,13 @@ impl RegisteredConfig {
                 serde_json::from_str(text)
                     .map_err(|error| malformed(&error.to_string()).with_source(error))?,
             ),
-            Some(_) => return Err(malformed("it is no object")),
+            Some(_) => return Err(malformed("it is not an object")),
         };
         let triton = match parameters.get(TRITON_CONFIG) {
             None => None,
             Some(ParamValue::Json(text) | ParamValue::Text(text)) => Some(text.clone()),
             Some(_) => {
-                let message = format!("the model's '{TRITON_CONFIG}' is no object");
+                let message = format!("the model's '{TRITON_CONFIG}' is not an object");
                 return Err(PredictError::invalid(message));
             }
         };

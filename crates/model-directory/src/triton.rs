@@ -132,7 +132,7 @@ impl TritonConfig {
         let read = || {
             let object = serde_json::from_str(json);
             let object: serde_json::Map<_, _> =
-                object.map_err(|error| format!("no JSON: {error}"))?;
+                object.map_err(|error| format!("not valid JSON: {error}"))?;
             let mut declared = Self::of(&json::from_json(&object, 0)?)?;
             declared.read_files(directory)?;
             Ok(declared)
@@ -149,14 +149,14 @@ impl TritonConfig {
     fn of(message: &Message) -> Result<Self, String> {
         if message.last("ensemble_scheduling").is_some() {
             return Err(
-                "'ensemble_scheduling' is of an ensemble, which runs no graph of its own; register \
-                 it with `volley model register --repository`, or load it with its configuration \
-                 over /v2/repository"
+                "'ensemble_scheduling' defines an ensemble, which has no graph; register it with \
+                 `volley model register --repository`, or load it with its configuration over \
+                 /v2/repository"
                     .to_owned(),
             );
         }
         if let Some(field) = NOT_KNOWN.iter().find(|field| message.last(field).is_some()) {
-            return Err(format!("'{field}' is not offered"));
+            return Err(format!("'{field}' is not supported"));
         }
         let platform = string(message, "platform")?.unwrap_or_default();
         let backend = string(message, "backend")?.unwrap_or_default();
@@ -169,7 +169,7 @@ impl TritonConfig {
                 backend
             };
             return Err(format!(
-                "it is for '{name}'; only ONNX Runtime's models are served"
+                "it is for '{name}'; only models of ONNX Runtime are served"
             ));
         }
         let mut idle = Vec::new();
@@ -316,7 +316,7 @@ impl TritonConfig {
             match (name.as_str(), value.flatten()) {
                 (THREADS, Some(count)) => {
                     let count = count.trim().parse().ok();
-                    let told = || format!("the parameter '{THREADS}' is no number of threads");
+                    let told = || format!("the parameter '{THREADS}' must be a number of threads");
                     self.threads = Some(count.ok_or_else(told)?);
                 }
                 _ => self.idle.push(format!("parameters.{name}")),

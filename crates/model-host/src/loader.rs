@@ -109,7 +109,7 @@ impl BackendLoader for HostedLoader {
         if !stays {
             // Its memory is free before as much is taken here.
             if let Err(error) = loaded.process.kill().await {
-                tracing::debug!(%error, "the process that tried a model had ended");
+                tracing::debug!(%error, "probe process had already ended");
             }
             return self.inner.load(assignment).await;
         }

@@ -102,8 +102,8 @@ impl Program {
             Err(error) => {
                 let how = ProcessEnd::of(&mut process).await;
                 let message = format!(
-                    "the model's process {how} while the model was loaded and tried; its files may \
-                     be damaged, or made to do harm"
+                    "the model's process {how} while the model was loaded and probed; its files \
+                     may be damaged or malicious"
                 );
                 let error = PredictError::invalid(message).with_source(error);
                 Err(error.with_origin(ErrorOrigin::Model))
@@ -175,13 +175,13 @@ impl std::fmt::Display for ProcessEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (signal, name) = match self {
             Self::Exit(code) => return write!(f, "ended with code {code}"),
-            Self::Stuck => return f.write_str("answered no more and was killed"),
+            Self::Stuck => return f.write_str("stopped responding and was killed"),
             Self::Signal(signal) => match signal {
                 4 => (4, "illegal instruction"),
                 6 => (6, "abort; perhaps it ran out of memory"),
                 7 => (7, "bus error"),
                 8 => (8, "arithmetic error"),
-                9 => (9, "killed; perhaps for want of memory"),
+                9 => (9, "killed; perhaps it ran out of memory"),
                 11 => (11, "segmentation fault"),
                 other => return write!(f, "was ended by signal {other}"),
             },
@@ -193,9 +193,8 @@ impl std::fmt::Display for ProcessEnd {
 /// Of a request that was in a process when that ended. One whose answer had `begun` may be gone on
 /// with at another replica; any other is never tried there: it may be what ended the process.
 pub(crate) fn broke(how: ProcessEnd, begun: bool) -> PredictError {
-    let message = format!(
-        "the model's process {how} while it ran this request; the process is started again"
-    );
+    let message =
+        format!("the model's process {how} while it ran this request; the process is restarting");
     PredictError::new(code_of(begun), message).with_origin(ErrorOrigin::Model)
 }
 

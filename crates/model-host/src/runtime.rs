@@ -121,7 +121,7 @@ fn limit(memory: Option<u64>) -> io::Result<()> {
         setrlimit(Resource::Data, only(bytes))?;
     }
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
-        tracing::debug!(%error, "the system does not let a model's process go first");
+        tracing::debug!(%error, "OOM score of the model process not set");
     }
     Ok(())
 }
@@ -137,7 +137,7 @@ fn data_bytes() -> u64 {
 /// Ends this process at once: an orderly end would wait for, or crash in, a library's threads.
 fn vanish() -> ! {
     let killed = kill_process(getpid(), Signal::KILL);
-    tracing::error!(?killed, "a model's process could not end itself");
+    tracing::error!(?killed, "model process could not kill itself");
     #[expect(
         clippy::disallowed_methods,
         reason = "an orderly end would wait for threads of a library"

@@ -204,13 +204,13 @@ async fn judge(error: PredictError, mut news: watch::Receiver<State>, begun: boo
 }
 
 fn restarted(begun: bool) -> PredictError {
-    let message = "the model's process ended while it ran this request, and was started again";
+    let message = "the model's process ended while it ran this request, and was restarted";
     PredictError::new(code_of(begun), message).with_origin(ErrorOrigin::Model)
 }
 
 /// Of requests that come between two processes: another replica may take them.
 fn away(how: ProcessEnd) -> PredictError {
-    let message = format!("the model's process {how} and is being started again");
+    let message = format!("the model's process {how} and is restarting");
     PredictError::new(ErrorCode::Unavailable, message)
         .with_retry_after(Duration::from_secs(1))
         .with_origin(ErrorOrigin::Worker)
@@ -241,13 +241,13 @@ impl Supervisor {
                 match self.program.load(&self.assignment, self.turn).await {
                     Ok(loaded) => {
                         let (client, gone) = local::client(loaded.socket);
-                        tracing::info!(model = %self.assignment.model, "model process started again");
+                        tracing::info!(model = %self.assignment.model, "model process restarted");
                         state.send_replace(State::Up(client));
                         break (loaded.process, gone);
                     }
                     Err(error) => {
                         let (model, error) = (&self.assignment.model, error.chain());
-                        tracing::warn!(%model, error, "model process not started again");
+                        tracing::warn!(%model, error, "model process restart failed");
                     }
                 }
             };
@@ -257,13 +257,16 @@ impl Supervisor {
     fn note(&self, how: ProcessEnd) {
         let model = &self.assignment.model;
         self.metrics.model_process_ended(model);
-        tracing::error!(%model, version = %self.assignment.spec.version, %how, "model process ended");
+        tracing::error!(
+            %model, version = %self.assignment.spec.version, %how,
+            "model process ended"
+        );
     }
 
     fn lost(&self, how: ProcessEnd) -> PredictError {
         let message = format!(
-            "the model's process {how}; it ended {} times within {} minutes, and is not started \
-             again for now; look at the model's files, and at what it is asked",
+            "the model's process {how}; it ended {} times within {} minutes and is not restarted \
+             for now; check the model's files and its requests",
             self.restarts.most,
             self.restarts.window.as_secs().div_ceil(60)
         );

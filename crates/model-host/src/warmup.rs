@@ -41,7 +41,7 @@ pub(crate) async fn run(
         answer.next().await.transpose()
     };
     if let Ok(Err(error)) = tokio::time::timeout(LIMIT, run).await {
-        tracing::debug!(error = error.chain(), "the model did not take zeros");
+        tracing::debug!(error = error.chain(), "warm-up run with zeros failed");
     }
     Ok(())
 }

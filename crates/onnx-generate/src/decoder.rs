@@ -161,11 +161,11 @@ impl Decoder {
         self.choose_prompt_graph();
         self.reads_together = self.batches_prefill_correctly();
         if !self.reads_together {
-            tracing::debug!("this decoder reads one prompt in a run");
+            tracing::debug!("decoder prefills one prompt per run");
         }
         self.reads_on = self.goes_on();
         if !self.reads_on {
-            tracing::info!("this decoder reads a prompt in one run, and shares no beginnings");
+            tracing::info!("decoder prefills a prompt in one run and shares no prefixes");
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Decoder {
         if !same {
             decoder.put_prompts(prompts);
         }
-        tracing::info!(kept = !same, "this decoder has a graph for prompts");
+        tracing::info!(kept = !same, "decoder has a separate prefill graph");
     }
 
     /// Whether prompts are read by a graph of their own.
@@ -308,10 +308,7 @@ impl Decoder {
                 Kind::Growing(decoder) => decoder.shrink(slot, options),
             });
             if let Err(error) = shrunk {
-                tracing::warn!(
-                    error = error.chain(),
-                    "a session keeps what it does not use"
-                );
+                tracing::warn!(error = error.chain(), "session memory not released");
             }
         }
         ran
@@ -411,7 +408,10 @@ fn trimmed(runtime: &Runtime, path: &Path, logits: &str, config: &OnnxConfig) ->
         Ok(session) => Some(session),
         Err(error) => {
             let error = error.chain();
-            tracing::debug!(error, "this decoder gives logits of all positions");
+            tracing::debug!(
+                error,
+                "decoder graph not trimmed; it computes the logits of all positions"
+            );
             None
         }
     }
@@ -438,8 +438,8 @@ fn refused(error: volley_onnx_runtime::ort::Error) -> PredictError {
     if !session::lacks_memory(&message) {
         return failed(&message);
     }
-    let told = "there is no memory for this prompt beside what runs; send a shorter one, or lower \
-                'slots' of this worker";
+    let told = "not enough free memory for this prompt beside the running requests; send a shorter \
+         prompt, or lower 'slots' of this worker";
     PredictError::new(ErrorCode::TooLarge, told)
         .with_origin(ErrorOrigin::Model)
         .with_source(message)
@@ -467,7 +467,7 @@ fn append<M: TensorValueTypeMarker + ?Sized>(
 ) -> Result<(), PredictError> {
     let range = |length: usize| {
         let range = choose(length).filter(|range| range.end <= length);
-        range.ok_or_else(|| failed("the model gave too few logits"))
+        range.ok_or_else(|| failed("the model returned too few logits"))
     };
     if let Ok((_, values)) = given.try_extract_tensor::<f32>() {
         to.extend_from_slice(&values[range(values.len())?]);

@@ -109,7 +109,7 @@ impl Drop for Owner {
         };
         let wait = move || {
             if thread.join().is_err() {
-                tracing::error!("the decode thread panicked");
+                tracing::error!("decode thread panicked");
             }
         };
         // The last handle is often a stream's, dropped on a runtime's thread, which must not be

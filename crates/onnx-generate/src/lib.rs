@@ -201,7 +201,7 @@ fn answers(items: usize, options: &Options) -> Result<usize, PredictError> {
     let answers = items.saturating_mul(options.choices as usize);
     if items::MAX_ITEMS < answers {
         let message = format!(
-            "{answers} answers are too many for one request, which may have {}",
+            "the request asks for {answers} answers; the limit is {}",
             items::MAX_ITEMS
         );
         return Err(PredictError::new(ErrorCode::TooLarge, message));

@@ -78,7 +78,7 @@ impl Merge {
 }
 
 fn failure(AnswerIndex { item, choice }: AnswerIndex, error: PredictError) -> GenerationChunk {
-    tracing::warn!(item, choice, error = error.chain(), "an item failed");
+    tracing::warn!(item, choice, error = error.chain(), "batch item failed");
     GenerationChunk::failed(item, choice, error)
 }
 

@@ -132,7 +132,8 @@ impl Options {
         let mut named = biased.chain(stops).chain(allowed);
         match named.find(|(_, id)| vocabulary <= *id as usize) {
             Some((name, id)) => Err(PredictError::invalid(format!(
-                "parameter '{name}' names the token {id}, and the model has {vocabulary}"
+                "parameter '{name}' has the token {id}, but the model's vocabulary has \
+                 {vocabulary} tokens"
             ))),
             None => Ok(()),
         }

@@ -415,7 +415,7 @@ pub(crate) fn usage(place: AnswerIndex, prompt: usize, cached: usize, generated:
 }
 
 fn unfit() -> PredictError {
-    PredictError::invalid("what was sent of the answer is not what this model tells")
+    PredictError::invalid("the start of the response differs from this model's output")
 }
 
 /// A token and its alternatives in OpenAI's form.

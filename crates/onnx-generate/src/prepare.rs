@@ -110,7 +110,7 @@ impl RequestBuilder<'_> {
             |answer: &&SentAnswer| (answer.item as usize) < rows.len() && answer.choice < choices;
         if !answers.iter().all(|answer| known(&answer)) {
             return Err(PredictError::invalid(
-                "what was sent has answers that the request does not ask for",
+                "the continuation has answers that the request does not have",
             ));
         }
         let answers: HashMap<_, _> = answers
@@ -132,7 +132,7 @@ impl RequestBuilder<'_> {
             }
         }
         if begun.merge.complete() {
-            return Err(PredictError::invalid("nothing is left to go on with"));
+            return Err(PredictError::invalid("the continuation has no tokens left"));
         }
         Ok(begun)
     }

@@ -34,7 +34,7 @@ pub(crate) fn encode(
     let room = usize::from(0 < options.max_tokens);
     if files.context < count + room {
         return Err(too_long(format!(
-            "the prompt has {count} tokens, and the model's context is {}; shorten it",
+            "the prompt has {count} tokens, but the model's context is {}; shorten it",
             files.context
         )));
     }
@@ -88,7 +88,7 @@ pub(crate) fn tokens(
 pub(crate) fn given(files: &ModelFiles, item: &Item) -> Result<Prompt, PredictError> {
     let Item::Prompt(prompt) = item else {
         return Err(PredictError::invalid(
-            "a prompt of token ids is a list of them; send 'prompt' instead of 'messages'",
+            "a prompt of token ids must be a list; send 'prompt' instead of 'messages'",
         ));
     };
     check_length(files, prompt)?;
@@ -100,7 +100,7 @@ pub(crate) fn given(files: &ModelFiles, item: &Item) -> Result<Prompt, PredictEr
     }
     if let Some(id) = ids.iter().find(|id| files.vocabulary <= **id as usize) {
         return Err(PredictError::invalid(format!(
-            "the prompt has the token {id}, and the model's vocabulary has {} tokens",
+            "the prompt has the token {id}, but the model's vocabulary has {} tokens",
             files.vocabulary
         )));
     }
@@ -118,7 +118,7 @@ fn text(
     let tools = options.tools.as_deref();
     if tools.is_some() && (files.chat.is_none() || options.raw) {
         return Err(PredictError::invalid(
-            "tools need a chat template, and this prompt has none",
+            "tools need a chat template, but this prompt has none",
         ));
     }
     let rendering = &options.rendering;

@@ -50,7 +50,7 @@ impl TokenView {
         match (wanted.next(), wanted.next()) {
             (first, None) => Ok(first.map(|(_, view)| view)),
             _ => Err(PredictError::invalid(
-                "a request has one of 'count_tokens', 'tokenize' and 'detokenize'",
+                "a request must have only one of 'count_tokens', 'tokenize' and 'detokenize'",
             )),
         }
     }

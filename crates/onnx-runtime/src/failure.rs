@@ -22,7 +22,7 @@ pub fn classify(code: OrtCode, message: &str, varied: bool) -> PredictError {
     } else if code == OrtCode::InvalidArgument || (varied && is_general(code)) {
         let operator = operator(message).map_or_else(String::new, |name| format!("'s {name} step"));
         PredictError::invalid(format!(
-            "the model{operator} cannot work with these inputs; check their shapes and values"
+            "the model{operator} failed on these inputs; check their shapes and values"
         ))
     } else {
         PredictError::new(

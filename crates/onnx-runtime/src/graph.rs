@@ -112,8 +112,8 @@ impl GraphError {
         match self {
             Self::Io(_) => "the file cannot be read; the worker's log has the details",
             Self::Missing => "a file of the model is missing",
-            Self::Malformed => "it is no ONNX model, or not all of one",
-            Self::Deep => "its graphs are nested too deep",
+            Self::Malformed => "it is not an ONNX model, or is incomplete",
+            Self::Deep => "its graphs are nested too deeply",
             Self::Outside => {
                 "its weights are not in its own directory; external data must be named by a \
                  relative path without '..'"

@@ -76,12 +76,19 @@ impl RunTimeout {
         let result = run(options);
         let late = self.under_way.lock().take().is_some_and(|run| run.late);
         if late && let Err(error) = options.unterminate() {
-            tracing::error!(error = %error, "what stopped a run stops all that follow");
+            tracing::error!(
+                error = %error,
+                "run options not reset; every later run of this session stops"
+            );
         }
         match result {
             Err(error) if late => {
                 let seconds = self.limit.as_secs_f64();
-                tracing::warn!(seconds, error = error.chain(), "a run took too long");
+                tracing::warn!(
+                    seconds,
+                    error = error.chain(),
+                    "run exceeded the run timeout"
+                );
                 let message = format!(
                     "the run took longer than {seconds} s and was stopped; send less at once, or \
                      raise 'onnx.run_timeout'"
@@ -119,7 +126,7 @@ impl CurrentRun {
         // The lock is held: a late stop hits no other run.
         run.late = true;
         if let Err(error) = run.options.terminate() {
-            tracing::warn!(error = %error, "a run could not be stopped");
+            tracing::warn!(error = %error, "run not stopped");
         }
         limit
     }

@@ -102,8 +102,8 @@ fn version(name: &str) -> Option<Vec<u32>> {
 fn not_there() -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
-        "ONNX Runtime's shared library is not where this worker's 'onnx.library' or \
-         VOLLEY_ONNXRUNTIME says; set it to libonnxruntime.so, or leave it out and run \
+        "ONNX Runtime's shared library is not at the path in this worker's 'onnx.library' or \
+         VOLLEY_ONNXRUNTIME; set it to libonnxruntime.so, or leave it out and run \
          scripts/get-ort.sh",
     )
 }

@@ -186,8 +186,8 @@ pub fn cannot_run(error: PredictError) -> PredictError {
 fn refusal(code: OrtCode, message: &str) -> String {
     if let Some(operator) = unknown_operator(message) {
         return format!(
-            "it needs the operator {operator}, which this ONNX Runtime does not have; libraries of \
-             operators are not loaded"
+            "it needs the operator {operator}, which this ONNX Runtime does not have; custom \
+             operator libraries are not loaded"
         );
     }
     if let Some(locale) = missing_locale(message) {
@@ -198,17 +198,17 @@ fn refusal(code: OrtCode, message: &str) -> String {
         );
     }
     if message.contains("escapes model directory") {
-        return "its weights are not in its own directory: a link leads out of it".to_owned();
+        return "its weights are not in its own directory: a link points outside".to_owned();
     }
     if message.contains("No graph was found") {
-        return "it is no ONNX model, or not all of one".to_owned();
+        return "it is not an ONNX model, or is incomplete".to_owned();
     }
     let what = match code {
         OrtCode::NoSuchFile | OrtCode::NoModel => "a file of the model is missing",
-        OrtCode::InvalidProtobuf => "it is no ONNX model",
+        OrtCode::InvalidProtobuf => "it is not an ONNX model",
         OrtCode::NotImplemented => "it needs an operator that this ONNX Runtime does not have",
         OrtCode::InvalidGraph => "its graph is not valid for this ONNX Runtime",
-        _ => "ONNX Runtime does not take it",
+        _ => "ONNX Runtime rejected it",
     };
     what.to_owned()
 }
@@ -327,7 +327,7 @@ fn cuda(
         .map_err(|error| {
             PredictError::invalid(
                 "CUDA is not available on this worker: ONNX Runtime with CUDA, its CUDA libraries \
-                 and a driver are needed; 'onnx.device = \"cpu\"' does without",
+                 and a driver are needed; 'onnx.device = \"cpu\"' does not need them",
             )
             .with_source(error.to_string())
         })

@@ -100,7 +100,7 @@ impl Port {
             Some(dims) if dims.is_empty() => RowLayout::Scalar,
             Some(dims) => RowLayout::Fixed(elements(&dims).ok_or_else(|| {
                 PredictError::invalid(format!(
-                    "input or output '{name}' has more elements in a row than a column can hold"
+                    "input or output '{name}' has more elements per row than a column can contain"
                 ))
             })?),
             None => RowLayout::Variable(row_shape.len()),

@@ -50,7 +50,7 @@ impl<'p> InputColumn<'p> {
     pub(super) fn read(port: &'p Port, column: &ArrayRef) -> Result<Self, PredictError> {
         if let Some(row) = (0..column.len()).find(|row| column.is_null(*row)) {
             return Err(PredictError::invalid(format!(
-                "input column '{}', row {row} is null; the model takes none",
+                "input column '{}', row {row} is null; the model accepts no nulls",
                 port.name
             )));
         }
@@ -111,7 +111,7 @@ impl<'p> InputColumn<'p> {
         }
         if parts.iter().any(|part| part.null_count() != 0) {
             return Err(PredictError::invalid(format!(
-                "input column '{}' has nulls inside a tensor; the model takes none",
+                "input column '{}' has nulls inside a tensor; the model accepts no nulls",
                 self.port.name
             )));
         }
@@ -236,9 +236,11 @@ fn parts<'a>(
                 .column_by_name("shape")
                 .and_then(|shape| shape.as_fixed_size_list_opt()),
         )
-        .ok_or_else(|| wrong("is no tensor: it has no 'data' and 'shape'"))?;
+        .ok_or_else(|| wrong("is not a tensor: it has no 'data' and 'shape'"))?;
     if data.null_count() != 0 || shapes.null_count() != 0 {
-        return Err(wrong("has a null 'data' or 'shape'; the model takes none"));
+        return Err(wrong(
+            "has a null 'data' or 'shape'; the model accepts no nulls",
+        ));
     }
     let dims = shapes.values().slice(start(shapes), shapes.len() * rank);
     let dims = dims
@@ -272,7 +274,7 @@ fn row_shape(port: &Port, dims: &[i32], found: i32) -> Result<Vec<usize>, String
         .try_fold(1_usize, |product, dim| product.checked_mul(*dim));
     if elements != usize::try_from(found).ok() {
         return Err(format!(
-            "has {found} values, which do not make the shape {shape:?}"
+            "has {found} values, which does not match the shape {shape:?}"
         ));
     }
     Ok(shape)

@@ -39,8 +39,8 @@ pub(super) fn column(
     let row_shape: Vec<usize> = if batched {
         if shape.first() != Some(&rows) {
             let message = format!(
-                "the model gave output '{}' of another number of rows than it was given; its first \
-                 dimension is dynamic, but is not the batch: give it a fixed size in the model",
+                "the model returned output '{}' with another number of rows than its input; its \
+                 first dimension is dynamic, but is not the batch: set a fixed size in the model",
                 port.name
             );
             return Err(internal(&message, format!("{shape:?} for {rows} rows")));
@@ -50,7 +50,7 @@ pub(super) fn column(
         shape
     };
     if !port.gives(&row_shape) {
-        let message = "the model gave an output of another shape than it declares";
+        let message = "the model returned an output of another shape than it declares";
         return Err(internal(message, format!("{}: {row_shape:?}", port.name)));
     }
     let broken =

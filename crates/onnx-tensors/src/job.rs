@@ -130,6 +130,6 @@ pub(super) fn guarded(
 /// Stops what runs with `options`, if anything does.
 pub(super) fn stop(options: &SharedRunOptions) {
     if let Err(error) = options.terminate() {
-        tracing::warn!(error = %error, "a run could not be stopped");
+        tracing::warn!(error = %error, "run not stopped");
     }
 }

@@ -105,8 +105,8 @@ impl Batching {
     fn suited(mut self, ports: &Ports, own: bool) -> Result<Self, PredictError> {
         if own && self.merges && !ports.batched {
             return Err(PredictError::invalid(format!(
-                "{}: 'max_batch_rows' is set, but the first dimension of an input or output is no \
-                 batch; leave it out",
+                "{}: 'max_batch_rows' is set, but the first dimension of an input or output is \
+                 not a batch; leave it out",
                 overrides::FILE
             )));
         }
@@ -278,7 +278,7 @@ fn check(
         return Err(PredictError::new(
             ErrorCode::TooLarge,
             format!(
-                "a batch has {} rows, and may have {}; send several",
+                "a batch has {} rows; the limit is {}; send several batches",
                 rows.num_rows(),
                 config.max_rows
             ),

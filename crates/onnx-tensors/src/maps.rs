@@ -54,7 +54,7 @@ fn numbers<K: Eq + Hash>(
 ) -> Result<Vec<f32>, PredictError> {
     let broken = || {
         internal(
-            "the model gave maps of other rows or classes than it has",
+            "the model returned maps with other rows or classes than declared",
             "",
         )
     };

@@ -64,7 +64,7 @@ fn all(
     jobs.iter().for_each(|job| job.seat.join(&run));
     let answer = guarded(runner, &rows, &run.options, watch)?;
     if answer.num_rows() != rows.num_rows() {
-        return Err(internal("the model gave another number of rows", ""));
+        return Err(internal("the model returned another number of rows", ""));
     }
     let mut start = 0;
     let parts = jobs.iter().map(|job| {

@@ -48,14 +48,14 @@ impl Files<'_> {
         match (unknown, self.own.shapes.get(name)) {
             (true, Some(shape)) => Ok(shape.clone()),
             (false, Some(_)) => Err(PredictError::invalid(format!(
-                "{}: 'shapes' has '{name}', whose shape the graph tells itself",
+                "{}: 'shapes' has '{name}', whose shape the graph already declares",
                 overrides::FILE
             ))),
             (false, None) => Ok(known.to_vec()),
             (true, None) => declared().ok_or_else(|| {
                 PredictError::invalid(format!(
-                    "the graph does not tell how many dimensions '{name}' has; give it a shape in \
-                     the model, or in {}, as {name} = [-1, -1] below [shapes]",
+                    "the graph does not declare the number of dimensions of '{name}'; set its \
+                     shape in the model, or in {}, as {name} = [-1, -1] below [shapes]",
                     overrides::FILE
                 ))
             }),
@@ -76,7 +76,7 @@ impl Files<'_> {
             }),
             other => Err(PredictError::invalid(format!(
                 "input or output '{}' is {}; only tensors are served, and for each row a map from \
-                 class to probability as the operator ZipMap gives it",
+                 class to probability as the operator ZipMap returns it",
                 outlet.name(),
                 kind(other)
             ))),
@@ -97,7 +97,7 @@ impl Files<'_> {
                 Output::Maps(Port::of_classes(outlet.name(), classes.clone())),
             ),
             (Some(_), None) => Err(PredictError::invalid(format!(
-                "output '{}' is a map for each row, and the graph does not tell its classes; \
+                "output '{}' is a map for each row, and the graph does not declare its classes; \
                  export the model with 'zipmap' off",
                 outlet.name()
             ))),

@@ -163,7 +163,7 @@ impl Drop for RunQueue {
         let wait = move || {
             for thread in threads {
                 if thread.join().is_err() {
-                    tracing::error!("the model's thread panicked");
+                    tracing::error!("model thread panicked");
                 }
             }
         };

@@ -74,7 +74,7 @@ fn run_group(
     for port in &ports.outputs {
         let value = outputs
             .remove(port.name.as_str())
-            .ok_or_else(|| internal("the model gave no such output", port.name.clone()))?;
+            .ok_or_else(|| internal("the model did not return this output", port.name.clone()))?;
         columns.push(encode::column(port, value, rows.len(), ports.batched)?);
     }
     let count = RecordBatchOptions::new().with_row_count(Some(rows.len()));

@@ -115,7 +115,10 @@ impl SequenceTable {
                 find(&ports.outputs, &state.output)?,
             );
             if input.layout != output.layout || input.element != output.element {
-                return Err(wrong(&state.input, "does not come out as it goes in"));
+                return Err(wrong(
+                    &state.input,
+                    "has another type as output than as input",
+                ));
             }
             let dims = state.dims.iter().zip(&input.row_shape);
             let dims = dims.map(|(dim, own)| usize::try_from((*dim).max(*own)).unwrap_or(0));
@@ -128,7 +131,7 @@ impl SequenceTable {
             let first = match &state.data {
                 None => column(&input, &shape, size, 1),
                 Some(bytes) => of_bytes(&input, &shape, size, bytes).ok_or_else(|| {
-                    let what = "begins with a file that does not hold the bytes of its numbers";
+                    let what = "has an initial file of the wrong size";
                     wrong(&state.input, what)
                 })?,
             };
@@ -190,7 +193,7 @@ impl SequenceTable {
         let mut next = Vec::with_capacity(states.len());
         for state in &self.spec.states {
             let column = answer.column_by_name(&state.output);
-            let column = column.ok_or_else(|| internal("a state did not come out", ""))?;
+            let column = column.ok_or_else(|| internal("the run did not return a state", ""))?;
             next.push(column.clone());
         }
         *states = next;
@@ -235,9 +238,9 @@ impl SequenceTable {
             PredictError::new(
                 ErrorCode::InvalidInput,
                 format!(
-                    "the sequence '{id}' has not begun at this replica: its first request must have \
-                     'sequence_start'; one that was idle for too long, or whose replica was lost, \
-                     must begin anew"
+                    "the sequence '{id}' has not started on this replica: its first request must \
+                     have 'sequence_start'; start the sequence again if it was idle for too long \
+                     or its replica was lost"
                 ),
             )
             .with_reason(ErrorReason::SequenceUnknown)
@@ -270,7 +273,7 @@ impl SequenceTable {
             let value = value(control, step)?;
             let ports = &self.ports.inputs;
             let port = ports.iter().find(|port| port.name == control.input);
-            let port = port.ok_or_else(|| internal("a control is gone", &*control.input))?;
+            let port = port.ok_or_else(|| internal("a control is missing", &*control.input))?;
             let broken = |what: String| internal("a control could not be made", what);
             let column = super::warm::of_value(port, value);
             let column = column.map_err(|error| broken(error.to_string()))?;
@@ -282,8 +285,12 @@ impl SequenceTable {
         let columns = columns
             .into_iter()
             .map(|(name, column)| (name, column, false));
-        RecordBatch::try_from_iter_with_nullable(columns)
-            .map_err(|error| internal("a step could not be put together", error.to_string()))
+        RecordBatch::try_from_iter_with_nullable(columns).map_err(|error| {
+            internal(
+                "the inputs of a step could not be combined",
+                error.to_string(),
+            )
+        })
     }
 
     /// What callers get of an answer.
@@ -291,12 +298,13 @@ impl SequenceTable {
         let fields = self.answer.fields().iter();
         let columns = fields.map(|field| {
             let column = answer.column_by_name(field.name()).cloned();
-            column.ok_or_else(|| internal("an output did not come out", field.name().as_str()))
+            column
+                .ok_or_else(|| internal("the run did not return an output", field.name().as_str()))
         });
         let columns = columns.collect::<Result<Vec<_>, _>>()?;
         let count = arrow_array::RecordBatchOptions::new().with_row_count(Some(answer.num_rows()));
         RecordBatch::try_new_with_options(self.answer.clone(), columns, &count)
-            .map_err(|error| internal("an answer could not be cut", error.to_string()))
+            .map_err(|error| internal("an output could not be split", error.to_string()))
     }
 }
 
@@ -325,7 +333,7 @@ fn id(control: &Control, step: &SequenceStep) -> Result<ArrayRef, PredictError> 
     use volley_onnx_runtime::ort::value::TensorElementType as Element;
     let none = || {
         PredictError::invalid(format!(
-            "the model takes ids of sequences of the type {}, which 'sequence_id' is not",
+            "the model needs sequence ids of the type {}; 'sequence_id' has another type",
             control.element
         ))
     };

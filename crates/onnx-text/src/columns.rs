@@ -85,14 +85,13 @@ impl ColumnBuilder {
         };
         if wanted.token_vectors && !self.has_token_vectors {
             return Err(PredictError::invalid(
-                "this model's graph gives one vector for each text and none for its tokens; export \
-                 it with an output 'last_hidden_state' or 'token_embeddings'",
+                "this model's graph returns one vector for each text and none for its tokens; \
+                 export it with an output 'last_hidden_state' or 'token_embeddings'",
             ));
         }
         if wanted.token_vectors && (wanted.dimensions.is_some() || wanted.normalize.is_some()) {
             return Err(PredictError::invalid(
-                "parameters 'dimensions' and 'normalize' are not for vectors of single tokens, \
-                 which are given as they are",
+                "parameters 'dimensions' and 'normalize' do not apply to vectors of single tokens",
             ));
         }
         Ok(wanted)
@@ -112,7 +111,7 @@ impl ColumnBuilder {
                 Ok(Some(wanted))
             }
             _ if self.task != Task::Embed => Err(PredictError::invalid(
-                "parameter 'dimensions' is for models that embed",
+                "parameter 'dimensions' needs an embedding model",
             )),
             _ => Err(PredictError::invalid(format!(
                 "parameter 'dimensions' must be 1 to {}",
@@ -131,8 +130,8 @@ impl ColumnBuilder {
             return Ok(());
         }
         let message = format!(
-            "a text is too long for the vectors of its single tokens: it may have {most} tokens; \
-             shorten it"
+            "a text is too long for vectors of single tokens: the limit is {most} tokens; shorten \
+             it"
         );
         Err(PredictError::new(ErrorCode::TooLarge, message))
     }

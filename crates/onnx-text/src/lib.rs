@@ -292,7 +292,7 @@ impl Inner {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
                 format!(
-                    "a batch has {} rows, and may have {}; send several",
+                    "a batch has {} rows; the limit is {}; send several batches",
                     rows.num_rows(),
                     self.config.max_rows
                 ),

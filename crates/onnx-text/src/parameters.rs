@@ -68,7 +68,7 @@ impl EncodeParameters {
 
 fn misplaced(name: &str, task: Task) -> PredictError {
     PredictError::invalid(format!(
-        "parameter '{name}' says nothing to a model with the task '{}'",
+        "parameter '{name}' does not apply to a model with the task '{}'",
         task.as_str()
     ))
 }

@@ -43,7 +43,7 @@ impl Readout {
         let by_row = if self.pooled { 1 } else { longest } * self.width;
         if numbers.len() != rows.len() * by_row {
             return Err(internal(
-                "the model's output has another size than it should",
+                "the model's output has an unexpected size",
                 format!("{} numbers for {} rows", numbers.len(), rows.len()),
             ));
         }

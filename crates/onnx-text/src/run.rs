@@ -58,7 +58,7 @@ impl Runner {
         let shape = output
             .dtype()
             .tensor_shape()
-            .ok_or_else(|| PredictError::invalid("the model's output is no tensor"))?;
+            .ok_or_else(|| PredictError::invalid("the model's output is not a tensor"))?;
         let pooled = shape.len() == 2;
         let last = shape.last().and_then(|last| usize::try_from(*last).ok());
         let width = last.or(settings.hidden_size).unwrap_or(0);
@@ -171,10 +171,7 @@ impl Runner {
         if matches!(&ran, Err(error) if error.code == ErrorCode::TooLarge) {
             let (token, options) = (self.one_token(), session::shrinking(self.place));
             if let Err(error) = self.run_with(&[&token], options, watch) {
-                tracing::warn!(
-                    error = error.chain(),
-                    "a session keeps what it does not use"
-                );
+                tracing::warn!(error = error.chain(), "session memory not released");
             }
         }
         ran
@@ -198,7 +195,11 @@ impl Runner {
                 // A graph whose output has another shape than it declares can run all the same.
                 let values = self.run_unbound(rows, longest, &options, watch)?;
                 let output = self.output.name.as_str();
-                tracing::warn!(output, error = error.chain(), "an output cannot be bound");
+                tracing::warn!(
+                    output,
+                    error = error.chain(),
+                    "output binding failed; continuing without bindings"
+                );
                 self.kept.give_up();
                 Ok(values)
             }
@@ -256,7 +257,7 @@ impl Runner {
         };
         let output = outputs
             .get(name.as_str())
-            .ok_or_else(|| internal("the model gave no output", name.clone()))?;
+            .ok_or_else(|| internal("the model returned no output", name.clone()))?;
         reading.all(rows, longest, &floats(output)?)
     }
 
@@ -299,7 +300,7 @@ fn inputs_of(session: &Session) -> Result<Vec<GraphInput>, PredictError> {
             "position_ids" => InputKind::Positions,
             _ => {
                 return Err(PredictError::invalid(format!(
-                    "the model's input '{name}' is none of a text encoder"
+                    "the model's input '{name}' is not an input of a text encoder"
                 )));
             }
         };
@@ -308,7 +309,7 @@ fn inputs_of(session: &Session) -> Result<Vec<GraphInput>, PredictError> {
             Some(TensorElementType::Int32) => true,
             _ => {
                 return Err(PredictError::invalid(format!(
-                    "the model's input '{name}' holds no 32- or 64-bit integers"
+                    "the model's input '{name}' does not have the type int32 or int64"
                 )));
             }
         };
@@ -350,10 +351,10 @@ fn check(settings: &EncoderSettings, pooled: bool, width: usize) -> Result<(), P
     {
         let mend = match settings.task {
             Task::Embed => {
-                "which the graph does not do; export the model with an output \
-                            'sentence_embedding'"
+                "which the graph does not contain; export the model with an output \
+                 'sentence_embedding'"
             }
-            _ => "which is not done here",
+            _ => "which is not supported",
         };
         return Err(PredictError::invalid(format!(
             "modules.json has a module '{module}', {mend}"
@@ -363,7 +364,7 @@ fn check(settings: &EncoderSettings, pooled: bool, width: usize) -> Result<(), P
     let labels = settings.labels.len();
     if classifies && labels != 0 && labels != width {
         return Err(PredictError::invalid(format!(
-            "the model gives {width} numbers and has {labels} labels; 'id2label' of \
+            "the model returns {width} numbers but has {labels} labels; 'id2label' of \
              config.json, or 'labels' of model.toml, must name them all"
         )));
     }
@@ -411,7 +412,11 @@ fn floats<M: TensorValueTypeMarker + ?Sized>(
         return Ok(values.iter().map(|value| value.to_f32()).collect());
     }
     let halves = output.try_extract_tensor::<f16>();
-    let (_, values) = halves
-        .map_err(|error| internal("the model's output holds no floats", error.to_string()))?;
+    let (_, values) = halves.map_err(|error| {
+        internal(
+            "the model's output does not contain floats",
+            error.to_string(),
+        )
+    })?;
     Ok(values.iter().map(|value| value.to_f32()).collect())
 }

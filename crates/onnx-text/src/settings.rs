@@ -202,7 +202,8 @@ impl EncoderSettings {
 fn config(directory: &Path, registered: &RegisteredConfig) -> Result<Config, PredictError> {
     match registered.all_config() {
         Some(text) => serde_json::from_str(text).map_err(|error| {
-            PredictError::invalid("'model_config.all_config' is no config.json").with_source(error)
+            PredictError::invalid("'model_config.all_config' is not a valid config.json")
+                .with_source(error)
         }),
         None => Ok(json(directory, "config.json")?.unwrap_or_default()),
     }
@@ -295,8 +296,8 @@ fn activation(task: Task, config: &Config, labels: usize) -> Result<Activation, 
         None | Some("Sigmoid") => Ok(Activation::Sigmoid),
         Some("Identity") => Ok(Activation::None),
         Some(_) => Err(PredictError::invalid(
-            "config.json names an activation function that is not known; 'activation' of \
-             model.toml says which to take: none, sigmoid or softmax",
+            "config.json names an unknown activation function; set 'activation' in model.toml to \
+             none, sigmoid or softmax",
         )),
     }
 }
@@ -330,7 +331,7 @@ fn length(
     match positions(config) {
         _ if own == 0 => Err(PredictError::invalid("model.toml: 'max_length' is 0")),
         Some(positions) if positions < own => Err(PredictError::invalid(format!(
-            "model.toml: 'max_length' is {own}, and the model has positions for {positions} tokens"
+            "model.toml: 'max_length' is {own}, but the model has positions for {positions} tokens"
         ))),
         _ => Ok(own),
     }

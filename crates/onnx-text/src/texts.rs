@@ -76,8 +76,8 @@ impl Texts {
         let special = processor.map_or(0, |processor| processor.added_tokens(true));
         if settings.max_length <= special {
             return Err(PredictError::invalid(format!(
-                "a text may have {} tokens, and {special} of them are special: no room is left; \
-                 'max_length' of model.toml says how many",
+                "a text may have {} tokens, of which {special} are special: no token is left for \
+                 the text; raise 'max_length' in model.toml",
                 settings.max_length
             )));
         }
@@ -204,7 +204,7 @@ impl Texts {
     fn given(&self, text: &str, row: usize) -> Result<Tokens, PredictError> {
         let ids: Option<Vec<u32>> = serde_json::from_str(text).ok();
         let ids = ids.filter(|ids| !ids.is_empty()).ok_or_else(|| {
-            PredictError::invalid(format!("row {row}: the text is no list of token ids"))
+            PredictError::invalid(format!("row {row}: the text is not a list of token ids"))
         })?;
         self.check_known(&ids, row)?;
         if self.max_length < ids.len() {
@@ -220,7 +220,7 @@ impl Texts {
     fn too_long(&self, row: usize) -> PredictError {
         let message = format!(
             "row {row}: the text is too long: the model reads at most {} tokens; shorten it, or \
-             let it be cut",
+             let it be truncated",
             self.max_length
         );
         PredictError::new(ErrorCode::TooLarge, message)
@@ -250,7 +250,7 @@ impl Texts {
         });
         let uncut = uncut
             .as_ref()
-            .ok_or_else(|| failed("it is always cut".into()))?;
+            .ok_or_else(|| failed("it is always truncated".into()))?;
         let encoded = uncut.encode_char_offsets(text.as_str(), special);
         let encoded = encoded.map_err(failed)?;
         let characters: Vec<char> = text.chars().collect();

@@ -112,7 +112,7 @@ impl Drop for EncodeQueue {
         let wait = move || {
             for thread in threads {
                 if thread.join().is_err() {
-                    tracing::error!("the model's thread panicked");
+                    tracing::error!("model thread panicked");
                 }
             }
         };

@@ -50,7 +50,7 @@ impl TokenView {
             },
             (true, true) => {
                 return Err(PredictError::invalid(
-                    "a request has one of 'tokenize' and 'detokenize'",
+                    "a request must have only one of 'tokenize' and 'detokenize'",
                 ));
             }
         };
@@ -104,7 +104,7 @@ impl TokenView {
             Self::Text { special } => {
                 let ids: Option<Vec<u32>> = serde_json::from_str(text).ok();
                 let ids = ids.ok_or_else(|| {
-                    PredictError::invalid(format!("row {row}: the text is no list of token ids"))
+                    PredictError::invalid(format!("row {row}: the text is not a list of token ids"))
                 })?;
                 chunk.text = Some(texts.spell(&ids, special, row)?);
                 ids.len()

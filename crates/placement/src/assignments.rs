@@ -1,5 +1,5 @@
-//! What each worker shall hold, by worker: kept up to date by what changed in the registry, so
-//! that a write costs what it changes and not what there is.
+//! Index of assignments by worker. It is updated with the changes of the registry, so that the cost
+//! of a write depends on its changes and not on the size of the registry.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl AssignmentIndex {
             .map_or(Revision::default(), |page| page.changed)
     }
 
-    /// Brings it up to date; gives the workers whose orders changed.
+    /// Updates the index; returns the workers whose assignments changed.
     pub fn turn_to(&mut self, state: &Arc<RegistryState>) -> Vec<WorkerId> {
         if Arc::ptr_eq(&self.state, state) {
             return Vec::new();
@@ -67,7 +67,7 @@ impl AssignmentIndex {
         touched.into_iter().collect()
     }
 
-    /// What a worker shall hold.
+    /// The assignments of a worker.
     #[must_use]
     pub fn assignments(&self, worker: &WorkerId) -> Vec<Assignment> {
         let entries = self.entries(worker);

@@ -1,11 +1,11 @@
-//! One version of a model while a plan is made: what there is of it, and what it needs.
+//! Planning state of one version of a model: its replicas and requirements.
 
 use volley_types::registry::{Deployment, ModelEntry};
 use volley_types::{ModelVersion, WorkerId};
 
 use crate::fleet::ReplicaRequirements;
 
-/// One version of a model, its workers of now and how many there shall be.
+/// One version of a model, with its current workers and its desired number of replicas.
 pub(crate) struct DesiredVersion<'a> {
     pub(crate) entry: &'a ModelEntry,
     pub(crate) version: ModelVersion,
@@ -18,11 +18,11 @@ pub(crate) struct DesiredVersion<'a> {
     pub(crate) leaving: Vec<usize>,
     /// From which worker to which one moves.
     pub(crate) moving: Option<(usize, usize)>,
-    /// It is the version that goes.
+    /// Whether it is the replaced version.
     pub(crate) old: bool,
 }
 
-/// What a replica needs of its worker.
+/// Requirements of a replica.
 pub(crate) fn need<'n>(
     one: &DesiredVersion<'n>,
     deployment: &'n Deployment,
@@ -37,8 +37,8 @@ pub(crate) fn need<'n>(
     }
 }
 
-/// The workers that may hold a version: those that are named are for the new one alone, where the
-/// other one stays beside it.
+/// The allowed workers of a version. A worker list only applies to the new version if the other one
+/// is kept beside it.
 pub(crate) fn workers_of(deployment: &Deployment, old: bool) -> &[WorkerId] {
     match old && deployment.options.keep_previous != 0 {
         true => &[],
@@ -51,7 +51,8 @@ impl DesiredVersion<'_> {
         self.entry.deployment.as_ref()
     }
 
-    /// What it takes for good: workers unload an overcommitted model when they need the room.
+    /// Memory that it occupies permanently in bytes: overcommitted models can be evicted and count
+    /// as 0.
     pub(crate) fn counted_size(&self) -> u64 {
         let overcommit = self
             .deployment()

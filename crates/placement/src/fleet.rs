@@ -1,4 +1,4 @@
-//! The workers while a plan is made: what each has taken, and which is the best for one more.
+//! Planning state of the workers: their load, and the choice of the best worker for a replica.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,7 +8,7 @@ use volley_types::registry::PlacementStrategy;
 use crate::input::{PlacementInput, PlacementWorker};
 use crate::ranks::{Load, Ranks};
 
-/// What a replica needs of its worker.
+/// Requirements of a replica.
 pub(crate) struct ReplicaRequirements<'a> {
     pub(crate) labels: &'a BTreeMap<String, String>,
     /// The only workers that may be taken; any when empty.
@@ -19,13 +19,13 @@ pub(crate) struct ReplicaRequirements<'a> {
     pub(crate) avoid: &'a [usize],
 }
 
-/// All workers, and what the plan has put on them so far.
+/// All workers, with the replicas that the plan has placed so far.
 pub(crate) struct Fleet<'a> {
     workers: &'a [PlacementWorker<'a>],
     index: HashMap<&'a WorkerId, usize>,
     taken_bytes: Vec<u64>,
     replicas: Vec<usize>,
-    /// What goes from each once it is ready elsewhere: bytes, and replicas.
+    /// Bytes and replicas that leave each worker after their migrations.
     promised: Vec<(u64, usize)>,
     /// Replicas that are on their way to each from another worker.
     coming: Vec<usize>,
@@ -66,7 +66,7 @@ impl<'a> Fleet<'a> {
         self.ranks.moved(index, before, self.load(index));
     }
 
-    /// Takes back what was put on a worker.
+    /// Removes a replica from a worker.
     pub(crate) fn take(&mut self, index: usize, bytes: u64) {
         let before = self.load(index);
         self.replicas[index] = self.replicas[index].saturating_sub(1);
@@ -74,7 +74,7 @@ impl<'a> Fleet<'a> {
         self.ranks.moved(index, before, self.load(index));
     }
 
-    /// What was put on `from` goes to `to`, and is on both until then.
+    /// Migrates a replica from `from` to `to`; it counts on both until then.
     pub(crate) fn promise(&mut self, from: usize, to: usize, bytes: u64) {
         self.promised[from].0 = self.promised[from].0.saturating_add(bytes);
         self.promised[from].1 += 1;
@@ -86,13 +86,13 @@ impl<'a> Fleet<'a> {
         self.coming[index]
     }
 
-    /// How many workers there are.
+    /// Number of workers.
     pub(crate) fn len(&self) -> usize {
         self.workers.len()
     }
 
-    /// How much of its memory a worker has given away once all that moves has moved, and `more`
-    /// bytes came, in thousandths; `None` where it does not tell how much it has.
+    /// Memory use of a worker in thousandths, after all migrations and with `more` bytes; `None` if
+    /// its budget is unknown.
     pub(crate) fn permille(&self, index: usize, more: u64) -> Option<u64> {
         let budget = self.workers[index].budget_bytes;
         let stays = self.taken_bytes[index].saturating_sub(self.promised[index].0);
@@ -101,12 +101,12 @@ impl<'a> Fleet<'a> {
         Some(u64::try_from(permille).unwrap_or(u64::MAX))
     }
 
-    /// How many replicas a worker holds once all that moves has moved.
+    /// Number of replicas on a worker after all migrations.
     pub(crate) fn staying(&self, index: usize) -> usize {
         self.replicas[index].saturating_sub(self.promised[index].1)
     }
 
-    /// How many of `kept` share the zone of a worker.
+    /// Number of `kept` replicas in the zone of a worker.
     pub(crate) fn mates(&self, index: usize, kept: &[usize], spread: Option<&str>) -> usize {
         let zone = self.zone(index, spread);
         let mates = kept.iter();
@@ -115,7 +115,7 @@ impl<'a> Fleet<'a> {
             .count()
     }
 
-    /// Whether a worker could take one more replica beside those in `kept` if it held nothing.
+    /// Whether a worker could hold one more replica beside `kept` if it were empty.
     pub(crate) fn could_hold(
         &self,
         index: usize,
@@ -130,7 +130,7 @@ impl<'a> Fleet<'a> {
             && self.has_labels(index, need.labels)
     }
 
-    /// What a worker lacks for one more replica of this size: bytes, and places.
+    /// Missing capacity of a worker for one more replica of this size: bytes and replicas.
     pub(crate) fn lacks(&self, index: usize, size: u64) -> (u64, usize) {
         let budget = self.workers[index].budget_bytes;
         let wanted = self.taken_bytes[index].saturating_add(size);
@@ -142,7 +142,7 @@ impl<'a> Fleet<'a> {
         (bytes, (self.replicas[index] + 1).saturating_sub(most))
     }
 
-    /// A worker whose labels are not known is kept: it has not been heard yet.
+    /// A worker with unknown labels counts as matching, because its heartbeat has not arrived yet.
     pub(crate) fn has_labels(&self, index: usize, wanted: &BTreeMap<String, String>) -> bool {
         let Some(labels) = self.workers[index].labels else {
             return true;
@@ -161,10 +161,9 @@ impl<'a> Fleet<'a> {
         budget == 0 || self.taken_bytes[index].saturating_add(size) <= budget
     }
 
-    /// The best worker for one more replica beside those in `kept`: of those that can take it and
-    /// `may`, the one whose zone has the fewest in `kept`, that is not to be avoided, is the least
-    /// full (or, where replicas are packed, has the least memory left), holds the fewest replicas,
-    /// and has the least id.
+    /// The best worker for one more replica beside those in `kept`: among the workers that fit and
+    /// `may`, the order is: the zone with the fewest of `kept`, not avoided, least full (or least
+    /// free memory with packing), fewest replicas, lowest id.
     pub(crate) fn best(
         &mut self,
         need: &ReplicaRequirements<'_>,
@@ -184,7 +183,7 @@ impl<'a> Fleet<'a> {
                 && self.has_labels(index, need.labels)
                 && may(worker.id)
         };
-        // Who has less memory left than that stands before it.
+        // Workers with less free memory are ordered before this rank.
         let least = match self.strategy {
             PlacementStrategy::Spread => 0,
             PlacementStrategy::Pack => need.size,
@@ -221,8 +220,8 @@ impl<'a> Fleet<'a> {
         self.ranks.put_in_order(spread, all.into_iter());
     }
 
-    /// How a worker stands for what takes memory, and its replicas. One that does not tell how
-    /// much it has is empty, and has room without end.
+    /// Load of a worker: memory rank and replicas. A worker with an unknown budget counts as empty
+    /// and unlimited.
     fn load(&self, index: usize) -> Load {
         let (budget, taken) = (self.workers[index].budget_bytes, self.taken_bytes[index]);
         let standing = match (self.strategy, budget) {
@@ -240,8 +239,8 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Leaves `count` of `kept`: what is not ready goes first, then what shares its zone with
-    /// most others, the last of them first.
+    /// Reduces `kept` to `count` replicas: removes replicas that are not ready first, then those in
+    /// the fullest zones, last ones first.
     pub(crate) fn drop_surplus(
         &self,
         kept: &mut Vec<usize>,

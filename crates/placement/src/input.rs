@@ -1,4 +1,4 @@
-//! What a plan is made of besides the registry.
+//! Input of a plan besides the registry.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -18,26 +18,26 @@ pub struct PlacementWorker<'a> {
     pub keep: bool,
     /// Its labels.
     pub labels: Option<&'a BTreeMap<String, String>>,
-    /// Bytes that all its models together may take; 0 where it does not tell.
+    /// Memory budget for all its models in bytes; 0 if it does not report one.
     pub budget_bytes: u64,
-    /// An operator drains it: its replicas go as others take over.
+    /// Its drain, if any: replicas leave as others replace them.
     pub drain: Option<Drain>,
 }
 
 /// A version of a model on a worker.
 pub type PlacedReplica<'a> = (&'a ModelName, ModelVersion, &'a WorkerId);
 
-/// What is known besides the registry.
+/// Observed state besides the registry.
 #[derive(Debug, Default)]
 pub struct PlacementInput<'a> {
     /// All workers that are known, each once.
     pub workers: Vec<PlacementWorker<'a>>,
-    /// Bytes that a replica of a version takes, where a loaded one told.
+    /// Memory of a version's replica in bytes, if a loaded replica has reported it.
     pub sizes: HashMap<(&'a ModelName, ModelVersion), u64>,
     /// Where loading has failed, and why.
     pub failed: HashMap<PlacedReplica<'a>, &'a str>,
-    /// What takes requests, of models whose versions roll or whose replicas move; of all where
-    /// moves may begin.
+    /// Ready replicas of models with a rollout or a migration, or of all models if migrations may
+    /// start.
     pub ready: HashSet<PlacedReplica<'a>>,
     /// Replicas that a worker may be given at most.
     pub most_replicas: Option<usize>,
@@ -47,12 +47,12 @@ pub struct PlacementInput<'a> {
     pub moves: Moves<'a>,
 }
 
-/// What is known of moves.
+/// State of migrations.
 #[derive(Debug, Default)]
 pub struct Moves<'a> {
-    /// Those under way.
+    /// Running migrations.
     pub under_way: HashMap<&'a ModelName, &'a Move>,
-    /// How many more may begin.
+    /// Number of migrations that may start.
     pub may_begin: usize,
     /// From how far apart the fullest and the emptiest worker are on, in thousandths, replicas
     /// are moved between them; `None` where they are not.

@@ -1,13 +1,13 @@
-//! Which workers hold which models' replicas. Pure: the registry and what is known of the workers
-//! come in, a plan comes out, and the same input always gives the same plan. Nothing here waits,
-//! reads a clock, or calls another node: times are arguments.
+//! Placement of replicas on workers. Pure: the input is the registry and the state of the workers,
+//! the output is a plan, and the same input always returns the same plan. This crate does not wait,
+//! read a clock, or call other nodes: times are arguments.
 //!
 //! - Input: the [`RegistryState`](volley_types::registry::RegistryState) and a [`PlacementInput`], which
 //!   [`planner`] makes of what workers report.
 //! - Output: a [`Plan`], which the leader commits as writes. [`assignments::AssignmentIndex`] reads the committed
 //!   registry back as what each worker shall hold.
 //!
-//! The laws, which the property tests of `plan` and `fleet` check:
+//! Invariants, checked by the property tests of `plan` and `fleet`:
 //!
 //! - No worker is given more than its memory, more replicas than the limit, or two replicas of one
 //!   version.
@@ -16,10 +16,10 @@
 //! - Moves come to rest, and never come back to where they began.
 //! - A roll ends, and keeps within `max_surge` and `max_unavailable` whatever is slow.
 //!
-//! Reading order: [`input`], [`output`], [`plan`](plan()), [`rollout`] (how many replicas of which
-//! version there shall be while one replaces the other), `fleet` and `ranks` (the best worker for
-//! one more replica), `moves` (which replicas go elsewhere although their workers are there),
-//! [`planner`] (what the leader remembers between two plans), [`assignments`].
+//! Reading order: [`input`], [`output`], [`plan`](plan()), [`rollout`] (replicas of each version
+//! during a rollout), `fleet` and `ranks` (the best worker for one more replica), `moves`
+//! (migrations between live workers), [`planner`] (state of the leader between two plans),
+//! [`assignments`].
 
 pub mod assignments;
 mod desired;

@@ -1,7 +1,6 @@
-//! Replicas that go from one worker to another although both are there: to make room for one that
-//! has no place, and from full workers to emptier ones. Each is ready on its new worker before
-//! the old one lets go of it. Pure, as all of placement: what is under way and how much more may
-//! begin comes in.
+//! Migrations of replicas between live workers: to free memory for an unschedulable replica, and
+//! from full workers to emptier ones. Each replica is ready on its new worker before the old one
+//! unloads it. Pure: running migrations and the limit of new ones are arguments.
 
 mod balance;
 mod room;
@@ -16,7 +15,7 @@ use crate::output::{Move, MoveReason, Plan};
 /// Replicas that are on their way to one worker at a time.
 const MAX_COMING: usize = 2;
 
-/// A replica that could be moved: of which of the wanted, from which worker to which.
+/// A possible migration: index of the desired version, source and target worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     wanted: usize,
@@ -24,8 +23,8 @@ struct Step {
     to: usize,
 }
 
-/// Begins as many moves as may begin. `waiting` are those of `wanted` for which a worker would be
-/// right if it had room, the largest first.
+/// Starts migrations up to the limit. `waiting` are the versions of `wanted` that only lack memory
+/// or capacity, largest first.
 pub(crate) fn begin(
     wanted: &mut [DesiredVersion<'_>],
     fleet: &mut Fleet<'_>,
@@ -72,8 +71,7 @@ pub(crate) fn begin(
     }
 }
 
-/// Whether nothing else goes on: no version follows another, no worker is drained that holds
-/// anything, and none is silent.
+/// Whether the cluster is calm: no rollout, no drained worker with replicas, and no silent worker.
 fn is_calm(wanted: &[DesiredVersion<'_>], input: &PlacementInput<'_>) -> bool {
     let goes_on = |one: &DesiredVersion<'_>| {
         let leaves = one.leaving.len() != one.moving(input).count();
@@ -86,7 +84,7 @@ fn is_calm(wanted: &[DesiredVersion<'_>], input: &PlacementInput<'_>) -> bool {
     !silent && !wanted.iter().any(goes_on)
 }
 
-/// Whether one version replaces another now.
+/// Whether a rollout is running.
 fn rolls(one: &DesiredVersion<'_>) -> bool {
     let deployment = one.entry.deployment.as_ref();
     deployment.is_some_and(|deployment| {
@@ -95,7 +93,7 @@ fn rolls(one: &DesiredVersion<'_>) -> bool {
     })
 }
 
-/// What each worker holds of what is wanted.
+/// Desired replicas on each worker.
 fn held(wanted: &[DesiredVersion<'_>], workers: usize) -> Vec<Vec<usize>> {
     let mut held = vec![Vec::new(); workers];
     for (index, one) in wanted.iter().enumerate() {
@@ -107,15 +105,15 @@ fn held(wanted: &[DesiredVersion<'_>], workers: usize) -> Vec<Vec<usize>> {
 }
 
 impl DesiredVersion<'_> {
-    /// The move of one of its replicas that is under way.
+    /// Running migrations of its replicas.
     fn moving(&self, input: &PlacementInput<'_>) -> impl Iterator<Item = (usize, usize)> + use<> {
         let under_way = input.moves.under_way.contains_key(&self.entry.name);
         let moving = self.moving.filter(|_| under_way && !self.old);
         moving.into_iter()
     }
 
-    /// Whether one of its replicas may be moved: each is there and serves, no version follows
-    /// another, nobody has named their workers, and none is on its way already.
+    /// Whether one of its replicas may be migrated: all are placed and ready, no rollout is
+    /// running, the deployment has no worker list, and no migration is running.
     fn may_move(&self, fleet: &Fleet<'_>, input: &PlacementInput<'_>) -> bool {
         let Some(deployment) = self.entry.deployment.as_ref() else {
             return false;

@@ -1,29 +1,29 @@
-//! What a plan says.
+//! Output of a plan.
 
 use volley_types::registry::PlacementDecision;
 use volley_types::{ModelName, Revision, WorkerId};
 
-/// What shall change.
+/// The changes of a plan.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// New placements, for the models whose placement changes.
     pub placings: Vec<PlacementDecision>,
     /// Rolls that stop because the new version cannot be loaded, and why.
     pub stops: Vec<(ModelName, String)>,
-    /// Replicas that no worker can take.
+    /// Number of unschedulable replicas.
     pub unschedulable: usize,
     /// Moves that begin with this plan.
     pub moves: Vec<Move>,
-    /// Moves would be of use, whether any may begin or not.
+    /// Whether migrations would help, even if none may start now.
     pub moves_wanted: bool,
 }
 
 /// Why a replica is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MoveReason {
-    /// One that has no place gets its place, or a part of it.
+    /// Frees capacity for an unschedulable replica.
     Room,
-    /// Its worker is far fuller than the one that it goes to.
+    /// The source worker is much fuller than the target.
     Rebalance,
 }
 
@@ -38,7 +38,7 @@ impl MoveReason {
     }
 }
 
-/// A replica that goes from one worker to another.
+/// A migration of a replica between two workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
     /// The model; one replica of it moves at a time.

@@ -1,5 +1,5 @@
-//! One round of the leader's planner, and what it remembers between two rounds. Pure: what the
-//! coordinator has heard of the workers and the time come in, and what was decided goes out.
+//! One round of the leader's planner, and its state between two rounds. Pure: the input is the
+//! observed workers and the time, the output is the decisions.
 
 mod failures;
 mod observed;
@@ -21,8 +21,8 @@ use crate::plan::plan;
 /// Placements in one write.
 const BATCH: usize = 256;
 
-/// One round: what shall change, and the moves that are over. Pure but for what is remembered
-/// between two rounds. Nothing begins to move unless it `may_move`.
+/// One round: returns the changes and the ended migrations. Pure except for the state between two
+/// rounds. Migrations only start if `may_move`.
 pub fn decide(
     state: &Arc<RegistryState>,
     observed: &ObservedWorkers<'_>,
@@ -42,8 +42,8 @@ pub fn decide(
     (plan, ended)
 }
 
-/// The writes that place replicas. What moves stands in writes of its own: they may be refused
-/// while coordinators of two versions run.
+/// The placement writes. Migrations are in separate writes, because they may be rejected while
+/// coordinators of two versions run.
 pub fn places(placings: Vec<PlacementDecision>) -> impl Iterator<Item = RegistryCommand> {
     let (moving, others): (Vec<_>, Vec<_>) = placings.into_iter().partition(|it| it.moving);
     let batches = [others, moving].into_iter().flat_map(|placings| {

@@ -1,5 +1,5 @@
-//! Workers in order of how good they are for one more replica, kept while a plan is made: a
-//! choice looks at the first few of each zone and not at all of them.
+//! Workers ordered by suitability for one more replica. A choice only checks the first few of each
+//! zone instead of all workers.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,21 +9,21 @@ use crate::input::PlacementWorker;
 /// are put in order more than once.
 const MAX_ORDERS: usize = 8;
 
-/// What a worker holds.
+/// Load of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// Where it stands for what takes memory, the least first: by how much of its memory it has
-    /// given away, or by how much it has left.
+    /// Rank for replicas with memory, lowest first: used share of memory, or free memory with
+    /// packing.
     pub(crate) standing: u64,
     pub(crate) replicas: usize,
 }
 
-/// A place in an order; the least is the best.
+/// Rank in an order; the lowest is the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WorkerRank {
     memory: u64,
     replicas: usize,
-    /// The worker's place by id.
+    /// The worker's index by id.
     pub(crate) rank: usize,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct WorkerRank {
 pub(crate) struct Ranks {
     /// Workers by id.
     by_id: Vec<usize>,
-    /// The place of each among them.
+    /// Rank of each worker by id.
     rank: Vec<usize>,
     placeable: Vec<bool>,
     orders: HashMap<Option<String>, Order>,
@@ -39,9 +39,9 @@ pub(crate) struct Ranks {
 
 /// The workers that may be given replicas, by the zones of one label.
 pub(crate) struct Order {
-    /// The zone of each worker, be it given replicas or not.
+    /// Zone of each worker.
     zone: Vec<usize>,
-    /// Of each zone, for what takes memory, and for what takes none.
+    /// Orders of each zone, for replicas with memory and without.
     sized: Vec<BTreeSet<WorkerRank>>,
     weightless: Vec<BTreeSet<WorkerRank>>,
 }
@@ -62,7 +62,7 @@ impl Ranks {
         }
     }
 
-    /// The worker at a place by id.
+    /// The worker of an id rank.
     pub(crate) fn worker(&self, rank: usize) -> usize {
         self.by_id[rank]
     }
@@ -72,7 +72,7 @@ impl Ranks {
         self.orders.get(&spread.map(str::to_owned))
     }
 
-    /// Makes the order of all workers, by index: each with its zone, and what it holds.
+    /// Builds the order of all workers from their zones and loads.
     pub(crate) fn put_in_order<'z>(
         &mut self,
         spread: Option<&str>,
@@ -129,7 +129,7 @@ impl Order {
         self.weightless[zone].remove(&weightless);
     }
 
-    /// All zones, each behind how many of `kept` are in it, those with the fewest first.
+    /// All zones with their number of `kept` replicas, fewest first.
     pub(crate) fn emptiest_first(&self, kept: &[usize]) -> Vec<(usize, usize)> {
         let mut zones: Vec<_> = (0..self.sized.len()).map(|zone| (0, zone)).collect();
         for index in kept {
@@ -161,7 +161,7 @@ impl Order {
     }
 }
 
-/// How full a worker is, is of no account for what takes no memory.
+/// Memory use is irrelevant for replicas without memory.
 fn standings(rank: usize, load: Load) -> (WorkerRank, WorkerRank) {
     let sized = WorkerRank {
         memory: load.standing,

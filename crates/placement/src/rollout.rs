@@ -1,9 +1,9 @@
-//! How many replicas of each version there shall be while one replaces the other. Pure.
+//! Number of replicas of each version during a rollout. Pure.
 
 use volley_types::ModelVersion;
 use volley_types::registry::DeployOptions;
 
-/// How many replicas of a version there shall be next.
+/// Next number of replicas of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RolloutStep {
     /// The version.
@@ -12,22 +12,22 @@ pub struct RolloutStep {
     pub count: usize,
 }
 
-/// What there is of both versions.
+/// Current replicas of both versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RolloutStatus {
-    /// How many replicas are wanted in all.
+    /// Desired number of replicas in total.
     pub replicas: usize,
     /// Replicas that are placed of the new version.
     pub new: usize,
-    /// How many of them take requests.
+    /// Number of ready replicas among them.
     pub new_ready: usize,
     /// Replicas that are placed of the old version.
     pub old: usize,
 }
 
-/// The numbers of the new and of the old version's replicas: no more than `max_unavailable` are
-/// missing at any time, and no more than `max_surge` are there beyond what is wanted. A roll that
-/// does not move keeps what there is.
+/// The next numbers of replicas of the new and the old version. At most `max_unavailable` replicas
+/// are missing at any time, and at most `max_surge` exist above the desired number. A paused
+/// rollout keeps the current numbers.
 #[must_use]
 pub fn step(seen: &RolloutStatus, options: &DeployOptions, moves: bool) -> (usize, usize) {
     if !moves {

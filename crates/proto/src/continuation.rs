@@ -57,7 +57,7 @@ fn answer_from_wire(answer: wire::SentAnswer) -> Result<SentAnswer, PredictError
         Ok(wire::AnswerEnd::Failed) => Some(AnswerEnd::Failed),
         Err(_) => {
             return Err(PredictError::invalid(
-                "an answer's end must be 0 (it goes on), 1 (whole) or 2 (failed)",
+                "an answer's end must be 0 (continues), 1 (complete) or 2 (failed)",
             ));
         }
     };

@@ -51,7 +51,7 @@ pub fn changes_from_wire(
     let part = report_from_wire(report)?;
     let Some(before) = before.filter(|before| before.id == part.id) else {
         return Err(PredictError::invalid(
-            "a heartbeat of changes has none before it",
+            "a heartbeat of changes has no full heartbeat before it",
         ));
     };
     let mut replicas = before.replicas;

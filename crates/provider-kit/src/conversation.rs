@@ -20,8 +20,8 @@ pub fn prompt(item: &Item) -> Result<&str, PredictError> {
     match item {
         Item::Prompt(prompt) => Ok(prompt),
         Item::Chat(_) => Err(PredictError::invalid(
-            "the remote model's server takes a 'prompt' and no 'messages'; where it has OpenAI's \
-             chat completions too, give the connector their URL",
+            "the remote model's server accepts 'prompt' only, not 'messages'; if it also has \
+             OpenAI's chat completions, give the connector their URL",
         )),
     }
 }
@@ -102,7 +102,7 @@ pub fn image(part: &Value) -> Option<Image> {
 /// That a server takes images as bytes alone.
 pub fn no_address(server: &str) -> PredictError {
     PredictError::invalid(format!(
-        "field 'messages' has an image by its address: {server} takes images as 'data:' URLs alone"
+        "field 'messages' has an image by its address: {server} accepts images as 'data:' URLs only"
     ))
 }
 

@@ -110,8 +110,8 @@ pub fn take(request: &mut RequestFields<'_>) -> Result<Option<Thinking>, Predict
         (Some(level), Some(thinking)) if level == thinking => Some(level),
         (Some(_), Some(_)) => {
             return Err(PredictError::invalid(
-                "parameter 'thinking' and parameter 'reasoning_effort' contradict each other; give \
-                 one of them",
+                "parameter 'thinking' and parameter 'reasoning_effort' contradict each other; \
+                 send one of them",
             ));
         }
     })

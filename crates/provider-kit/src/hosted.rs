@@ -53,7 +53,7 @@ pub fn refuse(body: &Value, hosted: fn(&Value) -> Option<&str>) -> Result<(), Pr
         (None, None) => return Ok(()),
     };
     Err(PredictError::invalid(format!(
-        "{what} is not allowed: the model's connector lets no tools run at its provider"
+        "{what} is not allowed: the model's connector does not allow tools that run at its provider"
     )))
 }
 

@@ -38,7 +38,7 @@ pub fn fits(
     let fits = forms(provider, connector).contains(&native.format.as_str());
     match &native.lost {
         Some(lost) if !fits => Err(PredictError::invalid(format!(
-            "{lost}: servers of the provider '{}' are not sent it",
+            "{lost}: it cannot be sent to servers of the provider '{}'",
             provider.name.as_str()
         ))),
         _ => Ok(fits),

@@ -252,7 +252,7 @@ impl<'a> RequestFields<'a> {
                     _ if given => {
                         return Err(PredictError::invalid(format!(
                             "parameter '{from}' and parameter '{before}' contradict each other; \
-                             give one of them"
+                             send one of them"
                         )));
                     }
                     _ => {}

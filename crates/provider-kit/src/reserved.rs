@@ -130,8 +130,8 @@ pub const STREAM_UPSTREAM: &str = "stream_upstream";
 pub fn refuse(given: &Parameters) -> Result<(), PredictError> {
     match given.iter().find(|(name, _)| is_reserved(name)) {
         Some((name, _)) => Err(PredictError::invalid(format!(
-            "parameter '{}' may not be given with a request: the connector alone says where and \
-             how its server is called",
+            "parameter '{}' is not allowed in a request: only the connector sets the address and \
+             headers of its server",
             shown(name)
         ))),
         None => Ok(()),

@@ -13,7 +13,9 @@ pub fn fill(template: &str, lookup: impl Fn(&str) -> Option<Value>) -> Result<Va
     let (mut rest, mut place) = (template, JsonCursor::default());
     while let Some((before, after)) = rest.split_once("${parameters.") {
         let (name, after) = after.split_once('}').ok_or_else(|| {
-            PredictError::invalid("the connector's request body has a placeholder without an end")
+            PredictError::invalid(
+                "the connector's request body has a placeholder without a closing brace",
+            )
         })?;
         body.push_str(before);
         place.pass(before);
@@ -47,7 +49,7 @@ pub fn fill(template: &str, lookup: impl Fn(&str) -> Option<Value>) -> Result<Va
     match serde_json::from_str(&body) {
         Ok(body @ Value::Object(_)) => Ok(body),
         Ok(_) | Err(_) => Err(PredictError::invalid(
-            "the connector's request body is no JSON object once its parameters are filled in",
+            "the connector's request body is not a JSON object after its parameters are inserted",
         )),
     }
 }

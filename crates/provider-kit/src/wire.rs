@@ -202,8 +202,7 @@ fn placed(template: &str, options: &RequestOptions) -> Result<(), PredictError> 
     });
     match lost {
         Some((name, _)) => Err(PredictError::invalid(format!(
-            "parameter '{}' has no place in the request body of the model's connector; leave it \
-             out",
+            "parameter '{}' is not used in the request body of the model's connector; leave it out",
             reserved::shown(name)
         ))),
         None => Ok(()),

@@ -83,7 +83,7 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
     allowed_only(fields);
     if fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
         if !is_one_call(fields) {
-            let why = "name the tool in 'tool_choice', or give one tool";
+            let why = "name the tool in 'tool_choice', or send one tool";
             return Err(request.refused("parallel_tool_calls", why));
         }
         fields.remove("parallel_tool_calls");
@@ -129,7 +129,8 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
         .any(|sent| sent.role == "tool" && parts(sent).is_some())
     {
         return Err(PredictError::invalid(
-            "field 'messages' has an image in a tool's result: Cohere's chat takes text there alone",
+            "field 'messages' has an image in a tool's result: Cohere's chat accepts text only \
+             there",
         ));
     }
     let turns = messages.iter().zip(openai_messages(&messages));
@@ -407,8 +408,8 @@ fn reason(reason: Option<&str>) -> Result<Option<FinishReason>, &'static str> {
         Some("MAX_TOKENS" | "ERROR_LIMIT") => FinishReason::Length,
         Some("TOOL_CALL") => FinishReason::ToolCalls,
         Some("ERROR_TOXIC") => FinishReason::ContentFilter,
-        Some("ERROR") => return Err("it gave 'ERROR' as the reason why the answer ends"),
-        Some("TIMEOUT") => return Err("it took too long over the answer"),
+        Some("ERROR") => return Err("the server returned the finish reason 'ERROR'"),
+        Some("TIMEOUT") => return Err("the server took too long to respond"),
         Some(_) => FinishReason::Stop,
     }))
 }

@@ -47,8 +47,8 @@ fn without_template(_: &str, _: &Item, _: RequestFields<'_>) -> Result<Value, Pr
 /// There is no body that would fit any server.
 fn no_template() -> PredictError {
     PredictError::invalid(
-        "a connector of provider 'http' needs 'request_body', a template of what its server is \
-         sent",
+        "a connector of provider 'http' needs 'request_body', a template of the request to its \
+         server",
     )
 }
 
@@ -122,7 +122,7 @@ impl Custom {
         };
         match given.0.keys().next() {
             Some(name) => Err(PredictError::invalid(format!(
-                "'{name}' is not known in parameter 'response'"
+                "'{name}' is not a field of parameter 'response'"
             ))),
             None => Ok(custom),
         }

@@ -282,7 +282,7 @@ fn step(response: Response<'_>, calls: &mut ToolCallAccumulator) -> Result<Step,
         match reason(&told, calls) {
             Some(reason) => delta.finish_reason = reason,
             None => {
-                let message = format!("it gave '{told}' as the reason why the answer ends");
+                let message = format!("the server returned the finish reason '{told}'");
                 return Ok(Step::Failed(message));
             }
         }

@@ -48,8 +48,8 @@ pub fn named(name: &str) -> Option<&'static Provider> {
 pub fn known(name: ProviderName) -> Result<&'static Provider, PredictError> {
     named(name.as_str()).ok_or_else(|| {
         PredictError::invalid(format!(
-            "this worker's version, {}, does not know the provider '{name}': upgrade the worker, \
-             or give the connector one of {}",
+            "this worker's version, {}, does not support the provider '{name}': upgrade the \
+             worker, or set the connector's provider to one of {}",
             env!("CARGO_PKG_VERSION"),
             names()
         ))

@@ -86,7 +86,7 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
     allowed_only(&mut request.fields);
     if request.fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
         if !is_one_call(&request.fields) {
-            let why = "the server cannot be told; give one tool";
+            let why = "the server does not support this; send one tool";
             return Err(request.refused("parallel_tool_calls", why));
         }
         request.take("parallel_tool_calls");
@@ -94,8 +94,8 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
     match take_tool_choice(&mut request.fields) {
         Some(ToolChoice::None) => _ = request.take("tools"),
         Some(ToolChoice::Required | ToolChoice::Named(_)) => {
-            let why = "the remote model's server cannot be told to call a tool; it may be 'auto' \
-                       or 'none'";
+            let why = "the remote model's server does not support required tool calls; it must be \
+                 'auto' or 'none'";
             return Err(request.refused("tool_choice", why));
         }
         Some(ToolChoice::Auto) | None => {}

@@ -137,7 +137,7 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
         return Ok(Step::Delta(delta));
     };
     if choice.finish_reason.as_deref() == Some("error") {
-        let message = "it gave 'error' as the reason why the answer ends";
+        let message = "the server returned the finish reason 'error'";
         return Ok(Step::Failed(message.to_owned()));
     }
     let content = choice.delta.take().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Changes of what stands already: connectors, models, tasks, cluster settings.
+//! Changes of existing objects: connectors, models, tasks, cluster settings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Deployments: what should run, where it is placed, and the roll from one version to the next.
+//! Deployments, their placement and rollouts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use volley_types::{ModelName, ModelVersion, PredictError, Revision, WorkerId};
 use super::limits::{MAX_LABELS, MAX_REPLICAS, MAX_TEXT, within};
 use super::{changed, conflict, next, not_found, unchanged};
 
-/// What a `Deploy` asks for.
+/// Fields of a `Deploy` command.
 pub(super) struct DeployRequest<'a> {
     pub(super) version: Option<ModelVersion>,
     pub(super) replicas: u32,
@@ -68,7 +68,7 @@ fn known_version(
     Ok(version)
 }
 
-/// A version stands beside another only where there is one.
+/// Checks that another version exists to keep beside this one.
 fn can_stand_beside(entry: &ModelEntry, asked: &Deployment) -> Result<(), PredictError> {
     if asked.options.keep_previous == 0 {
         return Ok(());
@@ -81,13 +81,12 @@ fn can_stand_beside(entry: &ModelEntry, asked: &Deployment) -> Result<(), Predic
         return Ok(());
     }
     Err(conflict(format!(
-        "no other version of model '{}' is deployed that could stay beside version {}; deploy that \
-         one first",
+        "model '{}' has no other deployed version to keep beside version {}; deploy that one first",
         entry.name, asked.version
     )))
 }
 
-/// Where the cluster chooses the number itself, the number of now is no part of what was asked.
+/// With scaling, the current number of replicas is not part of the request.
 fn asks_for_the_same(current: &Deployment, asked: &Deployment) -> bool {
     let replicas = asked.options.scaling.is_some() || current.replicas == asked.replicas;
     replicas
@@ -109,7 +108,8 @@ fn checked(asked: &DeployRequest<'_>) -> Result<u32, PredictError> {
     let enough = asked.workers.is_empty() || asked.replicas as usize <= distinct.len();
     if distinct.len() != asked.workers.len() || !enough {
         return Err(PredictError::invalid(
-            "a list of workers names each once, and at least as many as there are replicas",
+            "a list of workers must name each worker once, and have at least as many workers as \
+             replicas",
         ));
     }
     let named = distinct.len();
@@ -122,8 +122,8 @@ fn checked(asked: &DeployRequest<'_>) -> Result<u32, PredictError> {
     within("the name of the label to spread over", spread, MAX_TEXT)?;
     if options.max_surge == 0 && options.max_unavailable == 0 {
         return Err(PredictError::invalid(
-            "one of 'max_surge' and 'max_unavailable' must be at least 1, or no version could \
-             ever replace another",
+            "one of 'max_surge' and 'max_unavailable' must be at least 1, otherwise no version \
+             could replace another",
         ));
     }
     within(
@@ -133,7 +133,7 @@ fn checked(asked: &DeployRequest<'_>) -> Result<u32, PredictError> {
     )?;
     if options.keep_previous != 0 && options.scaling.is_some() {
         return Err(PredictError::invalid(
-            "versions that stand beside each other have fixed numbers of replicas; leave \
+            "versions that serve beside each other need fixed numbers of replicas; leave \
              'max_replicas' out, or 'keep_previous'",
         ));
     }
@@ -153,8 +153,8 @@ fn checked(asked: &DeployRequest<'_>) -> Result<u32, PredictError> {
     Ok(first.min(scaling.max_replicas))
 }
 
-/// Puts `asked` in the place of what is deployed. Another version's replicas go on serving until
-/// the new ones have replaced them one by one.
+/// Replaces the deployment by `asked`. Replicas of another version continue to serve until the new
+/// ones have replaced them.
 fn replace(entry: &mut ModelEntry, mut asked: Deployment) {
     let Some(current) = entry.deployment.take() else {
         entry.deployment = Some(asked);
@@ -181,12 +181,12 @@ fn replace(entry: &mut ModelEntry, mut asked: Deployment) {
             (current.replaced, current.replaced_replicas),
         ];
         let (from, previous) = match current.rollout {
-            // Back again: what is left of the old version is where this begins.
+            // Return to the previous version: the rollout starts with its remaining replicas.
             Some(rollout) if rollout.from == asked.version => {
                 entry.placement = rollout.previous;
                 (current.version, placed)
             }
-            // A third version takes the place of the one that stands beside another.
+            // A third version replaces the one that is kept beside another.
             Some(rollout) if current.options.keep_previous != 0 => (rollout.from, rollout.previous),
             // A third version replaces the one of the two that serves more.
             Some(rollout) if !rollout.moves() || placed.len() <= rollout.previous.len() => {
@@ -246,7 +246,7 @@ fn check_placing(state: &RegistryState, placing: &PlacementDecision) -> Result<(
         return Ok(());
     }
     Err(PredictError::invalid(
-        "a placement names each worker once, and at most as many as there are replicas",
+        "a placement must name each worker once, and have at most as many workers as replicas",
     ))
 }
 
@@ -265,7 +265,7 @@ fn place_one(state: &mut RegistryState, placing: &PlacementDecision) -> bool {
     {
         any |= rollout.previous != placing.previous;
         rollout.previous.clone_from(&placing.previous);
-        // The last one of the old version is gone: the roll is over.
+        // The last replica of the old version was removed: the rollout is complete.
         if rollout.previous.is_empty() && deployment.options.keep_previous == 0 {
             deployment.rollout = None;
         }
@@ -306,7 +306,7 @@ pub(super) fn roll(
     let entry = entry(state, model)?;
     let deployment = entry.deployment.as_mut();
     let Some(rollout) = deployment.and_then(|deployment| deployment.rollout.as_mut()) else {
-        let message = format!("no version of model '{model}' is replacing another now");
+        let message = format!("model '{model}' has no running rollout");
         return Err(conflict(message));
     };
     if let (Some(reason), RolloutAction::Resume) = (&rollout.stopped, action) {
@@ -348,7 +348,7 @@ fn roll_back(
     let before = current.replaced;
     let before = before.filter(|version| entry.versions.contains_key(version));
     let Some(version) = before else {
-        let message = format!("model '{model}' has had no other version to go back to");
+        let message = format!("model '{model}' has no previous version to return to");
         return Err(conflict(message));
     };
     let mut asked = Deployment {
@@ -374,7 +374,7 @@ fn roll_back(
     changed(state, Some(version))
 }
 
-/// The reason comes from a worker; the registry bounds what it keeps of it.
+/// Truncates a worker's reason to the limit of the registry.
 fn shortened(reason: &str) -> String {
     reason.chars().take(500).collect()
 }

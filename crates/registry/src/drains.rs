@@ -1,5 +1,5 @@
-//! Nodes that are taken out of work and put back. Which nodes there are is not known here: who
-//! proposes a drain looks at that.
+//! Drains of nodes. The registry does not know the existing nodes; the proposer of a drain checks
+//! them.
 
 use volley_types::registry::{Drain, RegistryReply, RegistryState};
 use volley_types::{NodeIdentity, PredictError};

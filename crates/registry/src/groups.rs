@@ -11,7 +11,7 @@ pub(super) fn create(
     group: &ModelGroup,
 ) -> Result<RegistryReply, PredictError> {
     if state.groups.contains_key(&group.id) {
-        let message = format!("a model group '{}' exists already", group.id);
+        let message = format!("a model group '{}' already exists", group.id);
         return Err(conflict(message));
     }
     within(

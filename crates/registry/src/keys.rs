@@ -11,7 +11,7 @@ pub(super) fn create(
     key: &ApiKey,
 ) -> Result<RegistryReply, PredictError> {
     if state.keys.contains_key(&key.id) {
-        return Err(conflict(format!("a key '{}' exists already", key.id)));
+        return Err(conflict(format!("a key '{}' already exists", key.id)));
     }
     within("the number of keys", state.keys.len() + 1, MAX_KEYS)?;
     within("the key's name", key.name.len(), MAX_TEXT)?;

@@ -1,6 +1,6 @@
-//! What a command does to the registry. Pure and deterministic: every coordinator applies the same
-//! commands in the same order and must come to the same state, so nothing here may look at a clock,
-//! a random number or the machine. A refused command changes nothing.
+//! Application of commands to the registry. Pure and deterministic: every coordinator applies the
+//! same commands in the same order and must reach the same state, so this crate must not use a
+//! clock, random numbers or the machine. A rejected command changes nothing.
 //!
 //! - Input: a [`RegistryState`], and a [`RegistryCommand`].
 //! - Output: the state after it, with a [`RegistryReply`] or a refusal.
@@ -32,17 +32,17 @@ pub use limits::{
 };
 use limits::{connector_fits, registry_fits, version_fits, within};
 
-/// Applies `command` and answers, or refuses and leaves `state` as it was.
+/// Applies `command` and returns the reply, or rejects it and leaves `state` unchanged.
 ///
 /// # Errors
-/// `NotFound`, `Conflict`, `InvalidInput` as [`RegistryCommand`] says; `TooLarge` past one of
-/// this module's limits.
+/// `NotFound`, `Conflict`, `InvalidInput` as documented in [`RegistryCommand`]; `TooLarge` past one
+/// of this module's limits.
 pub fn apply(
     state: &mut RegistryState,
     command: &RegistryCommand,
 ) -> Result<RegistryReply, PredictError> {
     let reply = decide(state, command);
-    // What changes nothing needs no reader of its level.
+    // A command without changes does not raise the level.
     if reply.is_ok() && 1 < command.level() {
         state.level = state.level.max(command.level());
     }
@@ -165,7 +165,7 @@ fn create_connector(
             return unchanged(state);
         }
         return Err(conflict(format!(
-            "a different connector '{}' exists already",
+            "a different connector '{}' already exists",
             spec.id
         )));
     }
@@ -214,8 +214,8 @@ fn register(
     model: &ModelName,
     spec: &ModelVersionSpec,
 ) -> Result<RegistryReply, PredictError> {
-    // Edges check what else a backend needs. Here all versions must decide alike, whichever
-    // backends they were built with.
+    // Edges check the other requirements of a backend. Here all versions must decide in the same
+    // way, independent of their compiled backends.
     if let ModelSource::Connector(id) = &spec.source
         && !state.connectors.contains_key(id)
     {

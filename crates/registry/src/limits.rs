@@ -1,5 +1,5 @@
-//! How large what is registered may be. Each limit is far above what a definition needs, and
-//! keeps log entries, snapshots and memory bounded.
+//! Limits of registered objects. Each limit is far above normal definitions, and bounds log
+//! entries, snapshots and memory.
 
 use volley_types::registry::size::{credential_bytes, parameter_bytes, path_bytes};
 use volley_types::registry::{
@@ -29,7 +29,7 @@ pub const MAX_PIPELINE_BYTES: usize = 256 << 10;
 pub const MAX_SECRETS: usize = 10_000;
 /// The most nodes that are drained at a time.
 pub const MAX_DRAINS: usize = 10_000;
-/// The most tasks that are known; the one that would go first makes room for one more.
+/// Maximum number of tasks; a further one replaces the task that expires first.
 pub const MAX_TASKS: usize = 1_000;
 /// The most API keys in a registry.
 pub const MAX_KEYS: usize = 10_000;
@@ -37,7 +37,7 @@ pub const MAX_KEYS: usize = 10_000;
 pub const MAX_KEY_MODELS: usize = 256;
 /// The most replicas of one deployment.
 pub const MAX_REPLICAS: u32 = 1_000;
-/// The most labels that a deployment may ask of its workers.
+/// Maximum number of labels in a deployment.
 pub const MAX_LABELS: usize = 16;
 /// The longest URL, path, model name at an upstream, or header, in bytes.
 pub const MAX_TEXT: usize = 2 << 10;

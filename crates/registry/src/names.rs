@@ -1,4 +1,4 @@
-//! Names that stand for others: created, replaced, deleted, and what they keep from being deleted.
+//! Aliases and pipelines: creation, replacement, deletion, and protection of their targets.
 
 use std::sync::Arc;
 
@@ -95,7 +95,7 @@ pub(super) fn delete_pipeline(
     changed(state, None)
 }
 
-/// Refuses a write that was made for another state than is there.
+/// Rejects a conditional write with an outdated revision.
 fn at_revision(
     what: &str,
     name: &ModelName,
@@ -108,17 +108,17 @@ fn at_revision(
     match current {
         None if expected.0 == 0 => Ok(()),
         None => Err(conflict(format!(
-            "{what} '{name}' is gone; it was expected at revision {expected}"
+            "{what} '{name}' was deleted; it was expected at revision {expected}"
         ))),
         Some(current) if current == expected => Ok(()),
-        Some(_) if expected.0 == 0 => Err(conflict(format!("{what} '{name}' exists already"))),
+        Some(_) if expected.0 == 0 => Err(conflict(format!("{what} '{name}' already exists"))),
         Some(current) => Err(conflict(format!(
             "{what} '{name}' is at revision {current}, not {expected}: read it and try again"
         ))),
     }
 }
 
-/// Refuses to delete what something leads to.
+/// Rejects the deletion of an object with references.
 pub(super) fn unused(state: &RegistryState, name: &ModelName) -> Result<(), PredictError> {
     match state.user_of(name) {
         None => Ok(()),
@@ -128,12 +128,12 @@ pub(super) fn unused(state: &RegistryState, name: &ModelName) -> Result<(), Pred
     }
 }
 
-/// Refuses a model that would hide a name, or be hidden by it.
+/// Rejects a model whose name is an alias or a pipeline.
 pub(super) fn free_for_model(state: &RegistryState, name: &ModelName) -> Result<(), PredictError> {
     free(state, name, "model")
 }
 
-/// Refuses a name that something of another kind has.
+/// Rejects a name of an object of another kind.
 fn free(state: &RegistryState, name: &ModelName, kind: &str) -> Result<(), PredictError> {
     let taken = [
         ("model", state.models.contains_key(name)),
@@ -146,7 +146,7 @@ fn free(state: &RegistryState, name: &ModelName, kind: &str) -> Result<(), Predi
     match other {
         None => Ok(()),
         Some((other, _)) => Err(conflict(format!(
-            "the name '{name}' is taken by a thing of the kind '{other}'"
+            "the name '{name}' is already used by an object of the kind '{other}'"
         ))),
     }
 }

@@ -1,4 +1,4 @@
-//! Sealed secrets: put, sealed anew, deleted.
+//! Sealed secrets: creation, rewrapping, deletion.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ pub(super) fn rewrap(
         None => Err(not_found("secret", name)),
         Some(sealed) if sealed == after => unchanged(state),
         Some(sealed) if sealed != before => Err(conflict(format!(
-            "the secret '{name}' was changed meanwhile; try again"
+            "the secret '{name}' was changed by another request; try again"
         ))),
         Some(_) => put(state, name, after),
     }
@@ -68,7 +68,7 @@ pub(super) fn delete(
     }
 }
 
-/// Refuses a connector that names a secret which is not there.
+/// Rejects a connector that references a missing secret.
 pub(super) fn check_named(
     state: &RegistryState,
     connector: &ConnectorSpec,
@@ -78,10 +78,10 @@ pub(super) fn check_named(
             CredentialRef::Secret(name) if !state.secrets.contains_key(name) => {
                 return Err(not_found("secret", name));
             }
-            // Only made for workers, from what is stored.
+            // This variant is only created for workers, from the stored secret.
             CredentialRef::Sealed(..) => {
                 return Err(PredictError::invalid(
-                    "a connector names a secret; it does not bring one",
+                    "a connector must reference a secret, not contain one",
                 ));
             }
             _ => {}

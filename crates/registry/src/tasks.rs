@@ -1,4 +1,4 @@
-//! Tasks that single coordinators run. Time is what the commands say.
+//! Tasks of single coordinators. The time comes from the commands.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) fn put(
         }
         let about = |it: &TaskRecord| (it.node, it.model.clone(), it.tenant.clone());
         if about(held) != about(record) {
-            return Err(conflict(format!("a different task '{id}' exists already")));
+            return Err(conflict(format!("a different task '{id}' already exists")));
         }
     }
     let now = record.updated_ms;

@@ -78,8 +78,7 @@ impl Secret {
         let keys = secret.and_then(|secret| SigningKeys::of(&text, &secret, token.as_deref()));
         keys.map(Self::Keys).ok_or_else(|| {
             unreadable(
-                "beside the variable of its access key there is none of its secret key on this \
-                 worker",
+                "this worker has the variable of its access key, but not the one of its secret key",
             )
         })
     }
@@ -94,7 +93,7 @@ impl Secret {
         };
         let mut value = HeaderValue::from_str(&format!("{prefix}{text}")).map_err(|_| {
             PredictError::invalid(
-                "the connector's credential has characters that no header can carry",
+                "the connector's credential has characters that are not allowed in a header",
             )
         })?;
         value.set_sensitive(true);
@@ -127,7 +126,7 @@ async fn read_text(reference: &CredentialRef, opener: &Opener) -> Result<String,
         CredentialRef::Env(name) => (std::env::var(name).ok(), "environment variable"),
         CredentialRef::File(path) => (read_file(path).await, "file"),
         CredentialRef::Secret(name) => {
-            return Err(unreadable(&format!("the cluster holds no secret '{name}'")));
+            return Err(unreadable(&format!("the cluster has no secret '{name}'")));
         }
         CredentialRef::Sealed(name, sealed) => match &opener.0 {
             Some(opener) => {

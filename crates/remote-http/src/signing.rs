@@ -48,9 +48,7 @@ impl Signer {
         let host = url.host_str().unwrap_or_default();
         let region = text("region").or_else(|| region_of(host).map(str::to_owned));
         let region = region.ok_or_else(|| {
-            PredictError::invalid(
-                "the connector's URL does not tell its AWS region; give parameter 'region'",
-            )
+            PredictError::invalid("the connector's URL has no AWS region; set parameter 'region'")
         })?;
         Ok(Some(Self { region, service }))
     }

@@ -104,8 +104,8 @@ pub fn unreadable(failure: SseError) -> PredictError {
 pub fn malformed(cause: String) -> PredictError {
     error(
         ErrorCode::UpstreamFailed,
-        "the remote model's server sent an event that is not of its provider's format; check \
-         the connector's provider",
+        "the remote model's server sent an event that is not in its provider's format; check the \
+         connector's provider",
     )
     .with_source(cause)
 }
@@ -125,9 +125,9 @@ pub fn refused(code: ErrorCode, message: &str, redact: impl Fn(&str) -> String) 
     let said = match code {
         ErrorCode::Overloaded => "the remote model's server is limiting requests",
         ErrorCode::Unavailable => "the remote model's server is not available",
-        ErrorCode::UpstreamTimeout => "the remote model's server took too long over the answer",
+        ErrorCode::UpstreamTimeout => "the remote model's server took too long to respond",
         ErrorCode::TooLarge => "the request is too large for the remote model's server",
-        _ => "the remote model's server refused the request",
+        _ => "the remote model's server rejected the request",
     };
     let told = error(code, format!("{said}: {message}"));
     if code == ErrorCode::InvalidInput && fault::is_context_length(&message) {
@@ -140,8 +140,8 @@ pub fn refused(code: ErrorCode, message: &str, redact: impl Fn(&str) -> String) 
 pub fn not_found() -> PredictError {
     error(
         ErrorCode::UpstreamFailed,
-        "the remote model's server answered with nothing at the connector's response paths; check \
-         its parameters 'response' and 'response_filter'",
+        "the response of the remote model's server has no value at the connector's response \
+         paths; check its parameters 'response' and 'response_filter'",
     )
 }
 
@@ -149,6 +149,6 @@ pub fn not_found() -> PredictError {
 pub fn incomplete() -> PredictError {
     error(
         ErrorCode::UpstreamIncomplete,
-        "the remote model's stream ended before its end; what came before may be incomplete",
+        "the remote model's stream ended without a terminal event; the response may be incomplete",
     )
 }

@@ -82,7 +82,7 @@ impl Refusal<'_> {
             ),
             (408 | 504, _) => error(
                 ErrorCode::UpstreamTimeout,
-                format!("the remote model's server took too long over the answer{text}"),
+                format!("the remote model's server took too long to respond{text}"),
             ),
             (404, _) => error(
                 ErrorCode::UpstreamFailed,
@@ -103,7 +103,7 @@ impl Refusal<'_> {
 fn refused(text: &str) -> PredictError {
     error(
         ErrorCode::InvalidInput,
-        format!("the remote model's server refused the request{text}"),
+        format!("the remote model's server rejected the request{text}"),
     )
 }
 
@@ -117,7 +117,7 @@ fn overloaded(text: &str) -> PredictError {
 fn refused_key() -> PredictError {
     error(
         ErrorCode::UpstreamFailed,
-        "the remote model's server refused the connector's credential",
+        "the remote model's server rejected the connector's credential",
     )
 }
 

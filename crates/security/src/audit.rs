@@ -1,6 +1,6 @@
-//! The audit log: who changed what, and what came of it. One JSON object a line, appended and
-//! synced, each with the hash of the one before it: a line that is changed, removed or put in
-//! breaks the chain. It holds no prompt and no key.
+//! The audit log: changes with caller and result. Each line is a JSON object with the hash of the
+//! previous line, appended and synced: a changed, removed or inserted line breaks the chain. The
+//! log has no prompts and no keys.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Seek, SeekFrom, Write};
@@ -15,21 +15,22 @@ use volley_types::{ErrorCode, PredictError};
 use crate::key::hex;
 use crate::now_ms;
 
-/// What comes before the first line.
+/// Hash before the first line.
 const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
-/// The file begins anew past this many bytes; the old one is kept under its first number.
+/// Size in bytes at which a new file is started; the old one is kept and named after its first
+/// entry.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 /// The longest line that is read.
 const MAX_LINE_BYTES: usize = 64 << 10;
-/// What of a target is written, in characters; escaped it stays far below a line.
+/// Maximum length of a target in characters; escaped, it stays far below the line limit.
 const MAX_TARGET: usize = 4_096;
 
-/// What was done, to what.
+/// An action and its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Action {
     /// Its name, for example `model.deploy`.
     pub name: &'static str,
-    /// What it was done to.
+    /// The target.
     pub target: String,
 }
 
@@ -45,7 +46,7 @@ struct Line {
     prev: String,
 }
 
-/// The trail of one node. Cloning gives another handle to the same file.
+/// The audit log of one node. Clones share the file.
 #[derive(Clone, Debug)]
 pub struct AuditLog(Arc<Mutex<AuditChain>>);
 
@@ -83,7 +84,7 @@ pub struct ChainReport {
     pub head: ChainHead,
     /// The files that it runs through, the oldest first.
     pub files: Vec<PathBuf>,
-    /// What it goes on from, where that is in none of the files.
+    /// The chain head before the first entry, if no local file contains it.
     pub behind: Option<ChainHead>,
     /// The last line is not whole: it is being written, was cut off by a crash, or changed.
     pub torn: bool,
@@ -91,20 +92,19 @@ pub struct ChainReport {
 
 /// The lines of one file.
 struct Lines {
-    /// What the first goes on from.
+    /// The chain head before the first entry.
     behind: ChainHead,
     /// The last.
     head: ChainHead,
     /// The length of all whole lines.
     bytes: u64,
-    /// Something stands behind them.
+    /// Whether bytes follow the last complete line.
     torn: bool,
 }
 
 impl AuditLog {
-    /// Opens the trail at `path`, or begins one; where older files of a trail lie beside it, it goes
-    /// on from them. A last line that was not written to its end is cut off: what it tells of was
-    /// never acknowledged.
+    /// Opens or creates the audit log at `path`, and continues from older files in the same
+    /// directory. An incomplete last line is truncated, because its action was never acknowledged.
     ///
     /// # Errors
     /// `Unavailable` when the file cannot be used, `Conflict` when its chain is broken.
@@ -141,11 +141,11 @@ impl AuditLog {
             tracing::warn!(
                 entry = behind.seq,
                 hash = behind.hash,
-                "the audit log goes on from an entry that is in no file here"
+                "audit log continues from an entry that no local file contains"
             );
         }
         if torn {
-            tracing::warn!("the last line of the audit log was torn and is cut off");
+            tracing::warn!("incomplete last line of the audit log truncated");
             file.set_len(bytes).map_err(unusable)?;
         }
         file.seek(SeekFrom::End(0)).map_err(unusable)?;
@@ -158,7 +158,7 @@ impl AuditLog {
         }))))
     }
 
-    /// Adds a line and syncs it to the disk. Blocks for as long as the disk takes.
+    /// Adds a line and syncs it to the disk. Blocks until the disk has synced.
     ///
     /// # Errors
     /// `Unavailable` when it cannot be written.
@@ -202,14 +202,14 @@ impl AuditChain {
         };
         let body = serde_json::to_string(&line)?;
         let hash = hex(digest(&SHA256, body.as_bytes()).as_ref());
-        // The hash is put behind what it covers, inside the same object.
+        // The hash follows the fields that it covers, in the same object.
         let text = format!("{},\"hash\":\"{hash}\"}}\n", &body[..body.len() - 1]);
         let written = self
             .file
             .write_all(text.as_bytes())
             .and_then(|()| self.file.sync_data());
         if let Err(error) = written {
-            // What may stand there of the line must not come before the next one.
+            // A partial line must not remain before the next one.
             self.file.set_len(self.bytes)?;
             self.file.seek(SeekFrom::End(0))?;
             return Err(error);
@@ -273,8 +273,8 @@ pub fn verify(path: &Path) -> Result<ChainReport, PredictError> {
     })
 }
 
-/// The file that ends in `head`, whole, with what it goes on from itself; `None` where it is not
-/// there.
+/// The complete file that ends with `head`, with its own previous head; `None` if it does not
+/// exist.
 fn follow(path: &Path, head: &ChainHead) -> Result<Option<(PathBuf, ChainHead)>, PredictError> {
     let kept = kept_as(path, head.seq);
     if head.seq == 0 || !kept.exists() {
@@ -336,8 +336,8 @@ fn verify_lines(mut lines: impl BufRead) -> Result<Lines, PredictError> {
     }
 }
 
-/// Checks a line against the one before it, and gives what it goes on from and itself. A file that
-/// goes on from an older one begins with any number.
+/// Checks a line against the previous one, and returns the previous head and its own. A file that
+/// continues an older one may start with any number.
 fn verify_line(
     line: &[u8],
     before: Option<&ChainHead>,
@@ -373,8 +373,8 @@ fn broken(line: u64) -> PredictError {
     PredictError::new(
         ErrorCode::Conflict,
         format!(
-            "the audit log is broken at entry {line}: it was changed by something else; keep \
-             the file as evidence, and move it away to begin a new one"
+            "the audit log is broken at entry {line}: another program changed it; keep the file \
+             as evidence, and move it away to start a new log"
         ),
     )
 }
@@ -382,7 +382,7 @@ fn broken(line: u64) -> PredictError {
 fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
-        "the audit log cannot be read or written; look at this node's disk",
+        "the audit log cannot be read or written; check this node's disk",
     )
     .with_source(error)
 }

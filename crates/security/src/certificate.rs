@@ -1,4 +1,4 @@
-//! From when certificates are valid until when, so that operators hear of an end before it comes.
+//! Validity of certificates, so that operators are warned before the expiry.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,13 +9,13 @@ use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 /// When a certificate begins and ends to be valid (RFC 5280, 4.1.2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// Before this nobody takes it.
+    /// Start of validity.
     pub begins: SystemTime,
-    /// After this nobody takes it.
+    /// End of validity.
     pub ends: SystemTime,
 }
 
-/// What a node uses a certificate for.
+/// Purpose of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CertificateUse {
     /// TLS for callers of REST.
@@ -46,12 +46,12 @@ pub fn validity(pem: &[u8]) -> Option<Validity> {
     read(&certificate)
 }
 
-/// When the first of a chain ends: nobody takes the rest without it.
+/// The earliest expiry in a chain, which ends the validity of the chain.
 pub(crate) fn first_end(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
     chain.iter().filter_map(|it| Some(read(it)?.ends)).min()
 }
 
-/// When the last of some authorities ends: an old one may stand beside its successor.
+/// The latest expiry of several authorities: an old one may exist beside its successor.
 pub(crate) fn last_end(authorities: &[CertificateDer<'_>]) -> Option<SystemTime> {
     let ends = authorities.iter().filter_map(|it| Some(read(it)?.ends));
     ends.max()
@@ -94,7 +94,7 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    // Until 2049 the standard wants years of two digits, and then of four.
+    // Until 2049 the standard requires years with two digits, and then with four.
     #[test]
     fn both_forms_of_time_are_read() {
         let pem = of_years(2_049, 2_050).pem();

@@ -19,8 +19,8 @@ const API_KEY: HeaderName = HeaderName::from_static("api-key");
 /// `Authorization: Basic` (OpenSearch's clients), as `x-api-key` or as `api-key`.
 ///
 /// # Errors
-/// `Unauthenticated` when a header is there and is not of these forms, or when two headers carry
-/// different keys: nobody could say as whom the request comes.
+/// `Unauthenticated` when a header is malformed, or when two headers have different keys, because
+/// the caller is ambiguous.
 pub fn presented(headers: &HeaderMap) -> Result<Option<String>, PredictError> {
     let bearer = single(headers, &header::AUTHORIZATION)?;
     let mut found = bearer.map(authorization).transpose()?;

@@ -24,13 +24,13 @@ use crate::{Principal, credential, now_ms};
 
 /// Refused requests that are logged in one second; more are only counted.
 const REFUSALS_LOGGED: u64 = 10;
-/// What of a refused request's path stands in the audit log, in characters.
+/// Maximum length of a rejected request's path in the audit log, in characters.
 const PATH_NOTED: usize = 256;
 
 /// Reads the registry as this node has applied it; cheap.
 pub type ReadRegistry = Arc<dyn Fn() -> Arc<RegistryState> + Send + Sync>;
 
-/// Whether what this node knows of keys may be believed; cheap.
+/// Whether this node's keys are up to date. Cheap.
 pub type InService = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Knows callers by their keys. Shared by all edges of a node.
@@ -51,7 +51,7 @@ pub struct Authenticator {
 enum Policy {
     /// Everybody may do everything.
     Open,
-    /// Only who has a key.
+    /// Requires keys.
     Keys {
         registry: ReadRegistry,
         bootstrap: Option<KeyHash>,
@@ -60,16 +60,16 @@ enum Policy {
 }
 
 impl Authenticator {
-    /// Lets everybody do everything: for a cluster that only its own machine can reach.
+    /// Gives every caller all rights, for a cluster that only its own machine can reach.
     #[must_use]
     pub fn open() -> Self {
         Self::new(Policy::Open)
     }
 
-    /// Lets in who has a key of the registry, or the bootstrap key.
+    /// Requires a key of the registry or the bootstrap key.
     ///
     /// # Errors
-    /// `InvalidInput` when the bootstrap key is too short to be one.
+    /// `InvalidInput` when the bootstrap key is too short.
     pub fn keys(registry: ReadRegistry, bootstrap: Option<&str>) -> Result<Self, PredictError> {
         if bootstrap.is_some_and(|key| key.len() < MIN_BOOTSTRAP_LEN) {
             return Err(PredictError::invalid(format!(
@@ -84,7 +84,7 @@ impl Authenticator {
         }))
     }
 
-    /// Also lets in who has a token of these issuers. Nothing changes where everybody is let in.
+    /// Also accepts tokens of these issuers. No effect without keys.
     #[must_use]
     pub fn with_issuers(mut self, trusted: Arc<Issuers>) -> Self {
         if let Policy::Keys { issuers, .. } = &mut self.policy {
@@ -93,22 +93,22 @@ impl Authenticator {
         self
     }
 
-    /// Lets nobody in any more once `in_service` says no: keys that were revoked since could not be
-    /// told from those that are good.
+    /// Rejects all callers once `in_service` returns false, because revoked keys could not be
+    /// detected any more.
     #[must_use]
     pub fn while_in_service(mut self, in_service: InService) -> Self {
         self.in_service = Some(in_service);
         self
     }
 
-    /// Takes the certificates of those nodes alone that `is_valid` says yes to.
+    /// Only accepts certificates of nodes for which `is_valid` returns true.
     #[must_use]
     pub fn with_members(mut self, is_valid: IsValid) -> Self {
         self.members = Some(is_valid);
         self
     }
 
-    /// Also keeps a trail of what is changed.
+    /// Also writes an audit log of changes.
     #[must_use]
     pub fn with_audit(mut self, audit: AuditLog) -> Self {
         self.audit = Some(audit);
@@ -122,14 +122,14 @@ impl Authenticator {
         self
     }
 
-    /// Also refuses connectors and models whose URLs lead elsewhere than this allows.
+    /// Also rejects connectors and models whose URLs the policy does not allow.
     #[must_use]
     pub fn with_egress(mut self, egress: EgressPolicy) -> Self {
         self.egress = Arc::new(egress);
         self
     }
 
-    /// Also refuses what would fill more of the registry than each tenant's share.
+    /// Also rejects writes that exceed the tenant's share of the registry.
     #[must_use]
     pub fn with_share(mut self, share: Share) -> Self {
         self.share = share;
@@ -143,16 +143,16 @@ impl Authenticator {
         self
     }
 
-    /// What keys use at this node, to be shared with others.
+    /// Usage of keys on this node, to be shared with other coordinators.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage(self.quotas.clone())
     }
 
-    /// What seals secrets.
+    /// The master keys that seal secrets.
     ///
     /// # Errors
-    /// `InvalidInput` where no master key is configured.
+    /// `InvalidInput` without a configured master key.
     pub fn master_keys(&self) -> Result<Arc<MasterKeys>, PredictError> {
         self.master_keys.clone().ok_or_else(|| {
             PredictError::invalid(
@@ -183,7 +183,7 @@ impl Authenticator {
         matches!(self.policy, Policy::Keys { .. })
     }
 
-    /// Who sends a request with these headers.
+    /// The principal of a request with these headers.
     ///
     /// # Errors
     /// `Unauthenticated` without a valid key; `Unavailable` once the node has left service. A wrong
@@ -231,7 +231,7 @@ impl Authenticator {
         let (Some(address), true) = (address, self.needs_keys()) else {
             return self.identify(headers);
         };
-        // Who shows nothing guesses nothing.
+        // A request without credentials does not count as a guess.
         let presented = match credential::presented(headers) {
             Ok(None) => return self.identify(headers),
             Ok(Some(presented)) => presented,
@@ -256,8 +256,7 @@ impl Authenticator {
             true => Ok(()),
             false => Err(PredictError::new(
                 ErrorCode::Unavailable,
-                "this coordinator has left service, because its part in the registry has failed \
-                 (its log says why); ask another coordinator",
+                "this coordinator has left service (see its log); use another coordinator",
             )),
         }
     }
@@ -282,8 +281,8 @@ impl Authenticator {
                     false => Err(PredictError::new(
                         ErrorCode::PermissionDenied,
                         format!(
-                            "the certificate of {identity} is not valid for calls: it is not in \
-                             the cluster now"
+                            "the certificate of {identity} is not valid for calls: the node is \
+                             not in the cluster"
                         ),
                     )),
                 }
@@ -296,9 +295,9 @@ impl Authenticator {
         }
     }
 
-    /// Notes in the audit log that `principal` was refused a request whose route needs `needed`,
-    /// where that is a role that changes something. Each line is synced, so a caller who is
-    /// refused again and again gets ten in a second; of more only the log tells.
+    /// Audits a rejected request of `principal` to a route that needs `needed`, if that role can
+    /// change something. Each line is synced, so at most ten rejections per second are audited;
+    /// further ones are only logged.
     pub async fn note_refused(&self, principal: &Principal, needed: Role, what: &str) {
         let Some(audit) = &self.audit else { return };
         if needed < Role::ModelAdmin || !self.noted.is_told("the audit log's refusals") {
@@ -311,7 +310,7 @@ impl Authenticator {
         };
         let result = ErrorCode::PermissionDenied.as_str().to_owned();
         if let Err(error) = audit.record(principal.who(), action, result).await {
-            tracing::error!(error = error.chain(), "the audit log could not be written");
+            tracing::error!(error = error.chain(), "audit log write failed");
         }
     }
 
@@ -371,10 +370,10 @@ fn decide(
     key::is_valid(key, &hash, now_ms).then(|| Principal::bearer(key))
 }
 
-/// Logs refused requests, at a bounded rate.
+/// Logs rejected requests at a limited rate.
 #[derive(Default)]
 struct Refusals {
-    /// Seconds since 1970 in the upper half, how many in that second in the lower.
+    /// Seconds since 1970 in the upper half, and the count of that second in the lower half.
     second: AtomicU64,
 }
 
@@ -384,11 +383,11 @@ impl Refusals {
             // The id alone, and only where it has an id's form: never the secret.
             let id = presented.and_then(key::id_of);
             let id = id.as_ref().map(|id| id.as_str());
-            tracing::warn!(reason, key_id = id, "a request was refused");
+            tracing::warn!(reason, key_id = id, "request rejected");
         }
     }
 
-    /// Whether one more of `what` is told of in this second.
+    /// Whether one more `what` may be logged in this second.
     fn is_told(&self, what: &str) -> bool {
         let second = now_ms() / 1_000;
         let count = |packed: u64| match packed >> 32 == second {
@@ -402,7 +401,7 @@ impl Refusals {
             .unwrap_or_default();
         let count = count(before);
         if count == REFUSALS_LOGGED {
-            tracing::warn!(what, "there are more in this second than are told of");
+            tracing::warn!(what, "log limit of this second reached");
         }
         count < REFUSALS_LOGGED
     }

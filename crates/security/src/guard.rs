@@ -1,6 +1,6 @@
-//! A cluster seen through a principal's rights. Every edge gives its handlers one of these and
-//! never the cluster itself, so that no handler can forget a check: what a principal may not see
-//! does not exist for it, and what it may not do is rejected here even if its route was open.
+//! A cluster restricted to a principal's rights. Edges pass only this type to handlers, so that no
+//! handler can skip a check. Objects that a principal may not see do not exist for it. Forbidden
+//! actions are rejected here even if the route is open.
 
 mod action;
 mod inference;
@@ -58,7 +58,7 @@ impl GuardedCluster {
         let who = self.principal.who();
         let recorded = audit.record(who, action, result.to_owned()).await;
         if let Err(error) = recorded {
-            tracing::error!(error = error.chain(), "the audit log could not be written");
+            tracing::error!(error = error.chain(), "audit log write failed");
             return outcome.and(Err(error));
         }
         outcome

@@ -8,7 +8,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use subtle::ConstantTimeEq;
 use volley_types::{ApiKey, KeyHash, KeyId, PredictError};
 
-/// What every key begins with, so that scanners for leaked secrets can find it.
+/// Prefix of every key, so that scanners for leaked secrets can find it.
 const START: &str = "vly_";
 const ID_BYTES: usize = 8;
 const SECRET_BYTES: usize = 32;
@@ -22,10 +22,10 @@ pub const MAX_KEY_LEN: usize = 512;
 pub struct KeyText(String);
 
 impl KeyText {
-    /// A fresh key of a fresh id.
+    /// Creates a key with a new id.
     ///
     /// # Errors
-    /// `Internal` when the system gives no random bytes.
+    /// `Internal` when the system returns no random bytes.
     pub fn create() -> Result<(KeyId, Self), PredictError> {
         let id: [u8; ID_BYTES] = random()?;
         let id = KeyId::new(hex(&id))?;
@@ -33,10 +33,10 @@ impl KeyText {
         Ok((id, key))
     }
 
-    /// A fresh key of `id`.
+    /// Creates a new key for `id`.
     ///
     /// # Errors
-    /// `Internal` when the system gives no random bytes.
+    /// `Internal` when the system returns no random bytes.
     pub fn for_id(id: &KeyId) -> Result<Self, PredictError> {
         let secret: [u8; SECRET_BYTES] = random()?;
         Ok(Self(format!(
@@ -51,7 +51,7 @@ impl KeyText {
         &self.0
     }
 
-    /// What the registry stores.
+    /// The hash that the registry stores.
     #[must_use]
     pub fn hash(&self) -> KeyHash {
         hash(&self.0)
@@ -72,7 +72,7 @@ pub fn hash(key: &str) -> KeyHash {
     KeyHash(hash)
 }
 
-/// The id that a key's text names; `None` for what has not a key's form.
+/// The id in a key's text; `None` if it does not have the format of a key.
 #[must_use]
 pub fn id_of(key: &str) -> Option<KeyId> {
     let (id, secret) = key.strip_prefix(START)?.split_once('_')?;
@@ -82,7 +82,7 @@ pub fn id_of(key: &str) -> Option<KeyId> {
     KeyId::new(id).ok()
 }
 
-/// Whether two hashes are the same, in a time that does not tell where they differ.
+/// Compares two hashes in constant time.
 #[must_use]
 pub fn same(left: &KeyHash, right: &KeyHash) -> bool {
     left.0.ct_eq(&right.0).into()

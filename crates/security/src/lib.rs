@@ -1,9 +1,9 @@
-//! Who is asking, whether they may, and the record of what they did.
+//! Authentication, authorization and audit.
 //!
-//! Reading order: [`key`] (how a key is made and checked), [`credential`] (where a request
-//! carries it), [`Authenticator`] (from a request to a [`Principal`]), [`guard`] (a cluster seen
-//! through a principal's rights), `quota` (how much it may use), [`token`] (callers of an
-//! identity provider), [`audit`], [`secrets`]; [`tls`] and [`nodes`] (connections), [`live`] (renewal).
+//! Reading order: [`key`] (creation and check of keys), [`credential`] (credentials in requests),
+//! [`Authenticator`] (from a request to a [`Principal`]), [`guard`] (a cluster restricted to a
+//! principal's rights), `quota` (limits of keys), [`token`] (callers of an identity provider),
+//! [`audit`], [`secrets`]; [`tls`] and [`nodes`] (connections), [`live`] (renewal).
 
 pub mod audit;
 pub mod certificate;

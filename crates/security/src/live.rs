@@ -14,20 +14,21 @@ const MAX_FILE_BYTES: usize = 1 << 20;
 
 type Build<T> = dyn Fn(&[Vec<u8>]) -> Result<T, PredictError> + Send + Sync;
 
-/// What was made of some files, always of the newest that could be used.
+/// A value that is built from files and reloaded when they change. Invalid files keep the previous
+/// value.
 pub struct Live<T> {
     files: Vec<PathBuf>,
     build: Box<Build<T>>,
     current: ArcSwap<T>,
-    /// The hash of what `current` was made of.
+    /// Hash of the files of `current`.
     seen: Mutex<Vec<u8>>,
 }
 
 impl<T: Send + Sync + 'static> Live<T> {
-    /// Reads `files` and makes a `T` of their contents.
+    /// Reads `files` and builds a `T` from their contents.
     ///
     /// # Errors
-    /// `InvalidInput` when one cannot be read, and what `build` gives.
+    /// `InvalidInput` when a file cannot be read, and the errors of `build`.
     pub fn load(
         files: Vec<PathBuf>,
         build: impl Fn(&[Vec<u8>]) -> Result<T, PredictError> + Send + Sync + 'static,
@@ -48,11 +49,11 @@ impl<T: Send + Sync + 'static> Live<T> {
         self.current.load_full()
     }
 
-    /// Looks at the files; what they hold now is used from now on if it can be. Blocks for as
-    /// long as the disk takes. Gives whether there was anything new.
+    /// Checks the files and uses their new contents if they are valid. Blocks on disk reads.
+    /// Returns whether the files have changed.
     ///
     /// # Errors
-    /// As [`Live::load`]; what was used before goes on being used.
+    /// As [`Live::load`]; the previous value stays in use.
     pub fn refresh(&self) -> Result<bool, PredictError> {
         let contents = read(&self.files)?;
         let found = hash(&contents);
@@ -65,7 +66,7 @@ impl<T: Send + Sync + 'static> Live<T> {
         Ok(true)
     }
 
-    /// Looks at the files every `interval`, for ever.
+    /// Checks the files every `interval`, forever.
     pub async fn keep_fresh(self: Arc<Self>, what: &'static str, interval: Duration) {
         let mut tick = tokio::time::interval(interval);
         let mut complained = false;
@@ -74,20 +75,20 @@ impl<T: Send + Sync + 'static> Live<T> {
             let live = self.clone();
             let refreshed = tokio::task::spawn_blocking(move || live.refresh()).await;
             match refreshed {
-                Ok(Ok(true)) => tracing::info!(what, "new files are used"),
+                Ok(Ok(true)) => tracing::info!(what, "security files reloaded"),
                 Ok(Ok(false)) => {}
-                // A renewal is often several writes: what is half done is told once.
+                // A renewal often has several writes, so an incomplete state is logged only once.
                 Ok(Err(_)) if complained => continue,
                 Ok(Err(error)) => {
                     complained = true;
                     tracing::error!(
                         what,
                         error = error.chain(),
-                        "new files cannot be used; the old ones go on being used"
+                        "security files not reloaded; the previous ones stay in use"
                     );
                     continue;
                 }
-                Err(error) => tracing::error!(what, error = %error, "files were not looked at"),
+                Err(error) => tracing::error!(what, error = %error, "security files not checked"),
             }
             complained = false;
         }

@@ -25,17 +25,18 @@ use volley_types::NodeIdentity;
 
 use crate::tls::{HANDSHAKE_TIMEOUT, NodeTls, identity_of};
 
-/// Handshakes at a time; one more ends the oldest, which is the likeliest to have nobody behind it.
+/// Maximum number of concurrent handshakes; a further one aborts the oldest, which is most likely
+/// abandoned.
 const MAX_HANDSHAKES: usize = 256;
-/// Connections at a time whose other end has not proved to be a node. Nodes have no such bound: no
-/// stranger takes their places.
+/// Maximum number of connections without a node's certificate. Nodes have no such limit, so that
+/// other clients cannot block them.
 const MAX_STRANGERS: usize = 8_192;
-/// What nodes call each other in a handshake: their certificates tell who they are.
+/// Server name of nodes in handshakes; their certificates have their identities.
 const ANY_NODE: &str = "node.volley.internal";
 /// After a failed accept (no file descriptors, most likely).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What kind of node is meant.
+/// Kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// A coordinator.
@@ -62,12 +63,12 @@ pub struct Peer {
     pub identity: Option<NodeIdentity>,
 }
 
-/// Who may open a connection under TLS.
+/// Clients that may open a TLS connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Callers {
     /// Nodes of the cluster.
     Nodes,
-    /// Nodes, and callers without a certificate who show a key with each call.
+    /// Nodes, and callers without a certificate, which send a key with each call.
     NodesAndKeys,
 }
 
@@ -76,7 +77,7 @@ pub enum Callers {
 pub enum NodeStream {
     /// As it is.
     Plain(TcpStream, OwnedSemaphorePermit),
-    /// Under TLS; with a stranger's place, where it is one.
+    /// A TLS connection, with a permit if the client is not a node.
     Tls(Box<TlsStream<TcpStream>>, Option<OwnedSemaphorePermit>),
 }
 
@@ -159,8 +160,8 @@ impl AsyncWrite for NodeStream {
     }
 }
 
-/// The connections of `listener`, each without Nagle's delay; under TLS where `tls` is given.
-/// Clients that are slow at their handshakes hold up nobody else, however many they are.
+/// The connections of `listener` without Nagle's delay, with TLS if `tls` is set. Clients with slow
+/// handshakes do not delay others.
 pub fn incoming(
     listener: TcpListener,
     tls: Option<(NodeTls, Callers)>,
@@ -182,7 +183,7 @@ pub fn incoming(
                 },
                 Some(stream) = handshakes.next() => match stream {
                     Ok(stream) => return Some((Ok(stream), (listener, policy, handshakes))),
-                    Err(error) => tracing::debug!(error = %error, "a connection was refused"),
+                    Err(error) => tracing::debug!(error = %error, "connection rejected"),
                 },
             }
         }
@@ -223,7 +224,7 @@ impl Handshakes {
     }
 }
 
-/// What a listener asks of those who come.
+/// Connection policy of a listener.
 struct ListenerPolicy {
     tls: Option<(NodeTls, Callers)>,
     strangers: Arc<Semaphore>,
@@ -266,9 +267,9 @@ async fn greet(
     Ok(stream.into())
 }
 
-/// Refuses calls to a service that do not come from a node of `kind` whose certificate `is_valid`,
-/// where the connection is under TLS; on a plain one there are no identities. Use it as an
-/// interceptor: it looks at each call, on connections that are open already too.
+/// Rejects calls on TLS connections that do not come from a node of `kind` with a valid certificate
+/// (`is_valid`). Plain connections have no identities. Use it as an interceptor: it checks each
+/// call, also on existing connections.
 pub fn only(
     kind: NodeKind,
     tls: bool,
@@ -283,10 +284,10 @@ pub fn only(
             Some(identity) if kind.is_of(identity) && is_valid(identity) => Ok(request),
             Some(identity) if kind.is_of(identity) => Err(revoked(identity)),
             Some(_) => Err(Status::permission_denied(
-                "this service is not for nodes of this kind",
+                "this service does not accept nodes of this kind",
             )),
             None => Err(Status::unauthenticated(
-                "this service is for nodes of the cluster, which show a certificate",
+                "this service requires the certificate of a node of the cluster",
             )),
         }
     }
@@ -294,11 +295,11 @@ pub fn only(
 
 fn revoked(identity: &NodeIdentity) -> Status {
     Status::permission_denied(format!(
-        "the certificate of {identity} is not valid for calls: it is not in the cluster now"
+        "the certificate of {identity} is not valid for calls: the node is not in the cluster"
     ))
 }
 
-/// How a node calls others: plainly, or under TLS. Cloning is cheap.
+/// Dialer for connections to other nodes, plain or with TLS. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Dialer(Option<NodeTls>);
 
@@ -387,7 +388,7 @@ async fn dial(tls: NodeTls, kind: NodeKind, uri: Uri) -> io::Result<TlsIo> {
         Some(identity) if kind.is_of(&identity) => Ok(TokioIo::new(stream)),
         _ => Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            "the node that was called is not of the kind that was wanted",
+            "the called node is not of the expected kind",
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! Who is asking.
+//! Authenticated callers.
 
 use volley_types::{
     ApiKey, ErrorCode, KeyId, ModelName, ModelScope, NodeIdentity, PredictError, PredictRequest,
@@ -86,7 +86,7 @@ impl Principal {
         &self.who
     }
 
-    /// What it may do; `None` means nothing.
+    /// Its role; `None` means no rights.
     #[must_use]
     pub fn role(&self) -> Option<Role> {
         self.role
@@ -98,21 +98,21 @@ impl Principal {
         &self.models
     }
 
-    /// On whose behalf it calls, where its key says so.
+    /// Its tenant, if its key has one.
     #[must_use]
     pub fn tenant(&self) -> Option<&TenantId> {
         self.tenant.as_ref()
     }
 
-    /// The key whose use is counted, and what it may use.
+    /// The key whose usage is counted, and its quota.
     pub(crate) fn quota(&self) -> Option<(&KeyId, Quota)> {
         self.quota.as_ref().map(|(key, quota)| (key, *quota))
     }
 
-    /// Whether it may do what `needed` may.
+    /// Checks that it has the role `needed`.
     ///
     /// # Errors
-    /// `Unauthenticated` when it may do nothing at all, else `PermissionDenied`.
+    /// `Unauthenticated` for a principal without rights, otherwise `PermissionDenied`.
     pub fn allow(&self, needed: Role) -> Result<(), PredictError> {
         match self.role {
             Some(role) if needed <= role => Ok(()),
@@ -124,10 +124,10 @@ impl Principal {
         }
     }
 
-    /// Whether it may see `model`. What it may not see does not exist for it.
+    /// Checks that it may see `model`. Invisible models do not exist for it.
     ///
     /// # Errors
-    /// `NotFound`, in the words of a router that does not know the model.
+    /// `NotFound`, with the text for an unknown model.
     pub fn see(&self, model: &ModelName) -> Result<(), PredictError> {
         if self.models.contains(model) {
             return Ok(());
@@ -138,10 +138,10 @@ impl Principal {
         ))
     }
 
-    /// Whether it may change `model`.
+    /// Checks that it may change `model`.
     ///
     /// # Errors
-    /// `PermissionDenied`: a model's name may be free or taken by others alike.
+    /// `PermissionDenied`, whether the name is free or used by another tenant.
     pub fn change(&self, model: &ModelName) -> Result<(), PredictError> {
         if self.models.contains(model) {
             return Ok(());
@@ -152,7 +152,7 @@ impl Principal {
         ))
     }
 
-    /// Whether it may reach what concerns all models.
+    /// Checks that it has access to all models.
     ///
     /// # Errors
     /// `PermissionDenied` for a key that is limited to some models.
@@ -162,7 +162,7 @@ impl Principal {
         }
         Err(PredictError::new(
             ErrorCode::PermissionDenied,
-            "this concerns all models, and the key is limited to some",
+            "this request concerns all models, but the key is limited to some",
         ))
     }
 

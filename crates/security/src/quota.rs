@@ -1,9 +1,9 @@
-//! What the bearers of a key have used, and whether they may use more.
+//! Quotas of keys.
 //!
-//! Coordinators tell each other what is used at each (see [`shared`]), so a quota holds for all of
-//! them together. Tokens are known only once they were read and written, so a key may go over its
-//! tokens by what runs at that moment; so it may by what begins elsewhere until that is heard. It
-//! is refused then until the debt is paid by time.
+//! Coordinators exchange their usage (see [`shared`]), so a quota applies to all of them together.
+//! Tokens are only known after they were processed, so a key may exceed its token quota by its
+//! running requests and by requests on other coordinators that are not reported yet. Then its
+//! requests are rejected until the excess has been refilled.
 
 pub mod shared;
 
@@ -22,12 +22,12 @@ use volley_types::{ChunkStream, ErrorCode, KeyId, PredictError, Quota};
 
 use self::shared::{KeyUse, PeerUsage};
 
-/// When to come back for a place among the running streams.
+/// Retry delay when the limit of concurrent streams is reached.
 const STREAM_RETRY: Duration = Duration::from_secs(1);
-/// So many keys are counted before those that use nothing are forgotten.
+/// Number of keys from which unused keys are removed.
 const SWEEP_FROM: usize = 1_024;
 
-/// The use of all keys on one node. Cloning gives another handle.
+/// Usage of all keys on one node. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QuotaTracker(Arc<KeyMeters>);
 
@@ -64,7 +64,7 @@ impl QuotaTracker {
         Ok(Some(MeteredPrediction { meter, quota }))
     }
 
-    /// Charges what was used elsewhere, of a key with these limits there.
+    /// Charges usage of other coordinators to a key.
     fn charge(&self, key: &KeyId, more: KeyUse, now: Instant) {
         let meter = self.of(key, now);
         let mut used = meter.0.lock();
@@ -81,7 +81,7 @@ impl QuotaTracker {
         &self.0.others
     }
 
-    /// What each key has used here.
+    /// Usage of each key on this node.
     fn own_use(&self) -> HashMap<KeyId, KeyUse> {
         let keys = self.0.keys.lock();
         let own = |(key, meter): (&KeyId, &Arc<Meter>)| (key.clone(), meter.0.lock().own());
@@ -103,13 +103,13 @@ impl QuotaTracker {
 #[derive(Debug, Default)]
 struct Meter(Mutex<KeyUsage>);
 
-/// What one key has used.
+/// Usage of one key.
 #[derive(Debug, Default)]
 struct KeyUsage {
     requests: Bucket,
     tokens: Bucket,
     streams: u32,
-    /// What was used here in all, where it is limited.
+    /// Total usage on this node, for limited keys.
     began: u64,
     charged: u64,
 }
@@ -159,11 +159,10 @@ impl KeyUsage {
     }
 }
 
-/// A minute's worth of something, which comes back evenly over a minute. What is taken over it
-/// is a debt.
+/// A token bucket for one minute that refills evenly. It may become negative.
 #[derive(Debug, Default)]
 struct Bucket {
-    /// What was used and has not come back.
+    /// Usage that has not been refilled.
     used: f64,
     since: Option<Instant>,
     /// The limit when it was last looked at; 0 before.
@@ -176,7 +175,7 @@ impl Bucket {
         self.settle(per_minute, now);
         let each_second = f64::from(per_minute) / 60.0;
         let missing = self.used + amount - f64::from(per_minute);
-        // With nothing to take, there must be something left all the same.
+        // A request of 0 also needs a positive balance.
         let is_free = if amount == 0.0 {
             missing < 0.0
         } else {
@@ -190,7 +189,7 @@ impl Bucket {
         self.used += amount;
     }
 
-    /// Gives back what came back since the last time.
+    /// Refills the bucket for the time since the last call.
     fn settle(&mut self, per_minute: u32, now: Instant) {
         if let Some(since) = self.since {
             let each_second = f64::from(per_minute) / 60.0;
@@ -208,8 +207,7 @@ impl Bucket {
     }
 }
 
-/// One prediction that is counted. Its place among the key's running ones goes when it is
-/// dropped.
+/// A counted prediction. Its permit of the key's concurrent streams is released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct MeteredPrediction {
     meter: Arc<Meter>,
@@ -242,8 +240,8 @@ impl Drop for MeteredPrediction {
     }
 }
 
-/// The tokens of one stream: what its usage says, and until then a token for each row of a
-/// generation, so that whoever leaves before the end has paid as well.
+/// Token count of one stream: its usage, and before that one token for each row of a generation, so
+/// that aborted streams are also charged.
 #[derive(Debug, Default)]
 struct Tally {
     seen: u32,
@@ -252,7 +250,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Counts `batch`; gives what is to be charged for it.
+    /// Counts `batch`; returns the tokens to charge.
     fn add(&mut self, batch: &RecordBatch) -> u32 {
         match GenerationRow::rows(batch) {
             Ok(rows) => {
@@ -273,7 +271,7 @@ impl Tally {
     }
 }
 
-/// What the rows of any other task had, where the model counts that.
+/// Tokens of the rows of other tasks, if the model counts them.
 fn row_tokens(batch: &RecordBatch) -> u32 {
     let column = batch.column_by_name(TOKENS);
     let column = column.and_then(|column| column.as_primitive_opt::<UInt32Type>());

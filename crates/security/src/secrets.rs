@@ -1,9 +1,9 @@
 //! Secrets that the registry holds encrypted.
 //!
-//! Each secret has a key of its own, which encrypts it (AES-256-GCM, NIST SP 800-38D); a master
-//! key encrypts that key. Both bind the secret's name, so that one cannot be put in another's
-//! place. Master keys come from files that each node reads and the cluster never carries. When
-//! they are rotated only the small keys are encrypted anew.
+//! Each secret is encrypted with its own key (AES-256-GCM, NIST SP 800-38D), and that key with a
+//! master key. Both encryptions bind the secret's name, so that secrets cannot be swapped. Each
+//! node reads master keys from files; they are never sent between nodes. A rotation only encrypts
+//! the small keys again.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -61,15 +61,15 @@ impl MasterKeys {
         Ok(Self(keys))
     }
 
-    /// A fresh master key, as its file holds it.
+    /// Generates a master key in the format of its file.
     ///
     /// # Errors
-    /// `Internal` when the system has no random numbers.
+    /// `Internal` when the system returns no random bytes.
     pub fn generate() -> Result<String, PredictError> {
         Ok(STANDARD.encode(random::<KEY_LEN>()?))
     }
 
-    /// Uses changed files as they come, for ever.
+    /// Reloads changed files every `interval`, forever.
     pub async fn keep_fresh(&self, interval: Duration) {
         self.0.clone().keep_fresh("master keys", interval).await;
     }
@@ -131,7 +131,7 @@ impl MasterKeys {
         let master = master.ok_or_else(|| {
             PredictError::invalid(format!(
                 "the secret '{name}' is sealed under a master key that this node does not have; \
-                 give it in 'security.master_key_files', or put the secret anew"
+                 add the key to 'security.master_key_files', or store the secret again"
             ))
         })?;
         decrypt(&master.key, name, &sealed.key).ok_or_else(|| broken(name))
@@ -207,7 +207,7 @@ fn random<const N: usize>() -> Result<[u8; N], PredictError> {
 fn broken(name: &SecretName) -> PredictError {
     PredictError::invalid(format!(
         "the secret '{name}' cannot be opened: it was sealed for another name, or changed since; \
-         put it anew"
+         store it again"
     ))
 }
 

@@ -1,8 +1,8 @@
-//! Wrong keys, counted by where they come from: whoever shows many is not listened to for a while.
+//! Throttling of wrong credentials per address.
 //!
-//! An address that has used up its failures is refused whatever key it shows, so that nothing can
-//! be learned from the answer. Credentials that were good there before go on: one caller behind a
-//! shared address cannot shut the others out.
+//! An address with too many failures is rejected with any key, so that the response reveals
+//! nothing. Credentials that were valid there before are still accepted, so that one caller behind
+//! a shared address cannot lock out the others.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use volley_types::{ErrorCode, PredictError};
 
-/// Parts of the table, each with a lock of its own.
+/// Number of shards of the table, each with its own lock.
 const SHARDS: usize = 16;
-/// Addresses that a part remembers; of more, those that were heard of least recently are forgotten.
+/// Maximum number of addresses in a shard; the least recently used ones are removed.
 const ADDRESSES: usize = 4_096;
 /// Credentials that an address is known by.
 const KNOWN: usize = 16;
@@ -61,7 +61,7 @@ pub(crate) struct Throttle {
     shards: [Mutex<HashMap<IpAddr, AddressRecord>>; SHARDS],
 }
 
-/// What is remembered of an address.
+/// State of an address.
 #[derive(Debug)]
 struct AddressRecord {
     /// Failures that it has left.
@@ -82,7 +82,7 @@ impl AddressRecord {
         }
     }
 
-    /// Counts what has come back since it was heard of last.
+    /// Refills the allowed failures for the time since the last request.
     fn refill(&mut self, config: ThrottleConfig, now: Instant) {
         let gone = now.saturating_duration_since(self.at).as_secs_f64();
         let back = gone * config.per_minute as f64 / 60.0;
@@ -106,10 +106,10 @@ impl Throttle {
         }
     }
 
-    /// Whether what comes from there, with this credential, is listened to.
+    /// Checks whether this credential is accepted from this address.
     ///
     /// # Errors
-    /// `Overloaded`, with when to come again.
+    /// `Overloaded` with a retry delay.
     pub(crate) fn check(
         &self,
         address: IpAddr,
@@ -150,7 +150,7 @@ impl Throttle {
     }
 
     fn hash(&self, credential: &str) -> u64 {
-        // 0 stands for none.
+        // 0 means none.
         self.hasher.hash_one(credential).max(1)
     }
 

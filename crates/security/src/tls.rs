@@ -1,5 +1,5 @@
-//! TLS for callers (a certificate of any authority that they trust), and between nodes (both
-//! sides show a certificate of the cluster's own authority, which says what node they are).
+//! TLS for callers (a certificate of any authority that they trust), and between nodes (both sides
+//! have a certificate of the cluster's authority with the node's identity).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use volley_types::{NodeIdentity, PredictError};
 use crate::certificate::{CertificateUse, first_end, last_end};
 use crate::live::Live;
 
-/// How long a client may take over its handshake.
+/// Time limit of a handshake.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks at certificate files.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
@@ -33,17 +33,17 @@ pub const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 /// A certificate chain and its key, PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// The certificate, and those between it and its authority.
+    /// The certificate and its intermediate certificates.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
 }
 
-/// TLS for callers of REST. Cloning gives another handle.
+/// TLS for callers of REST. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct EdgeTls(Arc<Live<EdgeConfig>>);
 
-/// What is made of the edge's files.
+/// Configuration built from the edge's files.
 #[derive(Debug)]
 struct EdgeConfig {
     server: Arc<ServerConfig>,
@@ -73,10 +73,10 @@ impl EdgeTls {
         Live::load(vec![files.certificate, files.key], build).map(Self)
     }
 
-    /// Shakes hands with a client, by the newest certificate.
+    /// Performs the handshake with a client, with the newest certificate.
     ///
     /// # Errors
-    /// When that fails, or takes over 10 s.
+    /// When it fails, or takes longer than 10 s.
     pub async fn accept<IO>(&self, io: IO) -> std::io::Result<TlsStream<IO>>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
@@ -85,13 +85,13 @@ impl EdgeTls {
         tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(io)).await?
     }
 
-    /// When the certificate in use ends, or what signed it where that is earlier.
+    /// Expiry of the certificate in use, or of its issuer if that is earlier.
     #[must_use]
     pub fn ends(&self) -> Option<SystemTime> {
         self.0.current().ends
     }
 
-    /// Looks at the files every `interval`, for ever.
+    /// Checks the files every `interval`, forever.
     pub async fn keep_fresh(self, interval: Duration) {
         self.0.keep_fresh("the edge's certificate", interval).await;
     }
@@ -106,19 +106,19 @@ pub struct NodeFiles {
     pub authority: PathBuf,
 }
 
-/// What is made of [`NodeFiles`].
+/// Configuration built from [`NodeFiles`].
 pub(crate) struct NodeConfigs {
     pub(crate) identity: NodeIdentity,
-    /// Asks callers for a certificate and takes none but those of nodes.
+    /// Requires a node's certificate from callers.
     pub(crate) strict: Arc<ServerConfig>,
     /// Asks callers for a certificate and bears with none.
     pub(crate) lenient: Arc<ServerConfig>,
     pub(crate) client: Arc<ClientConfig>,
-    /// What the certificates are for and when they end.
+    /// Purposes and expiry times of the certificates.
     ends: Vec<(CertificateUse, SystemTime)>,
 }
 
-/// TLS between nodes. Cloning gives another handle.
+/// TLS between nodes. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct NodeTls(pub(crate) Arc<Live<NodeConfigs>>);
 
@@ -141,21 +141,21 @@ impl NodeTls {
         self.0.current().identity.clone()
     }
 
-    /// When the node's certificate in use ends, and when those of the cluster's authority do.
+    /// Expiry times of the node's certificate in use and of the cluster's authority.
     #[must_use]
     pub fn ends(&self) -> Vec<(CertificateUse, SystemTime)> {
         self.0.current().ends.clone()
     }
 
-    /// Looks at the files every `interval`, for ever.
+    /// Checks the files every `interval`, forever.
     pub async fn keep_fresh(self, interval: Duration) {
         self.0.keep_fresh("the node's certificate", interval).await;
     }
 
-    /// Looks at the files now.
+    /// Checks the files now.
     ///
     /// # Errors
-    /// As [`NodeTls::load`]; the certificate before goes on being used.
+    /// As [`NodeTls::load`]; the previous certificate stays in use.
     pub fn refresh(&self) -> Result<bool, PredictError> {
         self.0.refresh()
     }
@@ -262,8 +262,10 @@ fn trusted(authorities: Vec<CertificateDer<'static>>) -> Result<RootCertStore, P
 }
 
 fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> PredictError {
-    PredictError::invalid("a certificate or its key cannot be used; are they PEM, and a pair?")
-        .with_source(error)
+    PredictError::invalid(
+        "a certificate or its key cannot be used; check that both are PEM and belong together",
+    )
+    .with_source(error)
 }
 
 /// Takes the certificate of any node of the cluster. Nodes are known by identity, not by

@@ -1,9 +1,9 @@
-//! Callers who show a token of an identity provider (JSON Web Token, RFC 7519; OpenID Connect)
-//! in place of an API key.
+//! Callers with a token of an identity provider (JSON Web Token, RFC 7519; OpenID Connect) instead
+//! of an API key.
 //!
-//! An issuer's algorithms are pinned by the configuration, and only those with a public key can
-//! be: what a token's header asks for decides nothing. Its keys come from a file, or from the
-//! address that the provider publishes them at (a JWK Set, RFC 7517), never from the token.
+//! The configuration pins the algorithms of an issuer, and only public-key algorithms are allowed.
+//! The token's header does not select the algorithm. Its keys come from a file, or from the
+//! provider's URL (a JWK Set, RFC 7517), never from the token.
 
 mod keys;
 mod provider;
@@ -28,7 +28,7 @@ use crate::Principal;
 /// How far clocks may differ.
 const LEEWAY_S: u64 = 60;
 
-/// Fetches what is at a URL. The answer is bounded by whoever fetches.
+/// Fetches a URL. The implementation must limit the size of the response.
 pub type FetchKeys =
     Arc<dyn Fn(String) -> BoxFuture<'static, Result<Vec<u8>, PredictError>> + Send + Sync>;
 
@@ -46,13 +46,13 @@ pub enum KeySource {
 pub struct IssuerConfig {
     /// The tokens' `iss`, exactly.
     pub issuer: String,
-    /// What must be among the tokens' `aud`.
+    /// Required audience (`aud`) of tokens.
     pub audience: String,
-    /// The algorithms that are taken, by their names in RFC 7518: those of RSA, ECDSA and EdDSA.
+    /// Allowed algorithms by their names in RFC 7518: RSA, ECDSA and EdDSA.
     pub algorithms: Vec<String>,
     /// Its keys.
     pub keys: KeySource,
-    /// What its tokens allow.
+    /// Rules for the rights of its tokens.
     pub rules: ClaimRules,
 }
 
@@ -70,11 +70,10 @@ struct Issuer {
 }
 
 impl Issuers {
-    /// Those that `configs` name. Reads the keys that are in files.
+    /// Creates the issuers of `configs`. Reads keys from files.
     ///
     /// # Errors
-    /// `InvalidInput` when an algorithm is not one of those that may be pinned, or a file holds no
-    /// keys.
+    /// `InvalidInput` when an algorithm is not allowed, or a file has no keys.
     pub fn new(configs: Vec<IssuerConfig>) -> Result<Self, PredictError> {
         provider::install();
         configs
@@ -116,7 +115,7 @@ impl Issuers {
             .identify(token)
     }
 
-    /// Keeps the keys fresh, for ever.
+    /// Refreshes the keys, forever.
     pub async fn keep_fresh(self: Arc<Self>, fetch: FetchKeys, interval: Duration) {
         join_all(
             self.0
@@ -151,11 +150,11 @@ impl Issuer {
     fn identify(&self, token: &str) -> Result<Principal, PredictError> {
         let header = decode_header(token).map_err(|_| invalid("its header is malformed"))?;
         if !self.algorithms.contains(&header.alg) {
-            return Err(invalid("its algorithm is not one that is taken"));
+            return Err(invalid("its algorithm is not allowed"));
         }
-        // RFC 7515, section 4.1.11: what must be understood, and is not.
+        // RFC 7515, section 4.1.11: unsupported critical extensions.
         if header.crit.is_some() {
-            return Err(invalid("its header asks for what is not known here"));
+            return Err(invalid("its header has an unknown critical extension"));
         }
         let keys = self.source.current().ok_or_else(keys_unknown)?;
         let Some(key) = keys.find(header.kid.as_deref(), header.alg) else {
@@ -170,8 +169,8 @@ impl Issuer {
     }
 }
 
-/// The algorithm of that name, if it may be pinned: with a shared secret, whoever could check
-/// tokens could make them too.
+/// The algorithm of this name, if allowed. With a shared secret, every verifier could also create
+/// tokens.
 fn algorithm(name: &str) -> Result<Algorithm, PredictError> {
     let named = name.parse().ok();
     named
@@ -189,9 +188,9 @@ fn reason(error: &Error) -> &'static str {
         ErrorKind::ExpiredSignature => "it has expired",
         ErrorKind::ImmatureSignature => "it is not valid yet",
         ErrorKind::InvalidAudience => "it is for another audience",
-        ErrorKind::InvalidAlgorithm => "its key is not one for its algorithm",
+        ErrorKind::InvalidAlgorithm => "its key does not match its algorithm",
         ErrorKind::MissingRequiredClaim(_) => "it lacks one of the claims exp, iss, aud and sub",
-        _ => "its signature or its form is wrong",
+        _ => "its signature or its format is wrong",
     }
 }
 

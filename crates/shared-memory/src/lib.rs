@@ -112,16 +112,16 @@ impl SharedMemory {
         let end = region.offset.checked_add(region.byte_size);
         if region.byte_size == 0 || end.is_none_or(|end| length < end) {
             return Err(wrong(&format!(
-                "its offset and byte_size do not lie in the object, which has {length} bytes"
+                "its offset and byte_size exceed the object, which has {length} bytes"
             )));
         }
         let mut regions = self.regions.lock();
         if regions.contains_key(&name) {
-            let message = format!("shared memory region '{shown}' is registered already");
+            let message = format!("shared memory region '{shown}' is already registered");
             return Err(PredictError::new(ErrorCode::Conflict, message));
         }
         if MAX_REGIONS <= regions.len() {
-            let message = format!("this node has {MAX_REGIONS} shared memory regions already");
+            let message = format!("this node already has {MAX_REGIONS} shared memory regions");
             return Err(PredictError::new(ErrorCode::Overloaded, message));
         }
         regions.insert(name, (region, Arc::new(file)));
@@ -147,7 +147,7 @@ impl SharedMemory {
         let end = slice.offset.checked_add(slice.size);
         if end.is_none_or(|end| region.byte_size < end) {
             return Err(PredictError::invalid(format!(
-                "{} bytes at {} do not lie in the shared memory region '{}', which has {}",
+                "{} bytes at {} exceed the shared memory region '{}', which has {}",
                 slice.size,
                 slice.offset,
                 printable(&slice.region),
@@ -183,7 +183,7 @@ impl SharedMemory {
         let (file, at) = self.find(slice)?;
         if u64::try_from(bytes.len()).is_ok_and(|length| slice.size < length) {
             return Err(PredictError::invalid(format!(
-                "an output has {} bytes, and its place in the shared memory region '{}' has {}",
+                "an output has {} bytes, but its part of the shared memory region '{}' has {}",
                 bytes.len(),
                 printable(&slice.region),
                 slice.size
@@ -216,7 +216,7 @@ impl SharedMemory {
             };
             if let Some(slice) = slice(|name| parameters.get(name)).map_err(|what| wrong(&what))? {
                 if parameters.contains_key("binary_data_size") {
-                    return Err(wrong("is in shared memory and in the body; give it once"));
+                    return Err(wrong("is in shared memory and in the body; send it once"));
                 }
                 all.extend_from_slice(&self.read(&slice)?);
                 for name in [REGION, SIZE, OFFSET] {
@@ -277,7 +277,7 @@ fn open(key: &str) -> Result<File, &'static str> {
         return Err("its key is not the name of a POSIX shared memory object");
     }
     let path = FilePath::new(DIRECTORY).join(name);
-    let missing = |_| "there is no such POSIX shared memory object, or it cannot be opened";
+    let missing = |_| "this POSIX shared memory object does not exist or cannot be opened";
     let before = path.symlink_metadata().map_err(missing)?;
     if !before.file_type().is_file() {
         return Err("its key does not name a POSIX shared memory object");
@@ -286,7 +286,7 @@ fn open(key: &str) -> Result<File, &'static str> {
     let file = file.map_err(missing)?;
     let opened = file.metadata().map_err(missing)?;
     if (opened.dev(), opened.ino()) != (before.dev(), before.ino()) {
-        return Err("the POSIX shared memory object was replaced meanwhile");
+        return Err("the POSIX shared memory object was replaced during the call");
     }
     Ok(file)
 }
@@ -299,14 +299,14 @@ fn unknown(name: &str) -> PredictError {
 
 fn gone(name: &str) -> PredictError {
     let name = printable(name);
-    let message = format!("the object of the shared memory region '{name}' is shorter by now");
+    let message = format!("the object of the shared memory region '{name}' has shrunk");
     PredictError::invalid(message)
 }
 
 /// CUDA's regions are not offered.
 pub fn no_cuda() -> PredictError {
     PredictError::invalid(
-        "CUDA shared memory is not offered; use system shared memory, or send tensors in the \
+        "CUDA shared memory is not supported; use system shared memory, or send tensors in the \
          request",
     )
 }

@@ -68,7 +68,7 @@ impl SqlCluster {
         let found = self.functions.get(model).ok_or_else(|| {
             let models: Vec<_> = self.functions.keys().map(String::as_str).collect();
             DataFusionError::Plan(format!(
-                "there is no model '{model}' that SQL can call; there are: {}",
+                "SQL cannot call a model '{model}'; the available models are: {}",
                 models.join(", ")
             ))
         })?;
@@ -93,7 +93,7 @@ impl SqlCluster {
         let timeout = self.config.call_timeout;
         let values = self.client.call(name, arguments, rows, timeout).await;
         values.map_err(|error| {
-            tracing::debug!(model = name, error = %error.chain(), "a call from sql failed");
+            tracing::debug!(model = name, error = %error.chain(), "SQL model call failed");
             DataFusionError::External(Box::new(error))
         })
     }

@@ -96,7 +96,7 @@ impl ModelFunction {
                 .is_none_or(|kind| *kind == function.result);
         if !as_declared {
             return plan_err!(
-                "the model '{}' cannot be called by {}(): it takes ({}) and gives {}",
+                "the model '{}' cannot be called by {}(): its inputs are ({}) and its result is {}",
                 function.name,
                 self.name,
                 types(function.arguments.iter()),
@@ -105,7 +105,7 @@ impl ModelFunction {
         }
         if !takes {
             return plan_err!(
-                "the model '{}' takes ({}), it was called with ({})",
+                "the model '{}' has the arguments ({}), but it was called with ({})",
                 function.name,
                 types(function.arguments.iter()),
                 types(given.iter().map(|field| field.data_type()))
@@ -182,7 +182,7 @@ impl AsyncScalarUDFImpl for ModelFunction {
         let values = self.cluster.call(&model, arguments, rows).await?;
         if values.data_type() != kind {
             return Err(DataFusionError::Execution(format!(
-                "the model '{model}' was replaced by one that gives {} while the query ran",
+                "the model '{model}' was replaced by one that returns {} while the query ran",
                 values.data_type()
             )));
         }

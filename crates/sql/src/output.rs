@@ -57,8 +57,8 @@ pub async fn write(
                 table.push(batch);
                 if count > MAX_TABLE_ROWS {
                     return Err(DataFusionError::Execution(format!(
-                        "a table of more than {MAX_TABLE_ROWS} rows is not written; ask for CSV \
-                         or JSON, or add a LIMIT"
+                        "a table may have at most {MAX_TABLE_ROWS} rows; choose CSV or JSON, or \
+                         add a LIMIT"
                     )));
                 }
             }

@@ -52,7 +52,7 @@ pub async fn add_table(context: &SessionContext, name: &str, path: &str) -> Resu
             context.register_json(name, path, options).await
         }
         _ => datafusion::common::plan_err!(
-            "the format of '{path}' is not known; it must end in .parquet, .csv, .tsv, .json, \
+            "the format of '{path}' is unknown; the name must end in .parquet, .csv, .tsv, .json, \
              .ndjson or .jsonl"
         ),
     }

@@ -21,8 +21,8 @@ impl AnalyzerRule for AsyncUdfPlacementRule {
             node.apply_expressions(|expression| {
                 if calls_a_model(expression)? {
                     return plan_err!(
-                        "a model's call may stand in SELECT, in WHERE and in an aggregate; to \
-                         sort or join by one, give it a name in a SELECT and use that"
+                        "a model call is allowed in SELECT, in WHERE and in an aggregate; to sort \
+                         or join by one, name it in a SELECT and use that name"
                     );
                 }
                 Ok(TreeNodeRecursion::Continue)

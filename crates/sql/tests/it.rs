@@ -311,7 +311,7 @@ async fn wrong_calls_are_refused_when_they_are_planned() {
     for (sql, text) in [
         (
             "SELECT id FROM BOOKS ORDER BY embed('lengths', title)[1]",
-            "give it a name",
+            "name it in a SELECT",
         ),
         (
             "SELECT predict('nobody', title) FROM BOOKS",

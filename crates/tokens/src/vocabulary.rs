@@ -86,7 +86,7 @@ pub fn tokenizer(directory: &Path) -> Result<Tokenizer, PredictError> {
         true => (None, "tokenizer.json is missing or malformed"),
         false => (
             Some(of_vocabulary(directory)?),
-            "vocab.txt makes no tokenizer",
+            "vocab.txt is not a usable vocabulary",
         ),
     };
     let made = match file {
@@ -105,8 +105,8 @@ pub fn of_vocabulary(directory: &Path) -> Result<Value, PredictError> {
     let class = settings.tokenizer_class.as_deref().unwrap_or(CLASSES[0]);
     if !CLASSES.contains(&class.trim_end_matches("Fast")) {
         return Err(PredictError::invalid(format!(
-            "tokenizer.json is missing, and none can be made of vocab.txt: tokenizer_config.json \
-             names '{}', which is not BERT's; save it with `{SAVE}`",
+            "tokenizer.json is missing, and vocab.txt cannot replace it: tokenizer_config.json \
+             names '{}', which is not BERT's tokenizer; save it with `{SAVE}`",
             class.escape_debug()
         )));
     }
@@ -134,7 +134,7 @@ pub fn of_vocabulary(directory: &Path) -> Result<Value, PredictError> {
             }
             None if needed => {
                 return Err(PredictError::invalid(format!(
-                    "vocab.txt lacks the token '{}', which a tokenizer of BERT's needs",
+                    "vocab.txt lacks the token '{}', which a BERT tokenizer needs",
                     text.escape_debug()
                 )));
             }
@@ -189,9 +189,9 @@ pub fn missing(directory: &Path) -> PredictError {
         let _ = write!(told, "{joint}{name}");
     }
     PredictError::invalid(format!(
-        "config.json describes a model of text, and its tokenizer is missing: there is neither \
-         tokenizer.json nor vocab.txt{told}; save it with `{SAVE}`, or serve the graph's tensors \
-         with task = \"tensors\" in model.toml"
+        "config.json describes a text model, but its tokenizer is missing: the directory has \
+         neither tokenizer.json nor vocab.txt{told}; save it with `{SAVE}`, or serve the graph's \
+         tensors with task = \"tensors\" in model.toml"
     ))
 }
 
@@ -214,7 +214,7 @@ fn settings(directory: &Path) -> Result<Settings, PredictError> {
 /// The tokens of `vocab.txt`, one a line, numbered from 0.
 fn vocabulary(directory: &Path) -> Result<Map<String, Value>, PredictError> {
     let unreadable = |error: std::io::Error| {
-        PredictError::invalid("vocab.txt is missing or is no text").with_source(error)
+        PredictError::invalid("vocab.txt is missing or is not text").with_source(error)
     };
     let path = directory.join(VOCABULARY);
     let bytes = std::fs::metadata(&path).map_err(unreadable)?.len();

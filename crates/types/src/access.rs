@@ -1,5 +1,5 @@
-//! Who may do what: roles, model scopes, and the API keys that the registry holds. A key's
-//! secret is never in here, only its hash.
+//! Permissions: roles, model scopes and the API keys of the registry. The registry stores the hash
+//! of a key, never the key.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use crate::error::PredictError;
 use crate::ids::{KeyId, ModelName, NodeId, TenantId, WorkerId};
 
-/// What a caller may do. Each role may also do what those before it may.
+/// Role of a caller. A role includes the permissions of all roles before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// Reads models, status and metrics.
@@ -54,23 +54,23 @@ impl fmt::Display for Role {
     }
 }
 
-/// A model's name, or the beginning of several: `team-a.*`.
+/// A model's name, or a prefix such as `team-a.*`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ModelPattern {
     /// This model.
     Name(ModelName),
-    /// Every model whose name begins so.
+    /// Every model whose name starts with this prefix.
     Prefix(ModelName),
 }
 
 impl ModelPattern {
-    /// Whether `model` is meant.
+    /// Whether the pattern matches `model`.
     #[must_use]
     pub fn matches(&self, model: &ModelName) -> bool {
         self.covers(model.as_str())
     }
 
-    /// Whether a thing of that name is meant, of whatever kind it is.
+    /// Whether the pattern matches an object of any kind with this name.
     #[must_use]
     pub fn covers(&self, name: &str) -> bool {
         match self {
@@ -100,22 +100,22 @@ impl FromStr for ModelPattern {
     }
 }
 
-/// Which models a caller may see and call, and by the same names which connectors, secrets, groups,
-/// aliases and pipelines are its own.
+/// The models that a caller may see and call. The same patterns select its connectors, secrets,
+/// groups, aliases and pipelines.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ModelScope(Vec<ModelPattern>);
 
-/// How all models are written where patterns are.
+/// The pattern for all models.
 pub const ALL_MODELS: &str = "*";
 
 impl ModelScope {
-    /// Only what the patterns name; all models when there are none.
+    /// A scope of these patterns. An empty list selects all models.
     #[must_use]
     pub fn new(patterns: Vec<ModelPattern>) -> Self {
         Self(patterns)
     }
 
-    /// What these texts name: names, beginnings such as `team-a.*`, or [`ALL_MODELS`].
+    /// Parses patterns: names, prefixes such as `team-a.*`, or [`ALL_MODELS`].
     ///
     /// # Errors
     /// `InvalidInput` when one is none of these.
@@ -130,26 +130,27 @@ impl ModelScope {
         Ok(if all { Self::default() } else { Self(patterns) })
     }
 
-    /// What a tenant has for its own where nobody says more: every name that begins with the
-    /// tenant's and a dot; everything for the tenant that all are of who have none.
+    /// Default scope of a tenant: every name that starts with the tenant's name and a dot. The
+    /// default tenant's scope is all models.
     #[must_use]
     pub fn of_tenant(tenant: &TenantId) -> Self {
         let own = ModelName::new(format!("{tenant}."));
         match own {
             Ok(own) if *tenant != TenantId::default() => Self(vec![ModelPattern::Prefix(own)]),
-            // A tenant's name may be one letter too long for that: nothing but itself is its own.
+            // A tenant's name of the maximum length has no room for the dot: its scope is that name
+            // only.
             Err(_) => Self(vec![ModelPattern::Name(tenant.as_name())]),
             Ok(_) => Self::default(),
         }
     }
 
-    /// Whether a thing of that name is in it, of whatever kind it is.
+    /// Whether the scope includes an object of any kind with this name.
     #[must_use]
     pub fn covers(&self, name: &str) -> bool {
         self.is_all() || self.0.iter().any(|pattern| pattern.covers(name))
     }
 
-    /// What names may begin with that it covers, where that is said.
+    /// The name prefix of the scope's first prefix pattern, if it has one.
     #[must_use]
     pub fn beginning(&self) -> Option<&str> {
         self.0.iter().find_map(|pattern| match pattern {
@@ -158,13 +159,13 @@ impl ModelScope {
         })
     }
 
-    /// Whether every model is in it.
+    /// Whether the scope includes every model.
     #[must_use]
     pub fn is_all(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `model` is in it.
+    /// Whether the scope includes `model`.
     #[must_use]
     pub fn contains(&self, model: &ModelName) -> bool {
         self.is_all() || self.0.iter().any(|pattern| pattern.matches(model))
@@ -176,13 +177,14 @@ impl ModelScope {
         &self.0
     }
 
-    /// Those of `all` that are in it, without looking at the others.
+    /// The entries of `all` in the scope. The method uses range lookups and skips all other
+    /// entries.
     #[must_use]
     pub fn select<T: Clone>(&self, all: &BTreeMap<ModelName, T>) -> BTreeMap<ModelName, T> {
         self.select_by(all, ModelName::as_str)
     }
 
-    /// As [`ModelScope::select`], of things whose names have the form of models'.
+    /// As [`ModelScope::select`], for objects whose names have the form of model names.
     #[must_use]
     pub fn select_by<K, T>(&self, all: &BTreeMap<K, T>, text: fn(&K) -> &str) -> BTreeMap<K, T>
     where
@@ -196,7 +198,7 @@ impl ModelScope {
         for pattern in &self.0 {
             let (ModelPattern::Name(start) | ModelPattern::Prefix(start)) = pattern;
             let start = start.as_str();
-            // `Qwen/` is the beginning of names, and none itself.
+            // `Qwen/` is a prefix, not a valid name.
             let Ok(named) = start.trim_end_matches('/').parse::<K>() else {
                 continue;
             };
@@ -219,44 +221,44 @@ impl fmt::Debug for KeyHash {
     }
 }
 
-/// How much the bearers of a key may use. `None` is no limit.
+/// Quota of a key, shared by all its users. `None` means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Quota {
-    /// Predictions that may begin in a minute.
+    /// Predictions that may start per minute.
     pub requests_per_minute: Option<u32>,
-    /// Tokens read and written in a minute.
+    /// Prompt and completion tokens per minute.
     pub tokens_per_minute: Option<u32>,
-    /// Predictions that may run at a time.
+    /// Predictions that may run concurrently.
     pub max_streams: Option<u32>,
 }
 
-/// An API key as the registry holds it.
+/// An API key as the registry stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKey {
-    /// Its id, which stands inside the key too.
+    /// The id, which is also part of the key.
     pub id: KeyId,
     /// A name for people.
     pub name: String,
     /// The hash of the whole key.
     pub hash: KeyHash,
-    /// The hash before the last rotation, and until when it is still taken, in milliseconds
+    /// The hash before the last rotation, and the time until which it is accepted, in milliseconds
     /// since 1970.
     pub previous: Option<(KeyHash, u64)>,
     /// What its bearer may do.
     pub role: Role,
-    /// On which models.
+    /// The models that the key has access to.
     pub models: ModelScope,
-    /// On whose behalf.
+    /// Tenant of the key.
     pub tenant: TenantId,
     /// When it was made, in milliseconds since 1970.
     pub created_ms: u64,
-    /// When it ends, in milliseconds since 1970.
+    /// Expiry time in milliseconds since 1970.
     pub expires_ms: Option<u64>,
-    /// How much it may use.
+    /// Quota of the key.
     pub quota: Quota,
 }
 
-/// A node of the cluster, as its certificate names it.
+/// Identity of a node, as in its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeIdentity {
     /// The coordinator of that id.
@@ -269,8 +271,7 @@ impl NodeIdentity {
     const COORDINATOR: &str = "volley://coordinator/";
     const WORKER: &str = "volley://worker/";
 
-    /// The identity that a certificate's URI name stands for: `volley://coordinator/1` or
-    /// `volley://worker/w1`.
+    /// Parses the URI name of a certificate: `volley://coordinator/1` or `volley://worker/w1`.
     #[must_use]
     pub fn from_uri(uri: &str) -> Option<Self> {
         if let Some(id) = uri.strip_prefix(Self::COORDINATOR) {

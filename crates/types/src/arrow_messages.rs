@@ -1,4 +1,4 @@
-//! The seam to whoever reads Arrow's messages of callers that are not trusted.
+//! Interface to the reader of Arrow messages from untrusted callers.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use bytes::Bytes;
 
 use crate::error::PredictError;
 
-/// What one message holds.
+/// The content of one message.
 #[derive(Clone, Debug)]
 pub enum ArrowMessage {
     /// The schema of the batches that follow.
     Schema(SchemaRef),
     /// Rows.
     Batch(RecordBatch),
-    /// Nothing that matters.
+    /// Any other message; readers skip it.
     Other,
 }
 
@@ -24,9 +24,9 @@ pub trait ReadArrow: Send {
     /// Checks and reads the next message. Never panics, whatever the bytes.
     ///
     /// # Errors
-    /// `InvalidInput` or `TooLarge`: what is wrong with it.
+    /// `InvalidInput` for a malformed message, `TooLarge` for one over the size limits.
     fn read(&mut self, header: Bytes, body: Bytes) -> Result<ArrowMessage, PredictError>;
 }
 
-/// Begins to read a stream.
+/// Opens a reader for a new stream.
 pub type OpenArrow = Arc<dyn Fn() -> Box<dyn ReadArrow> + Send + Sync>;

@@ -16,19 +16,19 @@ pub struct ChatMessage {
     pub role: String,
     /// The text; empty where the sender gave none.
     pub content: String,
-    /// The tools that an assistant called: a JSON array in OpenAI's form.
+    /// Tool calls of an assistant: a JSON array in OpenAI's format.
     pub tool_calls: Option<String>,
     /// The call that a tool's message answers.
     pub tool_call_id: Option<String>,
-    /// What else there is, as a JSON object: `thinking` (what an assistant reasoned: a list of
-    /// objects with `text`, and perhaps `signature`, `redacted`, and the `format` of the provider
-    /// that these are for), `is_error` (of a tool's message), and `parts` (the whole content in
-    /// OpenAI's form, where it is more than text).
+    /// Other fields, as a JSON object: `thinking` (reasoning of an assistant: a list of objects
+    /// with `text` and optionally `signature`, `redacted`, and the provider `format` of these),
+    /// `is_error` (for a tool's message), and `parts` (the whole content in OpenAI's format, if it
+    /// is not only text).
     pub details: Option<String>,
 }
 
 impl ChatMessage {
-    /// A message of text alone.
+    /// A text-only message.
     #[must_use]
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self {
@@ -51,8 +51,8 @@ pub fn message_fields() -> Fields {
     ])
 }
 
-/// The `messages` column with one conversation, or null, a row. The field `details`, which nodes
-/// of the version before do not know, is there where a message has it.
+/// The `messages` column with one conversation, or null, a row. The field `details` is only present
+/// if a message has it, because nodes of the previous version do not support it.
 #[must_use]
 pub fn conversations<'a>(rows: impl IntoIterator<Item = Option<&'a [ChatMessage]>>) -> ArrayRef {
     let rows: Vec<_> = rows.into_iter().collect();
@@ -63,7 +63,7 @@ pub fn conversations<'a>(rows: impl IntoIterator<Item = Option<&'a [ChatMessage]
     conversations_of(&fields.collect(), rows)
 }
 
-/// The same with these fields of a message, all of them texts: the first of [`message_fields`].
+/// As [`conversations`], with the first `fields` of [`message_fields`], all of them texts.
 #[must_use]
 pub fn conversations_of<'a>(
     fields: &Fields,
@@ -154,8 +154,8 @@ pub const ROLES: [&str; 6] = [
     "function",
 ];
 
-/// Refuses a conversation in which a message has a role that nobody knows: a template or a provider
-/// could pass over it.
+/// Rejects a conversation with an unknown role, because a template or a provider might silently
+/// skip the message.
 ///
 /// # Errors
 /// `InvalidInput` naming the message's place and its role.
@@ -167,7 +167,7 @@ pub fn check_roles(messages: &[ChatMessage]) -> Result<(), PredictError> {
     let role = messages[place].role.chars().filter(|c| !c.is_control());
     let role: String = role.take(64).collect();
     Err(PredictError::invalid(format!(
-        "message {place} has the role '{role}', which is not known; the roles are {}",
+        "message {place} has the unknown role '{role}'; the roles are {}",
         ROLES.join(", ")
     )))
 }
@@ -211,7 +211,7 @@ mod tests {
         }
         for bad in ["", "User", "admin", "users"] {
             let message = check_roles(&chat(bad)).unwrap_err().message;
-            assert!(message.contains(&format!("message 1 has the role '{bad}'")));
+            assert!(message.contains(&format!("message 1 has the unknown role '{bad}'")));
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Every step of a process may ask whether the rows fit the model; only the first one compares
 //! schemas. The steps share one [`Signature`], so the address of its input schema identifies the
-//! check that was made.
+//! check.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl<T> Checked<T> {
         }
     }
 
-    /// Whether the value was checked against this very schema.
+    /// Whether the value was checked against this schema, compared by address.
     pub(crate) fn is_against(&self, schema: &SchemaRef) -> bool {
         let against = self.against.as_ref();
         against.is_some_and(|against| Arc::ptr_eq(against, schema))
@@ -45,7 +45,7 @@ impl<T> Checked<T> {
 }
 
 impl Checked<Input> {
-    /// A second copy with the same record, where all rows are here.
+    /// A copy with the same record; `None` for a stream.
     #[must_use]
     pub fn try_clone(&self) -> Option<Self> {
         Some(Self {
@@ -74,7 +74,7 @@ impl<T> Deref for Checked<T> {
 
 impl Signature {
     /// Checks that the columns of `input` are the model's own, as [`Signature::check_input`] does.
-    /// Returns at once where this process has checked them before.
+    /// Returns immediately if this process has already checked them.
     ///
     /// # Errors
     /// `InvalidInput` naming the column, its type and the model's type.
@@ -102,11 +102,11 @@ impl Signature {
 
     /// `input` with the columns of the model's own types: numbers of other widths and kinds,
     /// dictionaries, views of texts, and single values for tensors of one value are cast. Returns
-    /// at once where this process has checked them before.
+    /// immediately if this process has already checked them.
     ///
     /// # Errors
-    /// `InvalidInput` for a column that cannot be cast, and inside a stream for a value that
-    /// cannot be without loss.
+    /// `InvalidInput` for a column that cannot be cast. For a stream, a value that cannot be cast
+    /// without loss is an error inside the stream.
     pub fn conform(
         &self,
         input: impl Into<Checked<Input>>,
@@ -119,7 +119,7 @@ impl Signature {
     }
 }
 
-/// How the rows of a schema that was checked become the rows of a model.
+/// Converts rows of a checked schema to the rows of a model.
 pub struct Fit {
     against: SchemaRef,
     /// `None` where the columns are the model's own.
@@ -127,7 +127,7 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// The rows of `input`, which has the schema of the check, in the model's own columns.
+    /// Converts the rows of `input`, which must have the checked schema, to the model's columns.
     ///
     /// # Errors
     /// `InvalidInput` for a value that cannot be cast without loss; for a stream inside it.

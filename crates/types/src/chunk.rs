@@ -1,8 +1,8 @@
 //! Response rows and the stream that carries them.
 //!
-//! A chunk is one row. What matters is in columns: a transport may merge and split record
-//! batches as it likes. A generation's stream ends in exactly one row with `last = true`, or
-//! in exactly one error; nothing follows either.
+//! A chunk is one row. All information is in columns: a transport may merge and split record
+//! batches. A generation's stream ends in exactly one row with `last = true`, or in exactly one
+//! error; nothing follows after either.
 
 mod build;
 mod failure;
@@ -21,13 +21,13 @@ pub use self::build::{GenerationChunks, blank, is_blank};
 use crate::error::PredictError;
 use crate::ids::ModelRef;
 
-/// A stream of response batches with a schema that is known before the first of them.
+/// A stream of response batches. Its schema is known before the first batch.
 ///
-/// Whatever must live as long as the stream (permits, cancel guards, gauges) is held inside
-/// by [`ChunkStream::holding`]; dropping the stream drops it.
+/// [`ChunkStream::holding`] attaches values that must live as long as the stream (permits, cancel
+/// guards, gauges). Dropping the stream drops them.
 pub struct ChunkStream {
     schema: SchemaRef,
-    // Dropped in this order: the work first, then what it was allowed by.
+    // Fields are dropped in this order: the work first, then its permits.
     batches: Pin<Box<dyn Stream<Item = Result<RecordBatch, PredictError>> + Send>>,
     guards: Vec<Box<dyn std::any::Any + Send>>,
     ended: bool,
@@ -49,14 +49,14 @@ impl ChunkStream {
         }
     }
 
-    /// Says which model answers, where the name that was asked for stands for another.
+    /// Sets the model that answers, if the requested name is an alias.
     #[must_use]
     pub fn with_answered_by(mut self, model: ModelRef) -> Self {
         self.answered_by = Some(model);
         self
     }
 
-    /// Which model answers, where that is known.
+    /// The model that answers; `None` if unknown.
     #[must_use]
     pub fn answered_by(&self) -> Option<&ModelRef> {
         self.answered_by.as_ref()
@@ -75,7 +75,7 @@ impl ChunkStream {
         self
     }
 
-    /// The same stream with its batches passed through `wrap`; guards stay held.
+    /// The same stream with its batches passed through `wrap`. It keeps its guards.
     #[must_use]
     pub fn map_batches<S>(self, wrap: impl FnOnce(BatchResults) -> S) -> Self
     where
@@ -91,8 +91,8 @@ impl ChunkStream {
     }
 }
 
-/// Whether a batch of a generation ends in its last row: nothing follows, and a reader may stop.
-/// False for batches of other schemas.
+/// Whether a batch of a generation has the terminal row, after which a reader may stop. False for
+/// batches of other schemas.
 #[must_use]
 pub fn ends_generation(batch: &RecordBatch) -> bool {
     let last = batch.column_by_name("last");
@@ -100,14 +100,14 @@ pub fn ends_generation(batch: &RecordBatch) -> bool {
     last.is_some_and(|last| !last.is_empty() && last.value(last.len() - 1))
 }
 
-/// The tokens that a batch of a generation counts, over all its rows; `None` where none does.
+/// The sum of the token counts in a generation's batch; `None` if no row has a count.
 #[must_use]
 pub fn usage_of(batch: &RecordBatch) -> Option<Usage> {
     let column = |name: &str| {
         let column = batch.column_by_name(name)?;
         column.as_primitive_opt::<UInt32Type>()
     };
-    // What a first row says of its prompt alone is said again by the row that has the usage.
+    // The row with the usage repeats the prompt count of the first row.
     let completions = column("completion_tokens")?;
     let sum = |name: &str| {
         let counts = column(name)?;
@@ -135,7 +135,7 @@ pub type BatchResults = Pin<Box<dyn Stream<Item = BatchResult> + Send>>;
 impl Stream for ChunkStream {
     type Item = Result<RecordBatch, PredictError>;
 
-    /// Yields nothing after the first error, whatever the inner stream would do.
+    /// Yields nothing after the first error, even if the inner stream continues.
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.ended {
             return Poll::Ready(None);
@@ -165,9 +165,9 @@ pub enum FinishReason {
     Length,
     /// The model calls tools.
     ToolCalls,
-    /// The upstream's filter stopped it.
+    /// The upstream's content filter stopped it.
     ContentFilter,
-    /// This item failed; `error_code` and `error_message` say why.
+    /// This item failed; the reason is in `error_code` and `error_message`.
     Error,
 }
 
@@ -206,7 +206,7 @@ pub struct Usage {
     pub prompt_tokens: u32,
     /// Tokens generated.
     pub completion_tokens: u32,
-    /// Tokens of the prompt whose keys and values were there from an earlier prompt; part of
+    /// Prompt tokens whose keys and values were cached from an earlier prompt; part of
     /// `prompt_tokens`.
     pub cached_tokens: u32,
     /// Tokens of the prompt that were written to a cache for later prompts; part of
@@ -227,7 +227,7 @@ impl std::ops::AddAssign for Usage {
     }
 }
 
-/// What is known of a prompt before its answer.
+/// Token counts of a prompt, before its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct PromptUsage {
     /// Tokens of the prompt.
@@ -243,7 +243,7 @@ pub struct GenerationChunk {
     pub item: u32,
     /// Which of several answers to that row, from 0.
     pub choice: u32,
-    /// The row's place in the whole stream: 0, 1, 2 … with no gap and no duplicate.
+    /// Index of the row in the stream: 0, 1, 2 … without gaps or duplicates.
     pub sequence: u32,
     /// New text.
     pub text: Option<String>,
@@ -253,30 +253,29 @@ pub struct GenerationChunk {
     pub tool_calls: Option<String>,
     /// The token, where one row is one token.
     pub token_id: Option<u32>,
-    /// The token's natural-log probability, where asked for.
+    /// Natural logarithm of the token's probability, if requested.
     pub logprob: Option<f32>,
     /// Set on the last row of a choice.
     pub finish_reason: Option<FinishReason>,
     /// Set on the last row of a choice, where known.
     pub usage: Option<Usage>,
-    /// Set on the first row of each item's first choice, where it is known then. It stands in the
-    /// columns of the usage, with no `completion_tokens`; a row that has a usage says only that.
+    /// Set on the first row of each item's first choice, if known by then. It uses the columns of
+    /// the usage, without `completion_tokens`; a row with a usage has only the usage.
     pub prompt: Option<PromptUsage>,
-    /// Why the item failed: an error code's name and its public text.
+    /// Error of the item: the name of the code and its public text.
     pub error: Option<(String, String)>,
-    /// What the text refers to: a JSON array of [`Citation`](crate::Citation)s. An empty one says
-    /// that a passage begins here of which those to come speak.
+    /// Citations of the text: a JSON array of [`Citation`](crate::Citation)s. An empty array marks
+    /// the start of a passage that later citations refer to.
     pub citations: Option<String>,
     /// True on exactly the last row of the stream.
     pub last: bool,
-    /// The row's tokens, one by one, with their probabilities and the likeliest alternatives,
-    /// where those are asked for: a JSON array in OpenAI's form.
+    /// The row's tokens with their log probabilities and most likely alternatives, if requested: a
+    /// JSON array in OpenAI's format.
     pub token_logprobs: Option<String>,
-    /// The tokens that the row came of, where they are known and [`Self::token_id`] does not say
-    /// it: several, or none. A replica that can go on with another's answer says one of both in
-    /// every row.
+    /// Token ids of the row, if [`Self::token_id`] cannot hold them: several, or none. A replica
+    /// that supports continuation sets one of the two fields in every row.
     pub token_ids: Option<Vec<u32>>,
-    /// What only some dialects have a place for: a JSON object of [`Details`](crate::Details).
+    /// Fields that only some dialects support: a JSON object of [`Details`](crate::Details).
     pub details: Option<String>,
 }
 
@@ -310,9 +309,9 @@ static GENERATION_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     ]))
 });
 
-/// Columns that a response has at least; nodes of the version before send these alone.
+/// Minimum number of columns of a response; nodes of the previous version send only these.
 const FIRST_COLUMNS: usize = 17;
-/// The place of the column `details`.
+/// Index of the column `details`.
 const DETAILS: usize = 20;
 
 /// The schema of every generation's response.
@@ -332,7 +331,7 @@ impl<'a> GenerationRow<'a> {
     /// The rows of `batch`.
     ///
     /// # Errors
-    /// `Internal` when the batch is not of [`generation_schema`]'s names and types.
+    /// `Internal` when the batch does not have the names and types of [`generation_schema`].
     pub fn rows(
         batch: &'a RecordBatch,
     ) -> Result<impl ExactSizeIterator<Item = GenerationRow<'a>>, PredictError> {
@@ -358,7 +357,7 @@ impl<'a> GenerationRow<'a> {
         array.is_valid(self.row).then(|| array.value(self.row))
     }
 
-    /// The value of a column that nodes of versions before may leave out.
+    /// The value of a column that nodes of earlier versions may omit.
     fn later_u32_at(&self, column: usize) -> Option<u32> {
         (column < self.batch.num_columns()).then(|| self.u32_at(column))?
     }
@@ -436,7 +435,7 @@ impl<'a> GenerationRow<'a> {
         })
     }
 
-    /// See [`GenerationChunk::prompt`]; of a row with a usage, its part.
+    /// See [`GenerationChunk::prompt`]; for a row with a usage, the prompt part of the usage.
     #[must_use]
     pub fn prompt(&self) -> Option<PromptUsage> {
         Some(PromptUsage {
@@ -457,7 +456,7 @@ impl<'a> GenerationRow<'a> {
         self.text_at(14)
     }
 
-    /// Whether it brings text, reasoning, tool calls or citations.
+    /// Whether the row has text, reasoning, tool calls or citations.
     #[must_use]
     pub fn has_content(&self) -> bool {
         let columns = [3, 4, 5, 14];
@@ -479,7 +478,7 @@ impl<'a> GenerationRow<'a> {
         self.text_at(16)
     }
 
-    /// See [`GenerationChunk::token_ids`]. The column is passed over where it is absent.
+    /// See [`GenerationChunk::token_ids`]. `None` if the column is absent.
     #[must_use]
     pub fn token_ids(&self) -> Option<UInt32Array> {
         let column = self.batch.columns().get(FIRST_COLUMNS)?;
@@ -488,7 +487,7 @@ impl<'a> GenerationRow<'a> {
         ids.as_primitive_opt::<UInt32Type>().cloned()
     }
 
-    /// See [`GenerationChunk::details`]. The column is passed over where it is absent.
+    /// See [`GenerationChunk::details`]. `None` if the column is absent.
     #[must_use]
     pub fn details(&self) -> Option<&'a str> {
         (DETAILS < self.batch.num_columns()).then(|| self.text_at(DETAILS))?

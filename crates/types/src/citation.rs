@@ -1,9 +1,8 @@
-//! What an answer's text refers to, in the one form that all providers' are brought to.
+//! Citations, in one format for all providers.
 
 use serde_json::{Map, Value};
 
-/// A reference from a passage of an answer to a place in a source. All that is not known is
-/// `None`.
+/// A reference from a passage of an answer to a span of a source. Unknown fields are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Citation {
     /// Where the source is.
@@ -16,17 +15,17 @@ pub struct Citation {
     pub source: Option<String>,
     /// The source's number among those of the request or of a search, from 0.
     pub document: Option<u32>,
-    /// Which place of the source.
+    /// The cited span of the source.
     pub place: Option<CitedSpan>,
-    /// Where the passage of the answer's text begins, in characters (Unicode scalar values) from 0.
+    /// Start of the passage in the answer's text, in characters (Unicode scalar values) from 0.
     pub start: Option<u32>,
-    /// Where it ends, exclusive.
+    /// End of the passage, exclusive.
     pub end: Option<u32>,
-    /// What the provider wants to have back with it, as it gave it.
+    /// Opaque token of the provider, which must be sent back unchanged.
     pub token: Option<String>,
 }
 
-/// A stretch of a source; the ends are counted as its provider counts them.
+/// A span of a source, in the provider's own numbering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CitedSpan {
     /// What is counted.
@@ -66,21 +65,21 @@ impl SpanUnit {
 }
 
 impl Citation {
-    /// The citations of a chunk's column, a JSON array. What is none is left out.
+    /// Parses the citations of a chunk's column, a JSON array. Malformed entries are skipped.
     #[must_use]
     pub fn from_json(json: &str) -> Vec<Self> {
         let told: Vec<Value> = serde_json::from_str(json).unwrap_or_default();
         told.iter().filter_map(Self::of).collect()
     }
 
-    /// Citations as a chunk's column has them.
+    /// Serializes citations for a chunk's column.
     #[must_use]
     pub fn to_json(citations: &[Self]) -> String {
         let told = citations.iter().map(Self::value);
         Value::Array(told.collect()).to_string()
     }
 
-    /// One as a JSON object of what is known.
+    /// A JSON object of the known fields.
     #[must_use]
     pub fn value(&self) -> Value {
         let mut told = Map::new();

@@ -1,4 +1,4 @@
-//! Whether a connector can be used where it would be: on the workers.
+//! Checks of connectors on the workers that use them.
 
 use async_trait::async_trait;
 
@@ -6,15 +6,15 @@ use crate::error::PredictError;
 use crate::ids::WorkerId;
 use crate::registry::ConnectorSpec;
 
-/// Whoever can tell whether a connector works from where it stands.
+/// Checks whether a connector works from this node.
 #[async_trait]
 pub trait CheckConnector: Send + Sync + 'static {
-    /// Checks that the connector's servers may be called and its credentials are there. With
+    /// Checks that the connector's servers may be called and that its credentials exist. With
     /// `test`, its first server is called too, with a short request that its owner may bill.
     ///
     /// # Errors
-    /// What is wrong, naming the connector and the host; never a secret. `Unimplemented` where
-    /// this is not known here.
+    /// The fault, with the connector and the host, never a secret. `Unimplemented` if this node has
+    /// no such check.
     async fn check_connector(
         &self,
         connector: &ConnectorSpec,
@@ -22,11 +22,11 @@ pub trait CheckConnector: Send + Sync + 'static {
     ) -> Result<(), PredictError>;
 }
 
-/// What one worker says of a connector.
+/// Result of the check on one worker.
 #[derive(Debug)]
 pub struct ConnectorCheck {
     /// The worker.
     pub worker: WorkerId,
-    /// What is wrong with it there.
+    /// The fault of the connector on that worker.
     pub outcome: Result<(), PredictError>,
 }

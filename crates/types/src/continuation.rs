@@ -1,8 +1,7 @@
-//! What another replica needs to go on with a generation whose worker was lost.
+//! State with which another replica continues a generation after its worker was lost.
 //!
-//! A generation is told again from its middle: the replica reads the prompt and, behind it, the
-//! tokens that were sent already, and draws on from there. Coordinators write this; what a caller
-//! from outside writes there is dropped by them.
+//! The replica prefills the prompt and the tokens that were already sent, and continues sampling
+//! after them. Only coordinators set this state; they drop the state of external callers.
 
 mod recorder;
 
@@ -11,23 +10,23 @@ use std::sync::Arc;
 pub use self::recorder::SentAnswerRecorder;
 use crate::error::PredictError;
 
-/// The most tokens of a stream's answers, all together, that are kept for another replica.
+/// Maximum number of tokens of all answers of a stream that a coordinator keeps for a continuation.
 pub const MAX_TOKENS: usize = 64 << 10;
 
-/// The most answers of a stream that another replica can go on with.
+/// Maximum number of answers of a stream that can be continued.
 pub const MAX_ANSWERS: usize = 1_024;
 
-/// How a generation is drawn, and what was sent of it.
+/// Sampling seed of a generation, and the part that was already sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Continuation {
-    /// The seed of a sampled request that has none of its own. One that is not sampled stays so.
+    /// Seed for a sampled request without its own seed. It has no effect on greedy decoding.
     pub seed: Option<u64>,
-    /// What was sent already; `None` where the generation begins.
+    /// The part that was already sent; `None` for a new generation.
     pub sent: Option<Arc<SentAnswers>>,
 }
 
 impl Continuation {
-    /// Of a generation that begins, drawn from `seed` where it is sampled.
+    /// Continuation of a new generation with this seed.
     #[must_use]
     pub fn beginning(seed: u64) -> Self {
         Self {
@@ -36,7 +35,7 @@ impl Continuation {
         }
     }
 
-    /// Of the same generation behind what was `sent`.
+    /// The same generation after the `sent` part.
     #[must_use]
     pub fn behind(&self, sent: SentAnswers) -> Self {
         Self {
@@ -46,25 +45,25 @@ impl Continuation {
     }
 }
 
-/// What was sent of a stream: its answers, each at most once, in any order. One that is not here
-/// has not begun.
+/// The sent part of a stream: its answers, each at most once, in any order. A missing answer has
+/// not started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SentAnswers {
     answers: Vec<SentAnswer>,
 }
 
 impl SentAnswers {
-    /// What was sent of these answers.
+    /// The sent part of these answers.
     ///
     /// # Errors
-    /// `InvalidInput` when they are more than [`MAX_ANSWERS`], have more than [`MAX_TOKENS`]
-    /// tokens together, more rows than can be counted, or one is there twice.
+    /// `InvalidInput` for more than [`MAX_ANSWERS`] answers, more than [`MAX_TOKENS`] tokens in
+    /// total, more than `u32::MAX` rows, or a duplicate answer.
     pub fn new(answers: Vec<SentAnswer>) -> Result<Self, PredictError> {
         let tokens = answers.iter().map(|answer| answer.tokens.len());
         let tokens = tokens.fold(0, usize::saturating_add);
         if MAX_ANSWERS < answers.len() || MAX_TOKENS < tokens {
             return Err(PredictError::invalid(format!(
-                "a generation can be gone on with behind at most {MAX_ANSWERS} answers and \
+                "a generation can be continued after at most {MAX_ANSWERS} answers and \
                  {MAX_TOKENS} tokens"
             )));
         }
@@ -75,9 +74,7 @@ impl SentAnswers {
         let mut places: Vec<_> = answers.iter().map(SentAnswer::place).collect();
         places.sort_unstable();
         if places.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(PredictError::invalid(
-                "an answer that is gone on with is named twice",
-            ));
+            return Err(PredictError::invalid("a continued answer is named twice"));
         }
         Ok(Self { answers })
     }
@@ -95,20 +92,20 @@ impl SentAnswers {
     }
 }
 
-/// What was sent of one answer.
+/// The sent part of one answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SentAnswer {
     /// Which request row it answers.
     pub item: u32,
     /// Which of several answers to that row it is.
     pub choice: u32,
-    /// Its tokens, in order, as far as rows of them were sent.
+    /// Tokens of the sent rows, in order.
     pub tokens: Vec<u32>,
     /// Its rows.
     pub rows: u32,
     /// The bytes of their text.
     pub text_bytes: u64,
-    /// How it ended, where it did.
+    /// How the answer ended; `None` while it runs.
     pub end: Option<AnswerEnd>,
 }
 
@@ -125,7 +122,7 @@ impl SentAnswer {
 pub enum AnswerEnd {
     /// With its last row.
     Whole,
-    /// With an error of its own, while others go on.
+    /// With an error, while other answers continue.
     Failed,
 }
 

@@ -1,6 +1,6 @@
-//! What the edges need of a cluster besides predictions: the [`Registry`], a [`ClusterView`] and
-//! the [`Membership`]. The coordinator implements all three; an edge is tested with another
-//! implementation. A [`ClusterHandle`] holds them together.
+//! Interfaces of a cluster besides predictions: [`Registry`], [`ClusterView`] and [`Membership`].
+//! The coordinator implements all three; tests of the edges use other implementations. A
+//! [`ClusterHandle`] combines them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::registry::{
 use crate::scale::ScaleSignal;
 use crate::worker::{FetchProgress, GpuReport};
 
-/// The replicated registry as a node's edges read and change it.
+/// Read and write access to the replicated registry.
 #[async_trait]
 pub trait Registry: Send + Sync + 'static {
     /// The registry as this node has applied it. Cheap; never waits.
     fn state(&self) -> Arc<RegistryState>;
 
-    /// Applies a write through the leader and waits until this node has applied it too.
+    /// Applies a write through the leader and waits until this node has also applied it.
     ///
     /// # Cancel safety
     /// The write runs to its end even if the caller drops the future.
@@ -86,8 +86,8 @@ pub trait Membership: Send + Sync + 'static {
     /// `NotFound`, `Conflict` when it is the last voter, `Unavailable` without a leader.
     async fn leave(&self, node: NodeId) -> Result<Vec<CoordinatorMember>, PredictError>;
 
-    /// Puts a coordinator at an internal address in the place of another, in one change of the
-    /// voters; returns the new membership. `old` need not run any more.
+    /// Replaces the coordinator `old` by a new one at an internal address, in one membership
+    /// change; returns the new membership. `old` may be down.
     ///
     /// # Errors
     /// `NotFound` when there is no `old`, else as for `join`.
@@ -102,19 +102,19 @@ pub trait Membership: Send + Sync + 'static {
     /// leader.
     ///
     /// # Errors
-    /// `NotFound` when `to` is no voter, `Conflict` when there is no other voter, `Unavailable`
-    /// without a leader or when no voter could take over.
+    /// `NotFound` when `to` is not a voter, `Conflict` when no other voter exists, `Unavailable`
+    /// without a leader or when no voter accepted the leadership.
     async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<NodeId, PredictError>;
 
-    /// The registry at one revision, as a file from which a new cluster can be started. Holds no
-    /// secrets, but the hashes of all API keys.
+    /// A backup file of the registry at one revision, from which a new cluster can be started. It
+    /// has no plain secrets, but the hashes of all API keys.
     ///
     /// # Errors
     /// `PermissionDenied`.
     async fn backup(&self) -> Result<Vec<u8>, PredictError>;
 }
 
-/// A cluster in its parts, so that each function takes only the part that it needs.
+/// The four interfaces of a cluster, so that a function receives only the one that it needs.
 #[derive(Clone)]
 pub struct ClusterHandle {
     /// Runs predictions.
@@ -144,7 +144,7 @@ impl ClusterHandle {
 pub struct ModelStatus {
     /// The state that users see.
     pub state: ModelState,
-    /// How many replicas are asked for; 0 when not deployed.
+    /// Desired number of replicas; 0 when not deployed.
     pub desired_replicas: u32,
     /// The deployed version.
     pub version: Option<ModelVersion>,
@@ -152,14 +152,14 @@ pub struct ModelStatus {
     pub replicas: Vec<ReplicaStatus>,
 }
 
-/// A deployment that does not come up.
+/// A failed deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeploymentFailure {
     /// The version that could not be loaded.
     pub version: ModelVersion,
-    /// Why, as its worker reports it. Public text.
+    /// The reason that its worker reports. Public text.
     pub reason: String,
-    /// The version before it, where that still serves.
+    /// The previous version, if it still serves.
     pub serving: Option<ModelVersion>,
 }
 
@@ -184,7 +184,7 @@ impl DeploymentFailure {
         })
     }
 
-    /// One sentence for people.
+    /// Summary for an operator, one sentence.
     #[must_use]
     pub fn message(&self) -> String {
         let Self {
@@ -225,13 +225,13 @@ pub struct ReplicaStatus {
     pub active: u32,
     /// Requests that wait.
     pub queued: u32,
-    /// How many may run at once.
+    /// Streams that may run concurrently.
     pub capacity: u32,
-    /// It is ready and was unloaded to make room; the next request loads it again.
+    /// The replica is ready but evicted; the next request reloads it.
     pub evicted: bool,
-    /// Bytes that it takes of its worker's memory budget now.
+    /// Bytes of its worker's memory budget that it uses now.
     pub memory_bytes: u64,
-    /// How far its model has come to the worker, while it is fetched.
+    /// Download progress of its model, while it is fetched.
     pub fetch: Option<FetchProgress>,
 }
 
@@ -249,11 +249,11 @@ impl ReplicaStatus {
 /// Whether a worker can be sent requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Liveness {
-    /// Heard within 1.5 s.
+    /// A heartbeat arrived within 1.5 s.
     Alive,
-    /// Not heard for 1.5 s: sent nothing new while others can serve.
+    /// No heartbeat for 1.5 s: new requests go to other workers while those can serve.
     Suspect,
-    /// Not heard for 3 s, or its connection was reset.
+    /// No heartbeat for 3 s, or its connection was reset.
     Dead,
     /// Alive and shutting down.
     Draining,
@@ -277,7 +277,7 @@ impl Liveness {
 pub struct WorkerStatus {
     /// Its id.
     pub id: WorkerId,
-    /// This life of it.
+    /// Identity of this process start.
     pub incarnation: Incarnation,
     /// Its Flight address, `host:port`.
     pub address: String,
@@ -289,9 +289,9 @@ pub struct WorkerStatus {
     pub replicas: Vec<ReplicaStatus>,
     /// Resident memory in bytes.
     pub memory_bytes: u64,
-    /// Bytes that all its models together may take; 0 where it does not tell.
+    /// Memory budget for all its models in bytes; 0 if it does not report one.
     pub memory_budget_bytes: u64,
-    /// Its GPUs, where its driver tells of them.
+    /// Its GPUs, if the driver's library reports them.
     pub gpus: Vec<GpuReport>,
 }
 
@@ -304,45 +304,43 @@ pub struct ClusterStatus {
     pub workers: Vec<WorkerStatus>,
     /// Prediction streams that run through this coordinator now.
     pub active_streams: u32,
-    /// How many workers the cluster could use.
+    /// Input for an external autoscaler.
     pub scale: ScaleSignal,
-    /// What coordinators said of themselves when they were last asked; those that could not be
-    /// reached are missing.
+    /// Last report of each coordinator. Unreachable coordinators are missing.
     pub reports: BTreeMap<NodeId, CoordinatorReport>,
-    /// The level that the registry is at, see [`LEVEL`](crate::registry::LEVEL).
+    /// Feature level of the registry, see [`LEVEL`](crate::registry::LEVEL).
     pub level: u32,
-    /// Nodes that operators drain, and how far they are.
+    /// Drained nodes and their progress.
     pub drains: Vec<DrainStatus>,
 }
 
-/// What a coordinator says of itself to the others.
+/// Report of a coordinator to the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoordinatorReport {
-    /// The highest level of commands that it takes.
+    /// Highest feature level that it accepts.
     pub level: u32,
-    /// Its version of Volley; empty where it is too old to tell.
+    /// Its version of Volley; empty if that version does not report it.
     pub version: String,
     /// Prediction streams that run through it.
     pub active_streams: u32,
-    /// The last index of the log that it has applied; `None` where it has none, or is too old to
-    /// tell.
+    /// Last applied log index; `None` if it has none, or its version does not report it.
     pub last_applied: Option<u64>,
 }
 
-/// How far a node is that an operator drains.
+/// Progress of a drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainStatus {
     /// The node.
     pub node: NodeIdentity,
-    /// Whether its replicas go even where no other worker can take them.
+    /// Whether replicas are unloaded even if no other worker can hold them.
     pub force: bool,
-    /// It has nothing left to do.
+    /// The drain is complete.
     pub done: bool,
-    /// A worker's models that are not elsewhere yet, by name.
+    /// Models of a worker that have not been moved yet, by name.
     pub models: Vec<ModelName>,
-    /// Those of them that no other worker can take as the cluster is now, and why. Public text.
+    /// The models that no other worker can hold now, with the reason. Public text.
     pub blocked: BTreeMap<ModelName, String>,
-    /// Streams that run on it, or through it, still.
+    /// Streams that still run on the node or through it.
     pub active: u32,
 }
 

@@ -1,48 +1,47 @@
-//! What only some dialects have a place for, beside the text of a row.
+//! Fields of a row that only some dialects support.
 
 use serde_json::{Map, Value};
 
-/// The details of one row: a JSON object in the column `details`. A dialect that has no place for
-/// one of them leaves it out.
+/// The details of one row: a JSON object in the column `details`. A dialect without a matching
+/// field omits it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Details {
-    /// In whose form the values are that are JSON: the stable name of a provider.
+    /// Format of the JSON values: the stable name of a provider.
     pub format: Option<String>,
     /// A block of text begins with this row.
     pub begins: bool,
-    /// The signature with which a stretch of reasoning ends. Without reasoning before it, it is
-    /// that of reasoning whose text is blank.
+    /// Signature at the end of a reasoning block. Without reasoning before it, the block has no
+    /// text.
     pub signature: Option<String>,
-    /// A stretch of reasoning that its provider keeps secret, as it gave it.
+    /// An encrypted reasoning block, unchanged.
     pub redacted: Option<String>,
     /// The row's reasoning is a summary.
     pub summary: bool,
-    /// The provider's id of the stretch of reasoning.
+    /// The provider's id of the reasoning block.
     pub item: Option<String>,
     /// The row's text is a refusal.
     pub refusal: bool,
-    /// Parts of an answer of kinds that only `format` knows, each whole.
+    /// Complete parts of an answer of types that only `format` defines.
     pub blocks: Vec<Value>,
-    /// What is told of such parts while they come: events of a stream, as `format` has them.
+    /// Stream events of such parts, in `format`.
     pub events: Vec<Value>,
     /// The stop string that ended the answer.
     pub stop_sequence: Option<String>,
     /// The provider's own word for why the answer ended.
     pub stop_reason: Option<String>,
-    /// What the provider says of a refusal.
+    /// The provider's details of a refusal.
     pub stop_details: Option<Value>,
     /// The usage as its provider gave it.
     pub usage: Option<Value>,
-    /// Fields beside the answer that its provider gave.
+    /// Other fields of the provider's response.
     pub fields: Option<Value>,
     /// The whole answer as its provider gave it, for a caller of the same dialect.
     pub answer: Option<Value>,
-    /// The stream told why it ends, and then broke off in front of its terminator.
+    /// The stream had a finish reason but ended without its terminator.
     pub unterminated: bool,
-    /// What the error of a row that failed means more closely: the name of an
-    /// [`ErrorReason`](crate::ErrorReason).
+    /// Reason of a failed row: the name of an [`ErrorReason`](crate::ErrorReason).
     pub reason: Option<String>,
-    /// In how many milliseconds the caller of a row that failed may try again.
+    /// Retry delay of a failed row in milliseconds.
     pub retry_after_ms: Option<u64>,
 }
 
@@ -57,7 +56,7 @@ impl Details {
         *self == unsaid
     }
 
-    /// The details of a chunk's column. What is none is left out.
+    /// Parses the details of a chunk's column. Malformed values are skipped.
     #[must_use]
     pub fn from_json(json: &str) -> Self {
         let Ok(Value::Object(mut given)) = serde_json::from_str(json) else {
@@ -101,7 +100,7 @@ impl Details {
         }
     }
 
-    /// Details as a chunk's column has them; `None` where there are none.
+    /// Serializes details for a chunk's column; `None` if they are empty.
     #[must_use]
     pub fn to_json(&self) -> Option<String> {
         if self.is_empty() {

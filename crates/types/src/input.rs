@@ -13,9 +13,9 @@ pub type BatchStream = Pin<Box<dyn Stream<Item = Result<RecordBatch, PredictErro
 
 /// The rows of a request: one row is one item.
 pub enum Input {
-    /// All rows are here; the request can be sent again to another replica.
+    /// All rows are in memory; the request can be retried on another replica.
     Batch(RecordBatch),
-    /// Rows still arrive; answers may start before the input ends.
+    /// Rows still arrive; the response may start before the input ends.
     Stream {
         /// The schema of every batch.
         schema: SchemaRef,
@@ -34,7 +34,7 @@ impl Input {
         }
     }
 
-    /// A second copy (buffers are shared), where all rows are here.
+    /// A copy that shares the buffers; `None` for a stream.
     #[must_use]
     pub fn try_clone(&self) -> Option<Self> {
         match self {
@@ -43,7 +43,7 @@ impl Input {
         }
     }
 
-    /// Both forms as one stream.
+    /// Converts either variant to a stream.
     #[must_use]
     pub fn into_stream(self) -> BatchStream {
         match self {

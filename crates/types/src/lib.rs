@@ -1,8 +1,8 @@
-//! The one vocabulary of Volley: ids, requests, chunks, errors, deadlines, and the seam
-//! [`Predict`] that every hop implements.
+//! Shared types of Volley: ids, requests, chunks, errors, deadlines, and the trait [`Predict`] that
+//! every hop implements.
 //!
-//! This crate does no I/O, reads no clock and starts no task. A hop is tested by replacing
-//! the next hop with another implementation of [`Predict`].
+//! This crate does no I/O, reads no clock and starts no task. Tests of a hop replace the next hop
+//! with another implementation of [`Predict`].
 //!
 //! Reading order: [`ids`], [`error`], [`request`], [`chat`], [`chunk`], [`predict`], [`registry`],
 //! [`access`].

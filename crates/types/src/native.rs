@@ -1,5 +1,5 @@
-//! A generation's request as its dialect has it, for a server that speaks the same one: nothing is
-//! lost on the way there and back.
+//! The original request of a generation, for an upstream of the same dialect. It keeps all fields
+//! in both directions.
 
 use std::collections::BTreeMap;
 
@@ -12,35 +12,36 @@ use crate::signature::Signature;
 /// The parameter that holds a [`Native`] request. Dialects set it; callers may not.
 pub const NATIVE: &str = "native_request";
 
-/// Stands among the formats of a signature for messages with images, which are in the field
-/// `parts` of their details.
+/// Pseudo-format in a signature: the model supports messages with images, in the field `parts` of
+/// their details.
 pub const PARTS: &str = "parts";
 
-/// The key in the metadata of a signature's input that says which forms are taken natively: names
-/// of providers, with commas between them.
+/// Metadata key of a signature's input with the natively supported formats: names of providers,
+/// separated by commas.
 const FORMATS: &str = "volley.native";
 
-/// A request in the form of one provider.
+/// A request in the format of one provider.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Native {
-    /// Whose form it is: the stable name of a provider.
+    /// The format: the stable name of a provider.
     pub format: String,
     /// Headers that belong to it.
     pub headers: BTreeMap<String, String>,
-    /// Fields of its body. They take the place of those that are made of the request's rows.
+    /// Fields of its body. They replace the fields that are built from the request's rows.
     pub body: Map<String, Value>,
-    /// What the request's rows lack of it: a server of another form cannot be asked.
+    /// Description of the part that the request's rows cannot represent. A server of another format
+    /// cannot receive such a request.
     pub lost: Option<String>,
-    /// What they lack is in the details of their messages, for models that take [`PARTS`]. It is
-    /// not told with the request.
+    /// The missing part is in the details of the messages, for models that support [`PARTS`]. This
+    /// flag is not serialized.
     pub in_parts: bool,
 }
 
 impl Native {
-    /// Takes it out of a request's parameters.
+    /// Removes the native request from a request's parameters and returns it.
     ///
     /// # Errors
-    /// `InvalidInput` where it is none.
+    /// `InvalidInput` if the parameter is not a native request.
     pub fn take(parameters: &mut Parameters) -> Result<Option<Self>, PredictError> {
         let wrong = || PredictError::invalid(format!("parameter '{NATIVE}' is reserved"));
         let Some(given) = parameters.remove(NATIVE) else {
@@ -73,7 +74,7 @@ impl Native {
         }))
     }
 
-    /// Puts it among a request's parameters.
+    /// Adds the native request to a request's parameters.
     ///
     /// # Errors
     /// `InvalidInput` when there are too many.
@@ -88,7 +89,7 @@ impl Native {
 }
 
 impl Signature {
-    /// The same, of a model that takes requests in these forms as they are.
+    /// The signature of a model that accepts native requests in these formats.
     #[must_use]
     pub fn taking_native(mut self, formats: &[&str]) -> Self {
         if formats.is_empty() {
@@ -101,7 +102,7 @@ impl Signature {
         self
     }
 
-    /// Whether requests in the form of that provider are taken as they are.
+    /// Whether the model accepts native requests in the format of this provider.
     #[must_use]
     pub fn takes_native(&self, format: &str) -> bool {
         let formats = self.input.metadata().get(FORMATS);

@@ -1,16 +1,15 @@
 //! Arbitrary bytes in a text column. Pure.
 //!
-//! Tensors of strings hold bytes, Arrow's text columns hold UTF-8. Bytes that are UTF-8 stand as
-//! they are. All others stand as [`MARK`] and one character for each byte, so that nothing is lost
-//! on the way through the cluster; so do texts that begin with the mark themselves.
+//! Tensors of strings contain bytes, but Arrow's text columns contain UTF-8. Valid UTF-8 stays
+//! unchanged. All other bytes become [`MARK`] and one character for each byte, so that no byte is
+//! lost. Texts that start with the mark are encoded in the same way.
 
 use std::borrow::Cow;
 
-/// What stands before bytes that are no text: a code point that Unicode has set aside for a
-/// program's own use, which no text has.
+/// Prefix of encoded bytes: a private-use code point, which does not occur in texts.
 pub const MARK: char = '\u{10FFFE}';
 
-/// `bytes` as the text that stands for them.
+/// Encodes `bytes` as text.
 #[must_use]
 pub fn to_text(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
@@ -22,7 +21,7 @@ pub fn to_text(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// The bytes that `text` stands for.
+/// Decodes the bytes of `text`.
 #[must_use]
 pub fn to_bytes(text: &str) -> Cow<'_, [u8]> {
     let marked = text.strip_prefix(MARK).and_then(|rest| {

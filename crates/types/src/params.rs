@@ -1,6 +1,6 @@
 //! Typed request parameters.
 //!
-//! A dialect hands over whatever its JSON held; a backend asks for the type that it needs.
+//! A dialect forwards the values of its JSON; a backend reads them with the type that it needs.
 //! The casts are Arrow's, so `"0.7"`, `0.7` and a Flight client's `float32` all read as the same
 //! temperature.
 
@@ -18,29 +18,28 @@ use crate::error::PredictError;
 /// The most parameters that one request may carry.
 pub const MAX_PARAMETERS: usize = 128;
 
-/// The parameter that, when true, asks a generation model for the tokens of its prompts alone:
-/// nothing is generated, and the answer's usage has their number.
+/// If true, a generation model only counts the tokens of its prompts. It generates no text; the
+/// usage of the response has the count.
 pub const COUNT_TOKENS: &str = "count_tokens";
 
-/// The parameter that, when true, says that each text of a request's rows is a JSON array of token
-/// ids, which goes to the model without its tokenizer.
+/// If true, each text of the request's rows is a JSON array of token ids, which bypasses the
+/// tokenizer.
 pub const TOKEN_INPUTS: &str = "token_inputs";
 
-/// The parameter that, when true, asks a generation model for the tokens of its prompts alone: one
-/// row for each, with its `token_ids`. With `return_token_strs` it has their spelling in
-/// `token_logprobs`.
+/// If true, a generation model only tokenizes its prompts: one row for each prompt, with its
+/// `token_ids`. With `return_token_strs`, `token_logprobs` has the token texts.
 pub const TOKENIZE: &str = "tokenize";
 
-/// The parameter that, when true, asks a generation model for the text of its prompts, which are
-/// JSON arrays of token ids: one row for each.
+/// If true, a generation model only converts its prompts, JSON arrays of token ids, to text: one
+/// row for each prompt.
 pub const DETOKENIZE: &str = "detokenize";
 
-/// The parameter that, when true, asks an embedding model for the vectors of all tokens of a text in
-/// place of one: each row's `embedding` has them one after the other, as many as its `tokens`.
+/// If true, an embedding model returns the vectors of all tokens of a text instead of one vector.
+/// The `embedding` of a row has `tokens` concatenated vectors.
 pub const TOKEN_VECTORS: &str = "token_vectors";
 
-/// The parameter that, when true, has each answer begin with its prompt: its text and, with
-/// `logprobs`, the probability of each of its tokens.
+/// If true, each answer starts with the text of its prompt and, with `logprobs`, the log
+/// probability of each prompt token.
 pub const ECHO: &str = "echo";
 
 /// One parameter: a scalar, or a piece of JSON (arrays and objects) kept as text.
@@ -120,7 +119,7 @@ impl Parameters {
         self.0.is_empty()
     }
 
-    /// `self`, with `defaults` for what is not set.
+    /// `self`, with `defaults` for missing parameters.
     #[must_use]
     pub fn or_defaults(mut self, defaults: &Self) -> Self {
         for (name, value) in &defaults.0 {
@@ -140,7 +139,7 @@ impl Parameters {
             return Ok(None);
         };
         let wrong = || PredictError::invalid(format!("parameter '{name}' must be {wanted}"));
-        // Casting 0.7 to an integer would truncate silently; a caller wants to hear of it.
+        // Casting 0.7 to an integer would truncate it silently; this returns an error instead.
         if let (ParamValue::Float(number), true) = (value, to.is_integer())
             && number.fract() != 0.0
         {
@@ -162,7 +161,7 @@ impl Parameters {
     /// The parameter as a finite number.
     ///
     /// # Errors
-    /// `InvalidInput`, naming the parameter, when it is set and is no finite number.
+    /// `InvalidInput`, naming the parameter, when it is set and is not a finite number.
     pub fn float(&self, name: &str) -> Result<Option<f64>, PredictError> {
         let Some(cast) = self.cast(name, &DataType::Float64, "a number")? else {
             return Ok(None);

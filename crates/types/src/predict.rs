@@ -1,4 +1,4 @@
-//! The seam between all hops.
+//! The interface between all hops.
 
 use async_trait::async_trait;
 
@@ -9,21 +9,21 @@ use crate::request::PredictRequest;
 use crate::resolved::Resolved;
 use crate::signature::Signature;
 
-/// Whatever answers a prediction: the coordinator's router, the Flight client, the worker,
-/// each backend, and the fake. A hop is tested by replacing the next.
+/// Runs predictions. The coordinator's router, the Flight client, the worker, each backend and the
+/// test fake implement it. Tests of a hop replace the next one.
 #[async_trait]
 pub trait Predict: Send + Sync + 'static {
     /// Starts one prediction.
     ///
-    /// Returns as soon as the request is accepted, with a stream whose schema is known; it
-    /// never waits for request rows, queue places or the first chunk. Those waits, and errors
-    /// found after acceptance, are inside the stream.
+    /// Returns as soon as the request is accepted, with a stream whose schema is known; it never
+    /// waits for request rows, a permit or the first chunk. These waits, and errors after
+    /// acceptance, are inside the stream.
     ///
     /// # Cancel safety
     /// Dropping the future or the stream stops the work behind it.
     ///
     /// # Errors
-    /// Refusals that are known at once: unknown model, wrong schema, full queue.
+    /// Errors that are known immediately: unknown model, wrong schema, full queue.
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError>;
 
     /// The input and output schemas of a model.

@@ -1,5 +1,5 @@
-//! What the registry holds: models, versions, connectors, deployments, placements, and the
-//! commands that change them. The cluster replicates these; routing and the edges read them.
+//! State of the registry (models, versions, connectors, deployments, placements) and the commands
+//! that change it. The cluster replicates the state; routing and the edges read it.
 
 mod alias;
 mod backend;
@@ -80,7 +80,7 @@ pub struct ModelVersionSpec {
     pub backend: BackendName,
     /// Where it is loaded from.
     pub source: ModelSource,
-    /// Default request parameters; a request's own win.
+    /// Default request parameters; a request overrides them.
     pub parameters: Parameters,
     /// A sentence for people.
     pub description: String,
@@ -96,21 +96,20 @@ pub struct ModelEntry {
     pub name: ModelName,
     /// Its versions, oldest first; never empty.
     pub versions: BTreeMap<ModelVersion, ModelVersionSpec>,
-    /// What should run, where anything should.
+    /// The deployment; `None` if not deployed.
     pub deployment: Option<Deployment>,
-    /// Which workers shall hold a replica of the deployed version. Decided by the leader.
+    /// Workers that must hold a replica of the deployed version. The leader decides.
     pub placement: Vec<WorkerId>,
-    /// Whether any version was ever deployed; tells `UNDEPLOYED` from `REGISTERED`.
+    /// Whether any version was ever deployed; distinguishes `UNDEPLOYED` from `REGISTERED`.
     pub ever_deployed: bool,
-    /// The group that it is in.
+    /// The model group.
     pub group: Option<ModelGroupId>,
     /// Ids of its tasks that users have deleted.
     pub deleted_tasks: BTreeSet<String>,
 }
 
 impl ModelEntry {
-    /// The versions that `worker` shall hold: the deployed one, and the one that it replaces
-    /// while both serve.
+    /// The versions assigned to `worker`: the deployed one, and during a rollout the previous one.
     pub fn placed<'a>(
         &'a self,
         worker: &'a WorkerId,
@@ -123,8 +122,7 @@ impl ModelEntry {
         held.filter_map(move |(version, workers)| workers.contains(worker).then_some(version))
     }
 
-    /// The workers that shall hold a version: the deployed one, or the one that it replaces. Who
-    /// holds both comes twice.
+    /// The workers with an assigned version, deployed or previous. A worker with both occurs twice.
     pub fn holders(&self) -> impl Iterator<Item = &WorkerId> {
         let deployment = self.deployment.as_ref();
         let rollout = deployment.and_then(|deployment| deployment.rollout.as_ref());
@@ -143,29 +141,29 @@ pub struct RegistryState {
     pub models: BTreeMap<ModelName, Arc<ModelEntry>>,
     /// Connectors by id.
     pub connectors: BTreeMap<ConnectorId, ConnectorSpec>,
-    /// API keys by id; only hashes of them.
+    /// API keys by id; only their hashes.
     pub keys: BTreeMap<KeyId, ApiKey>,
     /// Model groups by id.
     pub groups: BTreeMap<ModelGroupId, ModelGroup>,
-    /// Cluster settings that somebody has set: their full names, and values as JSON.
+    /// Cluster settings with a value: full name to JSON.
     pub settings: BTreeMap<String, String>,
-    /// Aliases by name. No model has the name of one.
+    /// Aliases by name. An alias never has the name of a model.
     pub aliases: BTreeMap<ModelName, AliasEntry>,
-    /// Pipelines by name. No model and no alias has the name of one.
+    /// Pipelines by name. A pipeline never has the name of a model or an alias.
     pub pipelines: BTreeMap<ModelName, PipelineEntry>,
     /// Secrets by name, sealed.
     pub secrets: Arc<BTreeMap<SecretName, SealedSecret>>,
     /// Nodes that operators drain.
     pub drains: BTreeMap<NodeIdentity, Drain>,
-    /// Tasks that single coordinators run, by id.
+    /// Tasks of single coordinators, by id.
     pub tasks: Arc<BTreeMap<String, TaskRecord>>,
     /// The highest level of any command that was applied; see [`LEVEL`].
     pub level: u32,
-    /// What [`RegistryState::size`] has counted.
+    /// Cached result of [`RegistryState::size`].
     pub counted: size::DefinitionBytes,
 }
 
-/// A replica that a worker shall hold: all that a worker needs to load it.
+/// An assigned replica, with everything that the worker needs to load it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assignment {
     /// The model.
@@ -177,7 +175,7 @@ pub struct Assignment {
 }
 
 impl RegistryState {
-    /// What a worker needs to hold a version of one of these models.
+    /// The assignment of one version of a model.
     #[must_use]
     pub fn assignment(&self, model: &ModelEntry, version: ModelVersion) -> Option<Assignment> {
         let spec = model.versions.get(&version)?.clone();
@@ -192,7 +190,8 @@ impl RegistryState {
         })
     }
 
-    /// Whether some version of `model` has a connector that names a secret which `is_meant`.
+    /// Whether a version of `model` has a connector with a secret for which `is_meant` returns
+    /// true.
     #[must_use]
     pub fn names_secret(&self, model: &ModelEntry, is_meant: impl Fn(&SecretName) -> bool) -> bool {
         let connectors = model
@@ -207,7 +206,7 @@ impl RegistryState {
             .any(|credential| matches!(credential, CredentialRef::Secret(name) if is_meant(name)))
     }
 
-    /// `connector` as workers get it: with the sealed secrets that it names.
+    /// `connector` as sent to workers: with its sealed secrets.
     #[must_use]
     pub fn with_secrets(&self, connector: &ConnectorSpec) -> ConnectorSpec {
         let mut connector = connector.clone();
@@ -221,7 +220,7 @@ impl RegistryState {
         connector
     }
 
-    /// What `worker` shall hold.
+    /// All assignments of `worker`.
     #[must_use]
     pub fn assignments(&self, worker: &WorkerId) -> Vec<Assignment> {
         let placed = self.models.values().flat_map(|model| {
@@ -251,7 +250,7 @@ pub enum RegistryCommand {
         model: ModelName,
         /// The version; `None` means the newest.
         version: Option<ModelVersion>,
-        /// How many workers, at least 1.
+        /// Number of workers, at least 1.
         replicas: u32,
         /// As [`Deployment::overcommit`].
         overcommit: bool,
@@ -260,16 +259,15 @@ pub enum RegistryCommand {
         /// As [`Deployment::options`].
         options: DeployOptions,
     },
-    /// Pauses, resumes, undoes or stops the roll from one version to the next; `Conflict` when
-    /// none goes on.
+    /// Pauses, resumes, undoes or stops a rollout; `Conflict` when no rollout is running.
     Rollout {
         /// The model.
         model: ModelName,
         /// What to do.
         action: RolloutAction,
     },
-    /// The leader's choice of a number of replicas, within the deployment's own limits and valid
-    /// only for the deployment made at `deployment`.
+    /// Number of replicas chosen by the leader, within the limits of the deployment. The command
+    /// only applies to the deployment made at `deployment`.
     Scale {
         /// The model.
         model: ModelName,
@@ -278,17 +276,17 @@ pub enum RegistryCommand {
         /// How many workers.
         replicas: u32,
     },
-    /// Changes what may be changed of a model; what is `None` stays. `NotFound` when there is no
+    /// Changes the mutable fields of a model; `None` keeps a field. `NotFound` when there is no
     /// such model or group.
     UpdateModel {
         /// The model.
         model: ModelName,
         /// The description of its newest version.
         description: Option<String>,
-        /// The group that it goes into; the inner `None` means into none.
+        /// The new group; the inner `None` removes the model from its group.
         group: Option<Option<ModelGroupId>>,
     },
-    /// Marks a task of a model as deleted. No error when it is already.
+    /// Marks a task of a model as deleted. Idempotent.
     DeleteTask {
         /// The model.
         model: ModelName,
@@ -301,7 +299,7 @@ pub enum RegistryCommand {
     UpdateGroup(ModelGroup),
     /// Deletes a model group; `Conflict` while models are in it.
     DeleteGroup(ModelGroupId),
-    /// Sets cluster settings, or takes them back where the value is `None`.
+    /// Sets cluster settings; `None` resets one to its default.
     ChangeSettings(BTreeMap<String, Option<String>>),
     /// Removes the deployment. No error when there is none.
     Undeploy(ModelName),
@@ -317,26 +315,25 @@ pub enum RegistryCommand {
         id: KeyId,
         /// The hash of the new key.
         hash: KeyHash,
-        /// Until when the old one is still taken, in milliseconds since 1970; 0 means that it
-        /// ends at once.
+        /// Time until which the old key is accepted, in milliseconds since 1970; 0 revokes it
+        /// immediately.
         previous_until_ms: u64,
     },
-    /// Sets what a key may use; `NotFound` when there is no such key.
+    /// Sets the quota of a key; `NotFound` when there is no such key.
     LimitKey {
         /// The key.
         id: KeyId,
-        /// What it may use from now on.
+        /// The new quota.
         quota: Quota,
     },
     /// Removes an API key; `NotFound` when there is none.
     RevokeKey(KeyId),
-    /// Creates or replaces an alias. `Conflict` when a model has its name, when names would lead
-    /// in a circle, or when it is not at the expected revision; `NotFound` when it names something
-    /// that is not there.
+    /// Creates or replaces an alias. `Conflict` when a model has its name, when names would form a
+    /// cycle, or when it is not at the expected revision; `NotFound` when a target does not exist.
     PutAlias {
         /// The alias.
         alias: AliasSpec,
-        /// The revision that it must be at; 0 means that there must be none of that name.
+        /// The expected current revision; 0 means that the name must be unused.
         expected: Option<Revision>,
     },
     /// Creates or replaces a pipeline; errors as of [`RegistryCommand::PutAlias`], and
@@ -344,14 +341,14 @@ pub enum RegistryCommand {
     PutPipeline {
         /// The pipeline.
         pipeline: Arc<PipelineSpec>,
-        /// The revision that it must be at; 0 means that there must be none of that name.
+        /// The expected current revision; 0 means that the name must be unused.
         expected: Option<Revision>,
     },
     /// Deletes a pipeline, as [`RegistryCommand::DeleteAlias`] does an alias.
     DeletePipeline {
         /// Its name.
         name: ModelName,
-        /// The revision that it must be at.
+        /// The expected current revision.
         expected: Option<Revision>,
     },
     /// Deletes an alias; `Conflict` while something leads to it, or when it is not at the
@@ -359,17 +356,17 @@ pub enum RegistryCommand {
     DeleteAlias {
         /// Its name.
         name: ModelName,
-        /// The revision that it must be at.
+        /// The expected current revision.
         expected: Option<Revision>,
     },
-    /// Stores a sealed secret, in place of one of the same name.
+    /// Stores a sealed secret and replaces one with the same name.
     PutSecret {
         /// Its name.
         name: SecretName,
         /// What is stored.
         sealed: SealedSecret,
     },
-    /// Stores the same secret under another master key; `Conflict` when it is another by now.
+    /// Stores the same secret under another master key; `Conflict` when the secret has changed.
     RewrapSecret {
         /// Its name.
         name: SecretName,
@@ -380,23 +377,23 @@ pub enum RegistryCommand {
     },
     /// Removes a secret; `NotFound` when there is none, `Conflict` while a connector names it.
     DeleteSecret(SecretName),
-    /// Takes a node out of work. No error when it is already.
+    /// Drains a node. Idempotent.
     Drain(NodeIdentity, Drain),
-    /// Puts a node to work again. No error when it is already.
+    /// Returns a drained node to service. Idempotent.
     Undrain(NodeIdentity),
-    /// Says that a task is there, or how far it is. Those that nobody asks for any more when it
-    /// says so go; `Conflict` when another task has its id.
+    /// Records a task or its progress, and deletes expired tasks; `Conflict` when another task has
+    /// its id.
     PutTask {
         /// Its id.
         id: String,
         /// What it is.
         record: TaskRecord,
     },
-    /// Forgets a task. No error when there is none.
+    /// Deletes a task. Idempotent.
     ForgetTask(String),
 }
 
-/// What an applied command answers.
+/// Result of an applied command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegistryReply {
     /// The registry's revision after the command.
@@ -410,11 +407,11 @@ pub struct RegistryReply {
 pub enum ReplicaState {
     /// Being loaded.
     Loading,
-    /// Takes requests.
+    /// Accepts requests.
     Ready,
-    /// Takes no new requests; running ones finish.
+    /// Accepts no new requests; running ones finish.
     Draining,
-    /// Could not be loaded; the public reason.
+    /// Loading failed, with the public reason.
     Failed(String),
 }
 
@@ -423,13 +420,13 @@ pub enum ReplicaState {
 pub enum ModelState {
     /// Registered, never deployed.
     Registered,
-    /// Wanted, not all replicas loaded yet, none failed.
+    /// Deployed, not all replicas loaded yet, none failed.
     Deploying,
-    /// As many ready replicas as asked for.
+    /// All desired replicas are ready.
     Deployed,
-    /// Some ready replicas, fewer than asked for.
+    /// Some replicas are ready, fewer than desired.
     PartiallyDeployed,
-    /// Was deployed, is not wanted any more.
+    /// Was deployed before, but is not deployed now.
     Undeployed,
     /// No replica ready and at least one failed.
     DeployFailed,

@@ -1,4 +1,4 @@
-//! What every dialect decodes into.
+//! The request type into which every dialect decodes.
 
 use crate::checked::Checked;
 use crate::continuation::Continuation;
@@ -9,8 +9,8 @@ use crate::params::Parameters;
 use crate::resolved::Resolved;
 use crate::trace::TraceContext;
 
-/// How urgent a request is. Where requests wait, the higher of one tenant goes first; low ones wait
-/// for the others of all tenants.
+/// Priority of a request. In a queue, higher priorities of the same tenant go first; low-priority
+/// requests wait for all other requests of all tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Priority {
     /// Bulk work that may wait.
@@ -18,12 +18,12 @@ pub enum Priority {
     /// The default.
     #[default]
     Normal,
-    /// Somebody is waiting.
+    /// Interactive work.
     High,
 }
 
-/// The interface that a request came by. Its parameters may have that interface's own names, which
-/// a server of the same one understands.
+/// The dialect of a request. Its parameters may have names of that dialect, which an upstream of
+/// the same dialect supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Dialect {
     /// Volley's own, or Arrow Flight: parameters are meant for the model, whatever it is.
@@ -39,8 +39,8 @@ pub enum Dialect {
     Cohere,
     /// Ollama's chat and generation.
     Ollama,
-    /// Tensors of the Open Inference Protocol. Parameters that a tensor model does not know say
-    /// nothing to it, as the protocol wants.
+    /// Tensors of the Open Inference Protocol. Tensor models ignore unknown parameters, as the
+    /// protocol requires.
     OpenInference,
 }
 
@@ -78,38 +78,36 @@ impl Dialect {
     }
 }
 
-/// One prediction, on its way to a model. Every hop receives and passes on this.
+/// One prediction request. Every hop receives and forwards this type.
 #[derive(Debug)]
 pub struct PredictRequest {
     /// Which model.
     pub model: ModelRef,
     /// The id that logs, errors and every hop share.
     pub request_id: RequestId,
-    /// By when the whole stream must be done.
+    /// Deadline of the complete stream.
     pub deadline: Option<Deadline>,
-    /// The caller drops the stream at the deadline, so no step of this process sets a timer for it.
+    /// The caller drops the stream at the deadline, so this process needs no timer for it.
     pub caller_keeps_deadline: bool,
     /// The trace that this belongs to.
     pub trace: TraceContext,
-    /// On whose behalf.
+    /// Tenant that is charged.
     pub tenant: TenantId,
-    /// How urgent.
+    /// Scheduling priority.
     pub priority: Priority,
-    /// Requests of one session go to the same replica while they can.
+    /// Requests of one session go to the same replica if possible.
     pub session: Option<String>,
     /// Sampling and other options, by name.
     pub parameters: Parameters,
-    /// The interface that it came by.
+    /// The dialect of the request.
     pub dialect: Dialect,
-    /// The caller takes the whole answer at once: nobody reads its parts as they come.
+    /// The caller reads the complete response at once and does not stream it.
     pub whole: bool,
-    /// The hash of what requests stick together by, where an alias looks at it; see
-    /// [`crate::registry::choice_hash`].
+    /// Hash of the sticky value for aliases; see [`crate::registry::choice_hash`].
     pub affinity: Option<u64>,
-    /// How a generation is drawn, and behind what it goes on; coordinators say this.
+    /// Sampling seed and continuation of a generation; set by coordinators.
     pub continuation: Continuation,
-    /// The model as this process resolved it; `None` where it has not yet. It never leaves the
-    /// process.
+    /// The model as resolved by this process; `None` before that. Never sent to another process.
     pub resolved: Option<Resolved>,
     /// The rows.
     pub input: Checked<Input>,
@@ -138,13 +136,13 @@ impl PredictRequest {
         }
     }
 
-    /// The deadline, where this process has no timer for it yet.
+    /// The deadline, if this process has no timer for it yet.
     #[must_use]
     pub fn unkept_deadline(&self) -> Option<Deadline> {
         self.deadline.filter(|_| !self.caller_keeps_deadline)
     }
 
-    /// A second copy for another try, where the input allows one.
+    /// A copy for another attempt; `None` if the input is a stream.
     #[must_use]
     pub fn try_clone(&self) -> Option<Self> {
         Some(Self {

@@ -1,4 +1,4 @@
-//! A model as a process resolved it, which a request takes along.
+//! A resolved model, which a request carries within a process.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::ids::ModelRef;
 use crate::signature::Signature;
 
-/// A model that was found: its schemas, and what the resolver needs to run it without another
+/// A resolved model: its schemas, and the data with which the resolver runs it without another
 /// lookup.
 #[derive(Clone)]
 pub struct Resolved {
@@ -28,14 +28,14 @@ impl Resolved {
         }
     }
 
-    /// The same, with the resolver's own result of the lookup.
+    /// The same, with the resolver's private data.
     #[must_use]
     pub fn with_target(mut self, target: impl Any + Send + Sync) -> Self {
         self.target = Some(Arc::new(target));
         self
     }
 
-    /// The result of the lookup, where this resolver made it.
+    /// The resolver's private data; `None` if another resolver set it.
     #[must_use]
     pub fn target<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.target.as_ref()?.downcast_ref()

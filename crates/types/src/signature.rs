@@ -1,4 +1,4 @@
-//! What a model takes and gives.
+//! Signatures: the input and output schemas of models.
 
 mod cast;
 
@@ -13,7 +13,7 @@ use crate::chunk;
 use crate::error::PredictError;
 use crate::params::{DETOKENIZE, Parameters, TOKENIZE};
 
-/// What a model does.
+/// Task of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Task {
     /// Text in, text out, token by token.
@@ -22,7 +22,7 @@ pub enum Task {
     Tensors,
     /// Text in, a vector out, for each row.
     Embed,
-    /// A query and a text in, how well they fit out, for each row.
+    /// A query and a text in, a relevance score out, for each row.
     Rerank,
     /// Text in, labels with scores out, for each row.
     Classify,
@@ -67,7 +67,7 @@ impl Task {
 /// The schemas of a model's request and response rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// What the model does.
+    /// The task.
     pub task: Task,
     /// Request columns.
     pub input: SchemaRef,
@@ -82,10 +82,10 @@ pub const MESSAGES: &str = "messages";
 
 /// The name of the text column of every other request than a generation's.
 pub const TEXT: &str = "text";
-/// The name of the column that says what a text to embed is: `query` or `passage`. A model
-/// that makes no difference takes no notice.
+/// The name of the column with the kind of a text to embed: `query` or `passage`. Models without
+/// this distinction ignore it.
 pub const INPUT_TYPE: &str = "input_type";
-/// The name of the second text, where a model classifies pairs.
+/// The name of the second text column of a model that classifies pairs.
 pub const TEXT_PAIR: &str = "text_pair";
 /// The name of the query column of a reranking request.
 pub const QUERY: &str = "query";
@@ -93,16 +93,16 @@ pub const QUERY: &str = "query";
 pub const EMBEDDING: &str = "embedding";
 /// The name of the score column of a reranking's response.
 pub const SCORE: &str = "score";
-/// The name of the column that counts the tokens that a row had.
+/// The name of the column with the token count of a row.
 pub const TOKENS: &str = "tokens";
-/// The key in an embedding column's metadata that says how long the vectors are.
+/// Metadata key of an embedding column: length of the vectors.
 pub const DIMENSIONS: &str = "volley.dimensions";
 
-/// The key in a text column's metadata that says how many tokens a model reads and writes at most.
+/// Metadata key of a text column: maximum number of tokens that a model reads and writes.
 pub const CONTEXT: &str = "volley.context";
 
-/// The key in an output column's metadata that holds the names of its values, the first value's
-/// first: a list of texts in JSON. Answers do not have it.
+/// Metadata key of an output column: the names of its values in order, a JSON list of texts.
+/// Responses do not have it.
 pub const LABELS: &str = "volley.labels";
 
 /// `field` with the names of its values.
@@ -113,7 +113,7 @@ pub fn with_labels(field: Field, labels: &[String]) -> Field {
     field.with_metadata(metadata)
 }
 
-/// The names of the values of `field`; none where it has none that can be read.
+/// The names of the values of `field`; empty if missing or malformed.
 #[must_use]
 pub fn labels(field: &Field) -> Vec<String> {
     let labels = field.metadata().get(LABELS);
@@ -121,8 +121,8 @@ pub fn labels(field: &Field) -> Vec<String> {
     labels.unwrap_or_default()
 }
 
-/// The key in an input column's metadata that says that its texts may be any bytes, as
-/// [`octets`](crate::octets) has them.
+/// Metadata key of an input column whose texts may be any bytes, encoded with
+/// [`octets`](crate::octets).
 pub const OCTETS: &str = "volley.octets";
 
 /// `field`, whose texts may be any bytes.
@@ -139,24 +139,24 @@ pub fn takes_octets(field: &Field) -> bool {
     field.metadata().contains_key(OCTETS)
 }
 
-/// The key in the metadata of a signature's input schema that holds a model's [`ModelMetadata`] as JSON.
+/// Metadata key of a signature's input schema: the model's [`ModelMetadata`] as JSON.
 pub const SERVED: &str = "volley.served";
 
-/// The parameter of a request that names one of the [`ModelMetadata`] versions of a model.
+/// Request parameter that selects one of the [`ModelMetadata`] versions of a model.
 pub const SERVED_VERSION: &str = "volley.version";
 
-/// What a model's own files say of it to callers, beside its columns.
+/// Metadata for callers from the model's own files, besides its columns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelMetadata {
-    /// The versions that one replica serves, by the names that its files give them, the one that
-    /// answers where none is named last. Empty where the files name none.
+    /// The versions that one replica serves, by the names in its files. The last one is the
+    /// default. Empty if the files name no versions.
     pub versions: Vec<String>,
-    /// Its configuration, as an object in Triton's words.
+    /// Its configuration as an object in Triton's format.
     pub config: Option<serde_json::Value>,
 }
 
 impl ModelMetadata {
-    /// What `signature` says.
+    /// Reads the metadata of `signature`.
     #[must_use]
     pub fn of(signature: &Signature) -> Self {
         let text = signature.input.metadata().get(SERVED);
@@ -174,7 +174,7 @@ impl ModelMetadata {
         }
     }
 
-    /// `signature`, which says this.
+    /// `signature` with this metadata.
     #[must_use]
     pub fn on(&self, mut signature: Signature) -> Signature {
         if *self == Self::default() {
@@ -192,8 +192,8 @@ impl ModelMetadata {
     }
 }
 
-/// The extension name of a bfloat16. Arrow has no such type: its 16 bits stand as `UInt16`, with
-/// this on the field that holds them (inside a tensor, the field of the items).
+/// The extension name of a bfloat16. Arrow has no such type: the 16 bits are stored as `UInt16`,
+/// and the field has this extension name (for a tensor, the field of the items).
 pub const BFLOAT16: &str = "volley.bfloat16";
 
 /// Whether the numbers of `field` are bfloat16.
@@ -220,7 +220,7 @@ impl Signature {
         }
     }
 
-    /// The same, of a model that reads and writes so many tokens at most.
+    /// The same signature with a maximum number of tokens.
     #[must_use]
     pub fn within(mut self, context: usize) -> Self {
         let fields = self.input.fields().iter().map(|field| {
@@ -236,7 +236,7 @@ impl Signature {
         self
     }
 
-    /// How many tokens the model reads and writes at most, where it says so.
+    /// Maximum number of tokens that the model reads and writes, if declared.
     #[must_use]
     pub fn context(&self) -> Option<usize> {
         let fields = self.input.fields().iter();
@@ -306,8 +306,8 @@ impl Signature {
         }
     }
 
-    /// The columns of the answer to a request with these parameters. A text encoder that is asked
-    /// for its tokens, or for their text, answers as a generation model does.
+    /// The response columns for a request with these parameters. A text encoder that tokenizes or
+    /// detokenizes returns the columns of a generation.
     #[must_use]
     pub fn answer(&self, parameters: &Parameters) -> SchemaRef {
         let asked = |name| matches!(parameters.boolean(name), Ok(Some(true)));
@@ -318,9 +318,8 @@ impl Signature {
         }
     }
 
-    /// Whether callers of one may be answered by the other: the same task, and columns of the same
-    /// names, types and sizes on both sides. All generations have the same columns, of which nodes
-    /// of versions before lack the last ones.
+    /// Whether one model can replace the other: same task, and columns with the same names, types
+    /// and sizes. All generations are compatible; nodes of earlier versions lack the last columns.
     #[must_use]
     pub fn stands_for(&self, other: &Self) -> bool {
         self.task == other.task
@@ -331,10 +330,10 @@ impl Signature {
 
     /// Checks a request's schema against this signature by column name: every column must be
     /// declared, with the declared type, and every declared column that is not nullable must be
-    /// there. The order of columns is free. `LargeUtf8` stands for `Utf8`.
+    /// present. The order of columns does not matter. `LargeUtf8` is accepted for `Utf8`.
     ///
     /// # Errors
-    /// `InvalidInput` naming the column, what it is and what it should be.
+    /// `InvalidInput` with the column, its type and the expected type.
     pub fn check_input(&self, schema: &Schema) -> Result<(), PredictError> {
         self.check_columns(schema, |declared, given| {
             same_type(declared.data_type(), given)
@@ -431,8 +430,8 @@ fn names(schema: &Schema) -> String {
         .join(", ")
 }
 
-/// Same type, not looking at field names inside lists nor at nullability, which clients in
-/// other languages choose differently. Of a struct, fields that may be null may be left out.
+/// Compares types without field names inside lists and without nullability, which clients in other
+/// languages choose differently. Nullable fields of a struct may be missing.
 fn same_type(a: &DataType, b: &DataType) -> bool {
     use DataType::{FixedSizeList, LargeUtf8, List, Struct, Utf8};
     match (a, b) {

@@ -1,5 +1,4 @@
-//! Streams of events that outlive a client's connection: their ids, and the seam to whoever holds
-//! them.
+//! Resumable streams of events: their ids and the interface to the coordinators that buffer them.
 
 use std::fmt;
 use std::pin::Pin;
@@ -15,11 +14,10 @@ use crate::ids::{NodeId, TenantId};
 /// Characters of the random part of an id: 16 bytes in the alphabet for URLs, without padding.
 pub const TOKEN_LEN: usize = 22;
 
-/// A held stream: the coordinator that holds it, and a random part that cannot be guessed.
-/// Written `node.token`.
+/// Id of a resumable stream: its coordinator and an unguessable random token. Written `node.token`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId {
-    /// The coordinator that holds the stream.
+    /// The coordinator of the stream.
     pub node: NodeId,
     token: String,
 }
@@ -54,8 +52,8 @@ impl StreamId {
 
 fn malformed() -> PredictError {
     PredictError::invalid(
-        "this is no id of a resumable stream; use the one in the answer's 'x-volley-stream-id' \
-         header, and the 'id' of the last event as it came",
+        "this is not an id of a resumable stream; use the id in the response's \
+         'x-volley-stream-id' header, and the unchanged 'id' of the last event",
     )
 }
 
@@ -74,7 +72,7 @@ impl FromStr for StreamId {
     }
 }
 
-/// A number in its one form: no sign, no leading zero.
+/// Parses a number in canonical form: no sign, no leading zero.
 fn number(text: &str) -> Result<u64, PredictError> {
     let number: u64 = text.parse().map_err(|_| malformed())?;
     if number.to_string() == text {
@@ -84,12 +82,12 @@ fn number(text: &str) -> Result<u64, PredictError> {
     }
 }
 
-/// One event of a held stream; events count from 1. Written `node.token.sequence`.
+/// Id of an event of a resumable stream; events count from 1. Written `node.token.sequence`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventId {
     /// The stream.
     pub stream: StreamId,
-    /// The event's place in it.
+    /// The event's sequence number.
     pub sequence: u64,
 }
 
@@ -111,15 +109,15 @@ impl FromStr for EventId {
     }
 }
 
-/// Pieces of whole events, as they were written. Its clean end is the stream's; an error means
-/// that there is more, and that it may be taken up again.
+/// Chunks of complete events, unchanged. Its normal end is the end of the stream. After an error,
+/// the stream has more events and may be resumed.
 pub type EventPieces = Pin<Box<dyn Stream<Item = Result<Bytes, PredictError>> + Send>>;
 
-/// What is left of a held stream.
+/// The rest of a resumable stream.
 pub enum ResumedStream {
-    /// These events, and those to come.
+    /// The remaining events, including future ones.
     Events(EventPieces),
-    /// Nothing: the last event was had already.
+    /// Empty: the caller already has the last event.
     Finished,
 }
 
@@ -132,28 +130,28 @@ impl fmt::Debug for ResumedStream {
     }
 }
 
-/// On whose behalf a stream is held. Only the same caller may read and cancel it.
+/// Owner of a stream. Only the same caller may read and cancel it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamOwner {
     /// The caller's name; never a secret.
     pub caller: String,
-    /// Whose share of memory it takes.
+    /// Tenant that is charged for the memory.
     pub tenant: TenantId,
 }
 
-/// Whoever holds streams: a coordinator's own edge, or the way to another coordinator's.
+/// Access to resumable streams: this coordinator's own, or those of another coordinator.
 #[async_trait]
 pub trait StreamSource: Send + Sync + 'static {
-    /// The events behind `after` (0: all of them), for their owner. Whoever read the stream
-    /// before is sent away.
+    /// Returns the events after `after` (0: all) to the owner. The previous reader's connection is
+    /// aborted.
     ///
     /// # Cancel safety
-    /// Dropping the pieces leaves the stream to the next who takes it up, for as long as it is
-    /// held.
+    /// Dropping the future or the events keeps the stream, which can be resumed until it expires.
     ///
     /// # Errors
-    /// `NotFound` when the caller has no such stream, or that part of it is not held (any more); `InvalidInput`
-    /// when it has no such event; `Unavailable` when its coordinator does not answer.
+    /// `NotFound` when the caller has no such stream, or that part of it is not buffered any more;
+    /// `InvalidInput` when the event does not exist yet; `Unavailable` when its coordinator does
+    /// not answer.
     async fn resume(
         &self,
         stream: &StreamId,
@@ -161,7 +159,7 @@ pub trait StreamSource: Send + Sync + 'static {
         caller: &str,
     ) -> Result<ResumedStream, PredictError>;
 
-    /// Ends a stream, and the work behind it.
+    /// Cancels a stream and its work.
     ///
     /// # Errors
     /// `NotFound` when the caller has no such stream; `Unavailable` when its coordinator does not

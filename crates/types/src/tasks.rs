@@ -1,4 +1,4 @@
-//! Tasks that a coordinator runs while nobody waits, and the seam to whoever holds their answers.
+//! Background tasks, and the interface to the coordinators that keep their responses.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -6,41 +6,41 @@ use bytes::Bytes;
 use crate::error::PredictError;
 use crate::registry::TaskRecord;
 
-/// A task, and its answer where it is known.
+/// A task and its response, if known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredTask {
     /// Its id.
     pub id: String,
-    /// What it is about, and how far.
+    /// The record with its state.
     pub record: TaskRecord,
-    /// The answer as JSON, of one that is completed and was asked for by itself.
+    /// The response as JSON; only set by [`TaskSource::get`] for a completed task.
     pub response: Option<Bytes>,
 }
 
-/// Whoever holds tasks: a coordinator's own edge, or the way to another coordinator's. It is asked
-/// by edges, which know whether their caller may see the task.
+/// Access to tasks of this coordinator or of another one. The edges check whether the caller may
+/// see a task.
 #[async_trait]
 pub trait TaskSource: Send + Sync + 'static {
-    /// All of them, without their answers.
+    /// Lists all tasks without their responses.
     ///
     /// # Errors
     /// `NotFound` when the coordinator is gone, `Unavailable` when it does not answer.
     async fn list(&self) -> Result<Vec<StoredTask>, PredictError>;
 
-    /// One, with its answer.
+    /// Returns one task with its response.
     ///
     /// # Errors
-    /// `NotFound` when there is none (any more) or its coordinator is gone; `Unavailable` when
-    /// that does not answer.
+    /// `NotFound` when the task does not exist or its coordinator has stopped; `Unavailable` when
+    /// the coordinator does not respond.
     async fn get(&self, id: &str) -> Result<StoredTask, PredictError>;
 
-    /// Ends one, and the work behind it.
+    /// Cancels a task and its work.
     ///
     /// # Errors
     /// `Conflict` when it does not run; else as for [`TaskSource::get`].
     async fn cancel(&self, id: &str) -> Result<(), PredictError>;
 
-    /// Forgets one that does not run, and its answer. No error when there is none.
+    /// Deletes a task that is not running, and its response. Idempotent.
     ///
     /// # Errors
     /// As for [`TaskSource::cancel`].

@@ -1,4 +1,4 @@
-//! What a worker tells every coordinator about itself, twice a second and on every change.
+//! Heartbeats: reports of a worker to every coordinator, twice a second and on every change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +11,15 @@ use crate::signature::Signature;
 pub struct WorkerReport {
     /// The configured identity.
     pub id: WorkerId,
-    /// Random at process start: tells one life of a worker from the next.
+    /// Random at process start: distinguishes restarts of a worker.
     pub incarnation: Incarnation,
-    /// Where its Flight service is reached, `host:port`.
+    /// Address of its Flight service, `host:port`.
     pub address: String,
     /// Free labels from its configuration.
     pub labels: BTreeMap<String, String>,
-    /// What it holds or is loading, by model.
+    /// Replicas that are loaded or loading.
     pub replicas: Vec<ReplicaReport>,
-    /// It is shutting down: send it nothing new.
+    /// The worker is shutting down and accepts no new requests.
     pub draining: bool,
     /// Streams that run now, over all replicas.
     pub active: u32,
@@ -27,40 +27,40 @@ pub struct WorkerReport {
     pub queued: u32,
     /// Resident memory of the process in bytes.
     pub memory_bytes: u64,
-    /// Bytes that all its models together may take; 0 where it does not tell.
+    /// Memory budget of all its models in bytes; 0 if it does not report one.
     pub memory_budget_bytes: u64,
-    /// Since its start.
+    /// Time since its start.
     pub uptime_ms: u64,
-    /// Its GPUs, where the driver's library tells of them.
+    /// Its GPUs, if the driver's library reports them.
     pub gpus: Vec<GpuReport>,
 }
 
-/// One GPU of a worker, as its driver tells.
+/// One GPU of a worker, as reported by its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuReport {
     /// Its number, from 0.
     pub index: u32,
-    /// What its maker calls it.
+    /// Product name.
     pub name: String,
-    /// Bytes of its memory that are taken, by whomever.
+    /// Used memory in bytes, by any process.
     pub used_bytes: u64,
-    /// Bytes of its memory.
+    /// Total memory in bytes.
     pub total_bytes: u64,
-    /// The share of the last moment in which it ran anything, 0 to 100.
+    /// Share of the last sampling period in which the GPU was busy, 0 to 100.
     pub utilization_percent: u32,
 }
 
-/// What a coordinator answers: what the worker shall hold, and who else wants to hear of it.
+/// Reply of a coordinator: the worker's assignments and the addresses of all coordinators.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assignments {
-    /// The registry's revision that they follow from. A worker follows the highest that it has
-    /// seen from any coordinator.
+    /// The registry's revision of these assignments. A worker applies the highest revision from any
+    /// coordinator.
     pub revision: Revision,
-    /// What to hold.
+    /// The assigned replicas.
     pub assignments: Vec<Assignment>,
     /// The internal addresses of all coordinators, `host:port`.
     pub coordinators: Vec<String>,
-    /// The models whose replicas may be unloaded while they are idle, to make room.
+    /// The models whose replicas may be evicted while they are idle.
     pub overcommit: BTreeSet<ModelName>,
 }
 
@@ -77,27 +77,28 @@ pub struct ReplicaReport {
     pub active: u32,
     /// Requests that wait for a permit.
     pub queued: u32,
-    /// How many streams may run at once; 0 until it is loaded.
+    /// Maximum number of concurrent streams; 0 until it is loaded.
     pub capacity: u32,
-    /// How long requests waited for a permit of late, in milliseconds.
+    /// Recent queue wait in milliseconds.
     pub queue_wait_ms: u32,
-    /// The worker's uptime at which its last request ended; tells something only while none runs.
+    /// The worker's uptime in milliseconds when its last request ended; only meaningful while no
+    /// request runs.
     pub idle_since_ms: u64,
-    /// How far its model has come here, while it is fetched.
+    /// Download progress of its model, while it is fetched.
     pub fetch: Option<FetchProgress>,
-    /// What it takes and gives; known once it is loaded.
+    /// Its signature; known once it is loaded.
     pub signature: Option<Signature>,
-    /// It is ready and was unloaded to make room; the next request loads it again.
+    /// The replica is ready but evicted; the next request reloads it.
     pub evicted: bool,
-    /// Bytes that it takes of the worker's memory budget now.
+    /// Bytes of the worker's memory budget that it uses now.
     pub memory_bytes: u64,
 }
 
-/// How far a model has come from where it is fetched.
+/// Download progress of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FetchProgress {
-    /// Bytes that are here.
+    /// Downloaded bytes.
     pub bytes: u64,
-    /// Bytes in all.
+    /// Total bytes.
     pub total_bytes: u64,
 }

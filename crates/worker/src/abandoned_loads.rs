@@ -1,5 +1,5 @@
-//! Loads that were given up and go on, since nothing can stop them: they are counted, bounded,
-//! and never begun anew beside themselves.
+//! Abandoned loads that still run, because they cannot be stopped. They are counted and limited,
+//! and the same version is not loaded again until its abandoned load has ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError};
 
-/// More of them than this, and no other load that nothing can stop is begun.
+/// At this number, the worker starts no other load that cannot be stopped.
 const MAX_ABANDONED_LOADS: usize = 8;
 
 type Key = (ModelName, ModelVersion);
 
-/// The given-up loads of a worker. Cloning gives another handle.
+/// The abandoned loads of a worker. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AbandonedLoads(Arc<Shared>);
 
@@ -24,7 +24,7 @@ struct Shared {
     ended: watch::Sender<()>,
 }
 
-/// Counts one given-up load until it is dropped.
+/// Counts one abandoned load until it is dropped.
 #[derive(Debug)]
 struct AbandonedLoadGuard(Arc<Shared>, Key);
 
@@ -43,17 +43,17 @@ impl Drop for AbandonedLoadGuard {
 }
 
 impl AbandonedLoads {
-    /// How many there are.
+    /// Number of abandoned loads.
     pub(crate) fn count(&self) -> usize {
         self.0.loads.lock().values().sum()
     }
 
-    /// Rings when one has ended.
+    /// Notifies when one has ended.
     pub(crate) fn ended(&self) -> watch::Receiver<()> {
         self.0.ended.subscribe()
     }
 
-    /// Waits until no earlier load of this version goes on.
+    /// Waits until no earlier load of this version is running. Cancel safe: it only waits.
     pub(crate) async fn until_gone(&self, key: &Key) {
         let mut ended = self.ended();
         while self.0.loads.lock().contains_key(key) {
@@ -63,7 +63,7 @@ impl AbandonedLoads {
         }
     }
 
-    /// Refuses a load while too many go on.
+    /// Rejects a load while too many abandoned loads are running.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -72,15 +72,15 @@ impl AbandonedLoads {
             return Ok(());
         }
         let message = format!(
-            "{MAX_ABANDONED_LOADS} loads that took too long still hold threads of this worker; restart \
-             it, and look at their models' files"
+            "{MAX_ABANDONED_LOADS} abandoned loads still occupy threads of this worker; restart \
+             it, and check the files of their models"
         );
         Err(PredictError::new(ErrorCode::Unavailable, message))
     }
 }
 
-/// Work of a loader, in a task of its own: one that panics fails that load and nothing else.
-/// Dropping it ends the task; where the work does not stop with it, the task lingers.
+/// Work of a loader in its own task, so that a panic only fails that load. Dropping it aborts the
+/// task. If the work cannot be stopped, the task continues as an abandoned load.
 pub(crate) struct Work<T: Send + 'static> {
     // `Some` until it is done or dropped.
     task: Option<JoinHandle<Result<T, PredictError>>>,
@@ -90,7 +90,7 @@ pub(crate) struct Work<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Work<T> {
-    /// Begins it. `stops` tells whether dropping `work` ends it.
+    /// Starts the work. `stops` is whether dropping `work` ends it.
     pub(crate) fn begin(
         abandoned_loads: &AbandonedLoads,
         key: Key,
@@ -105,7 +105,7 @@ impl<T: Send + 'static> Work<T> {
         }
     }
 
-    /// What it gives.
+    /// Awaits the result. Cancel safe: the task keeps running until `self` is dropped.
     ///
     /// # Errors
     /// The work's own; `Internal` when it panicked.
@@ -131,11 +131,14 @@ impl<T: Send + 'static> Drop for Work<T> {
         let shared = self.abandoned_loads.0.clone();
         *shared.loads.lock().entry(self.key.clone()).or_insert(0) += 1;
         let lingers = AbandonedLoadGuard(shared, self.key.clone());
-        tracing::warn!(model = %self.key.0, version = %self.key.1, "a load was given up and goes on");
-        // It lives exactly as long as the thread that nobody can end, and no longer than the
+        tracing::warn!(
+            model = %self.key.0, version = %self.key.1,
+            "abandoned load is still running"
+        );
+        // The task lives as long as the thread that cannot be stopped, at most as long as the
         // runtime.
         tokio::spawn(async move {
-            // What it gives comes too late for everybody.
+            // The result is too late and is discarded.
             drop(task.await);
             drop(lingers);
         });

@@ -1,6 +1,6 @@
-//! The admission queue of one replica: so many streams at a time, a bounded queue before it, in which
-//! [tenants take turns](queue). A full queue refuses at once; what could not begin by its deadline
-//! is refused rather than queued.
+//! The admission queue of one replica: a limit of concurrent streams and a bounded queue, in which
+//! [tenants take turns](queue). A full queue rejects immediately. A request that cannot start by
+//! its deadline is rejected and not queued.
 
 mod queue;
 mod service;
@@ -17,7 +17,7 @@ use volley_types::{Deadline, ErrorCode, PredictError, Priority, TenantId};
 use self::queue::{Queue, QueuePosition};
 use self::service::ServiceTime;
 
-/// The admission queue of one replica. Cloning gives another handle.
+/// The admission queue of one replica. Clones share their state.
 #[derive(Clone, Debug)]
 pub(crate) struct AdmissionQueue(Arc<QueueInner>);
 
@@ -38,28 +38,28 @@ struct State {
     idle_since: Option<Instant>,
 }
 
-/// Where one that waits hears of its permit.
+/// Receives the permit of a queued request.
 type Answer = oneshot::Sender<Result<Permit, PredictError>>;
 
-/// Who asks to be let in.
+/// An admission request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdmissionRequest<'a> {
-    /// On whose behalf.
+    /// Tenant that is charged.
     pub(crate) tenant: &'a TenantId,
-    /// How urgent.
+    /// Scheduling priority.
     pub(crate) priority: Priority,
-    /// By when all must be done.
+    /// Deadline of the complete response.
     pub(crate) deadline: Option<Deadline>,
 }
 
-/// The right to run one stream; given on when dropped.
+/// The right to run one stream; passed to the next request when dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     queue: Option<Arc<QueueInner>>,
     since: Instant,
 }
 
-/// A place in the queue, or the permit at once. Dropping it leaves the queue.
+/// A position in the queue, or an immediate permit. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct QueuedPermit {
     queue: Arc<QueueInner>,
@@ -68,7 +68,8 @@ pub(crate) struct QueuedPermit {
 }
 
 impl AdmissionQueue {
-    /// A queue for `capacity` streams with `queue_limit` places before it.
+    /// Creates a queue with `capacity` concurrent streams and at most `queue_limit` queued
+    /// requests.
     pub(crate) fn new(capacity: usize, queue_limit: usize) -> Self {
         Self(Arc::new(QueueInner {
             capacity: capacity.max(1),
@@ -78,11 +79,11 @@ impl AdmissionQueue {
         }))
     }
 
-    /// Takes a place: await the ticket for the permit. A request that waits may still be refused,
-    /// when one that is more urgent, or of a tenant with fewer waiting, needs its place.
+    /// Enters the queue; await the result for the permit. A queued request may still be rejected,
+    /// if a more urgent request or a tenant with fewer queued requests needs its position.
     ///
     /// # Errors
-    /// `Overloaded` when the queue is full, or when the wait would outlast the deadline.
+    /// `Overloaded` when the queue is full, or when the expected wait exceeds the deadline.
     pub(crate) fn acquire(
         &self,
         visitor: AdmissionRequest<'_>,
@@ -93,7 +94,7 @@ impl AdmissionQueue {
         if state.running < self.0.capacity && state.waiting.len() == 0 {
             state.running += 1;
             drop(state);
-            // The receiver is right here.
+            // The receiver is in this scope.
             let _ = sender.send(Ok(Permit::new(self.0.clone())));
         } else {
             let all = state.service.wait(state.waiting.len(), self.0.capacity);
@@ -108,7 +109,7 @@ impl AdmissionQueue {
             state.waiting.push(&place, sender);
             drop(state);
             if let Some(out) = out {
-                // Nobody to tell when it has left by itself.
+                // The receiver is gone if the request has left the queue.
                 let _ = out.send(Err(displaced(all)));
             }
         }
@@ -124,19 +125,19 @@ impl AdmissionQueue {
         self.0.state.lock().idle_since.unwrap_or(self.0.opened)
     }
 
-    /// Streams that run.
+    /// Number of running streams.
     pub(crate) fn running(&self) -> usize {
         self.0.state.lock().running
     }
 
-    /// Requests that wait.
+    /// Number of queued requests.
     pub(crate) fn waiting(&self) -> usize {
         self.0.state.lock().waiting.len()
     }
 }
 
 impl State {
-    /// Refuses what could not begin in time, as far as the requests before it tell.
+    /// Rejects a request that cannot start by its deadline, estimated from the requests before it.
     fn check_deadline(
         &self,
         visitor: AdmissionRequest<'_>,
@@ -146,7 +147,7 @@ impl State {
             return Ok(());
         };
         let left = deadline.instant().saturating_duration_since(Instant::now());
-        // Whoever would get through behind all others need not be counted before.
+        // A request that meets its deadline at the end of the queue needs no exact count.
         if self.service.wait(self.waiting.len(), capacity) <= left {
             return Ok(());
         }
@@ -174,7 +175,7 @@ impl Future for QueuedPermit {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match Pin::new(&mut self.answer).poll(cx) {
             Poll::Ready(Ok(answer)) => Poll::Ready(answer),
-            // The sender is dropped only with the queue, which this ticket holds open.
+            // The sender is dropped only with the queue, which this value keeps alive.
             Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
         }
     }
@@ -203,13 +204,13 @@ impl Drop for Permit {
             next
         };
         if let Some(next) = next {
-            // A receiver that has gone gives the permit back by dropping it here.
+            // If the receiver is gone, the permit is released by dropping it here.
             drop(next.send(Ok(Self::new(queue))));
         }
     }
 }
 
-/// When to come back where `wait` is what the queue takes now.
+/// Retry delay for the current `wait` of the queue.
 fn come_back(wait: Duration) -> Duration {
     wait.clamp(Duration::from_secs(1), Duration::from_secs(30))
 }
@@ -220,15 +221,15 @@ fn queue_full(wait: Duration) -> PredictError {
 }
 
 fn displaced(wait: Duration) -> PredictError {
-    let message = "the model's queue is full, and the place was needed for a request that is \
-                   more urgent or of a tenant with fewer; try again shortly";
+    let message = "the model's queue is full, and a more urgent request or a tenant with fewer \
+                   requests took the place; try again shortly";
     PredictError::new(ErrorCode::Overloaded, message).with_retry_after(come_back(wait))
 }
 
 fn hopeless(wait: Duration) -> PredictError {
     let message = format!(
-        "the request would wait about {} ms for the model, which is past its deadline; try again \
-         later, or allow more time",
+        "the request would wait about {} ms for the model, which exceeds its deadline; try again \
+         later, or set a longer deadline",
         wait.as_millis()
     );
     PredictError::new(ErrorCode::Overloaded, message).with_retry_after(come_back(wait))

@@ -1,5 +1,5 @@
-//! Where a replica's backend is: in memory, or given up to make room and loaded again for the
-//! next request. Who uses it is counted, so that it is never taken from under a request.
+//! Slot of a replica's backend. The backend may be evicted under memory pressure and is reloaded on
+//! the next request. Leases count its users, so that it is never evicted while a request uses it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,21 +11,20 @@ use volley_types::PredictError;
 
 use crate::memory_budget::{MemoryBudget, Reservation};
 
-/// The least time that a model stays once it is loaded. It also stays for as long as its load
-/// took, so that a worker whose models push each other out spends at most about half of its time
-/// on loading.
+/// Minimum time in memory after a load. A model also stays at least as long as its load took, so
+/// that a thrashing worker spends at most about half of its time loading.
 const MIN_STAY: Duration = Duration::from_millis(250);
 
-/// What is loaded. The backend goes before its reservation does.
+/// A loaded backend. The backend is dropped before its reservation.
 pub(crate) struct LoadedBackend {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) memory: Reservation,
-    /// Before this it is not taken away.
+    /// It is not evicted before this time.
     pub(crate) stays_until: Instant,
 }
 
 impl LoadedBackend {
-    /// What has just been loaded, in `took`.
+    /// A backend that has just been loaded; the load took `took`.
     pub(crate) fn new(backend: Arc<dyn Backend>, memory: Reservation, took: Duration) -> Self {
         memory.resize(backend.memory_bytes());
         Self {
@@ -36,7 +35,7 @@ impl LoadedBackend {
     }
 }
 
-/// The place of one replica's backend.
+/// The slot of one replica's backend.
 pub(crate) struct BackendSlot {
     budget: MemoryBudget,
     state: Mutex<State>,
@@ -44,12 +43,12 @@ pub(crate) struct BackendSlot {
 
 struct State {
     slot: SlotState,
-    /// Whether it may be taken away.
+    /// Whether it may be evicted.
     overcommit: bool,
-    /// Requests that use it.
+    /// Number of leases.
     users: usize,
     last_used: Instant,
-    /// What it took when it was there last.
+    /// Its memory in bytes when it was last loaded.
     bytes: u64,
 }
 
@@ -59,23 +58,23 @@ enum SlotState {
     Loading(LoadSender),
 }
 
-/// The end of a load that several requests may wait for; `None` until it is known.
+/// Result of a load for which several requests may wait; `None` while it runs.
 type Outcome = Option<Result<(), PredictError>>;
 type LoadSender = Arc<watch::Sender<Outcome>>;
 
-/// What a request finds.
+/// Result of a lookup.
 pub(crate) enum Lookup {
     /// The backend.
     Ready(BackendLease),
-    /// It is being loaded: wait for this, and look again.
+    /// It is loading: wait for the result and look up again.
     Loading(watch::Receiver<Outcome>),
-    /// As `Loading`, and the one who found it has to see to the load.
+    /// As `Loading`, but the caller must start the load.
     MustLoad(watch::Receiver<Outcome>),
 }
 
-/// The right to use the backend; it is not taken away while this lives.
+/// Lease of the backend, which is not evicted while the lease lives.
 pub(crate) struct BackendLease {
-    // Dropped before the slot hears of it.
+    // Dropped before the slot is notified.
     pub(crate) backend: Arc<dyn Backend>,
     _user: LeaseCount,
 }
@@ -95,7 +94,7 @@ impl Drop for LeaseCount {
     }
 }
 
-/// A slot that nobody uses.
+/// An idle slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Idle {
     pub(crate) since: Instant,
@@ -118,7 +117,7 @@ impl BackendSlot {
         }
     }
 
-    /// Looks for the backend.
+    /// Looks up the backend.
     pub(crate) fn lookup(self: &Arc<Self>) -> Lookup {
         let mut state = self.state.lock();
         match &state.slot {
@@ -139,7 +138,7 @@ impl BackendSlot {
         }
     }
 
-    /// What it is when nobody uses it, it is there, and it may be taken away.
+    /// The idle slot, if the backend is loaded, unused and may be evicted.
     pub(crate) fn idle(&self) -> Option<Idle> {
         let state = self.state.lock();
         match &state.slot {
@@ -152,7 +151,7 @@ impl BackendSlot {
         }
     }
 
-    /// Takes the backend away, unless somebody has come to use it.
+    /// Evicts the backend; `None` if it is in use again.
     pub(crate) fn take(&self) -> Option<LoadedBackend> {
         let mut state = self.state.lock();
         if state.users != 0 || !state.overcommit || !matches!(state.slot, SlotState::Loaded(_)) {
@@ -167,8 +166,7 @@ impl BackendSlot {
         }
     }
 
-    /// Waits until nobody waits for the load any more; it is then as if it had not been asked
-    /// for.
+    /// Completes when no request waits for the load any more, and resets the slot to evicted.
     pub(crate) async fn no_waiters(&self) {
         let coming = match &self.state.lock().slot {
             SlotState::Loading(coming) => coming.clone(),
@@ -184,7 +182,7 @@ impl BackendSlot {
         }
     }
 
-    /// Tells everybody who waits how the load ended.
+    /// Sets the result of the load and notifies all waiting requests.
     pub(crate) fn complete_load(&self, loaded: Result<LoadedBackend, PredictError>) {
         let mut state = self.state.lock();
         let (next, outcome) = match loaded {
@@ -201,7 +199,7 @@ impl BackendSlot {
         }
     }
 
-    /// Whether it may be taken away from now on. True when it is away and must not be any more.
+    /// Sets whether it may be evicted. Returns true if it is evicted but must now stay loaded.
     pub(crate) fn set_overcommit(&self, overcommit: bool) -> bool {
         let mut state = self.state.lock();
         if state.overcommit == overcommit {
@@ -214,17 +212,17 @@ impl BackendSlot {
         matches!(state.slot, SlotState::Evicted) && !overcommit
     }
 
-    /// Whether it may be taken away.
+    /// Whether it may be evicted.
     pub(crate) fn overcommit(&self) -> bool {
         self.state.lock().overcommit
     }
 
-    /// Whether it was taken away, and is not being loaded.
+    /// Whether it is evicted and not loading.
     pub(crate) fn is_evicted(&self) -> bool {
         matches!(self.state.lock().slot, SlotState::Evicted)
     }
 
-    /// Bytes that it takes of the budget now.
+    /// Bytes of the budget that it uses now.
     pub(crate) fn held_bytes(&self) -> u64 {
         match &self.state.lock().slot {
             SlotState::Loaded(held) => held.memory.bytes(),
@@ -232,15 +230,15 @@ impl BackendSlot {
         }
     }
 
-    /// Bytes that it takes when it is there.
+    /// Bytes that it uses when loaded.
     pub(crate) fn bytes(&self) -> u64 {
         self.state.lock().bytes
     }
 }
 
-/// Which of the idle ones, by their place in the list, go so that `missing` bytes become free:
-/// those longest unused first, and no more than it takes. `Err` when they are not enough: then
-/// none goes, and a look is worth it again at that instant, or when something changes.
+/// Indices of the idle slots to evict so that `missing` bytes become free: least recently used
+/// first, and not more than needed. `Err` if they are not enough; then none is evicted, and the
+/// caller tries again at the returned time or after a change.
 pub(crate) fn choose(
     idle: &[Idle],
     missing: u64,

@@ -1,4 +1,4 @@
-//! The knobs of a worker.
+//! Configuration of a worker.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,43 +6,41 @@ use std::time::Duration;
 use volley_security::nodes::Dialer;
 use volley_types::WorkerId;
 
-/// The knobs of a worker.
+/// Configuration of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerConfig {
     /// Its identity, stable over restarts and unique in the cluster.
     pub id: WorkerId,
-    /// Where coordinators reach its Flight service, `host:port`.
+    /// Address of its Flight service for coordinators, `host:port`.
     pub address: String,
     /// Free labels, shown in the status.
     pub labels: BTreeMap<String, String>,
     /// The internal addresses of all coordinators, `host:port`.
     pub coordinators: Vec<String>,
-    /// Requests that may wait for a place on one replica; one more is refused with
-    /// `overloaded`.
+    /// Maximum number of queued requests per replica; further ones are rejected with `overloaded`.
     pub queue_per_replica: usize,
-    /// How long a request may wait there; then it is refused with `overloaded` too.
+    /// Maximum time in the queue; then the request is rejected with `overloaded`.
     pub queue_timeout: Duration,
-    /// Models that are loaded at the same time.
+    /// Maximum number of concurrent loads.
     pub concurrent_loads: usize,
-    /// Bytes that all models together may take; `None` means four fifths of the machine's
-    /// memory, or of the process's control group's limit where that is less.
+    /// Memory budget of all models together in bytes; `None` means 80 % of the machine's memory, or
+    /// of the control group's limit if that is lower.
     pub memory_budget: Option<u64>,
-    /// How long the loading of one model may take; then it is given up.
+    /// Time limit of one load; then it is abandoned.
     pub load_timeout: Duration,
-    /// Between two heartbeats; changes are told at once.
+    /// Interval of heartbeats; changes are reported immediately.
     pub heartbeat_interval: Duration,
-    /// How long a drained worker goes on listening, so that requests that were on their way
-    /// when its coordinators heard of the drain still find it.
+    /// Time for which a drained worker still accepts requests that were sent before its
+    /// coordinators noticed the drain.
     pub drain_grace: Duration,
-    /// How long the streams of a replica that is not wanted any more may take to end; then
-    /// they are cut.
+    /// Time for the streams of an unassigned replica to end; then they are aborted.
     pub unload_timeout: Duration,
-    /// How coordinators are called.
+    /// Dialer for connections to coordinators.
     pub dialer: Dialer,
 }
 
 impl WorkerConfig {
-    /// The defaults around what has none.
+    /// A configuration with defaults for all other fields.
     #[must_use]
     pub fn new(id: WorkerId, address: impl Into<String>, coordinators: Vec<String>) -> Self {
         Self {

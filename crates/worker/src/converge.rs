@@ -1,18 +1,18 @@
-//! From what a worker holds to what it shall hold. Pure.
+//! Difference between current and assigned replicas. Pure.
 
 use volley_types::registry::Assignment;
 
-/// What to do.
+/// The loads and unloads to start.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Actions {
-    /// Begin to load these.
+    /// Replicas to load.
     pub(crate) load: Vec<Assignment>,
-    /// Drain and unload what these describe.
+    /// Replicas to drain and unload.
     pub(crate) unload: Vec<Assignment>,
 }
 
-/// Compares by everything that describes a replica: a model that was deleted and registered
-/// anew under the same name and version is another one.
+/// Compares complete assignments: a model that was deleted and registered again under the same name
+/// and version is a different one.
 pub(crate) fn converge(held: &[Assignment], wanted: &[Assignment]) -> Actions {
     let missing = |from: &[Assignment], these: &[Assignment]| {
         these

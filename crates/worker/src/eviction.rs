@@ -1,4 +1,4 @@
-//! Making room in the memory budget, and bringing back what had to make room.
+//! Eviction of idle models under memory pressure, and their reload.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,19 +11,19 @@ use crate::load;
 use crate::memory_budget::{Reservation, Shortage};
 use crate::replica::Replica;
 
-/// What there is of room now.
+/// Result of a reservation.
 enum ReserveOutcome {
     Reserved(Reservation),
-    /// There may be some when something changes, or at this instant.
+    /// Memory may become free after a change, or at this time.
     Later(Shortage, Option<Instant>),
 }
 
 impl Worker {
-    /// Room for `bytes`. Idle models that may be unloaded make it; where those in use could,
-    /// waits for them.
+    /// Reserves `bytes` and evicts idle overcommitted models if needed. If models in use could be
+    /// evicted, it waits for them.
     ///
     /// # Errors
-    /// `Overloaded` when there would be none even then.
+    /// `Overloaded` when the budget is too small even after evicting them.
     pub(crate) async fn reserve_or_evict(
         &self,
         bytes: u64,
@@ -54,18 +54,19 @@ impl Worker {
         }
     }
 
-    /// What [`reserve_or_evict`](Self::reserve_or_evict) waits for, in the words of a failed load.
+    /// The shortage for which [`reserve_or_evict`](Self::reserve_or_evict) waits, as the error of a
+    /// failed load.
     pub(crate) fn shortage(&self, bytes: u64, overcommit: bool) -> PredictError {
         match self.reserve_now(bytes, overcommit) {
             ReserveOutcome::Later(shortage, _) => shortage.error(),
             ReserveOutcome::Reserved(_) => {
-                let message = "the room for the model came too late; it is tried again";
+                let message = "memory for the model was not freed in time; the load is tried again";
                 PredictError::new(ErrorCode::Overloaded, message)
             }
         }
     }
 
-    /// One look. Nobody else takes the room that is made here.
+    /// One attempt. The lock ensures that no other load takes the memory freed here.
     fn reserve_now(&self, bytes: u64, overcommit: bool) -> ReserveOutcome {
         let _alone = self.0.making_room.lock();
         let shortage = match self.0.budget.reserve(bytes, !overcommit) {
@@ -93,26 +94,26 @@ impl Worker {
         }
         match self.0.budget.reserve(bytes, !overcommit) {
             Ok(reservation) => ReserveOutcome::Reserved(reservation),
-            // Somebody came to use what was idle a moment ago.
+            // A request has started to use a slot that was idle.
             Err(shortage) => ReserveOutcome::Later(shortage, Some(Instant::now())),
         }
     }
 
     fn evicted(&self, replica: &Replica) {
         let (model, version) = (&replica.assignment.model, replica.assignment.spec.version);
-        tracing::info!(%model, %version, "replica unloaded to make room");
+        tracing::info!(%model, %version, "replica evicted");
         self.0.metrics.evicted(model);
         self.0.news.send_replace(());
     }
 
-    /// The backend of a replica: at once where it is loaded; else it is loaded first. Requests
-    /// that come meanwhile wait for the same load.
+    /// Returns a lease of a replica's backend and reloads it first if it is evicted. Concurrent
+    /// requests wait for the same load.
     ///
     /// # Cancel safety
-    /// A load that nobody waits for any more is not begun; one that runs goes on.
+    /// A load without waiting requests is not started; a running load continues.
     ///
     /// # Errors
-    /// `Unavailable` when it cannot be loaded any more.
+    /// `Unavailable` when the reload fails or the replica was removed.
     pub(crate) async fn acquire(
         &self,
         slot: &Arc<BackendSlot>,
@@ -135,7 +136,7 @@ impl Worker {
             };
             if let Some(Err(error)) = ended {
                 let message = format!(
-                    "the model had been unloaded and could not be loaded again: {}",
+                    "the model had been evicted and could not be reloaded: {}",
                     error.message
                 );
                 let error = PredictError::new(ErrorCode::Unavailable, message);
@@ -144,20 +145,21 @@ impl Worker {
         }
     }
 
-    /// Loads what was unloaded to make room. Where that fails the replica has failed, and is
-    /// tried again as any other.
+    /// Reloads an evicted backend. After a failure the replica is marked as failed and is retried
+    /// like any other.
     pub(crate) async fn reload(self, slot: Arc<BackendSlot>) {
         let replica = self.0.replicas.read().iter().find_map(|replica| {
             let same = replica.slot().is_some_and(|held| Arc::ptr_eq(&held, &slot));
             same.then(|| replica.clone())
         });
         let Some(replica) = replica else {
-            let message = "the model is not wanted on this worker any more";
+            let message = "the model is no longer assigned to this worker";
             return slot.complete_load(Err(PredictError::new(ErrorCode::Unavailable, message)));
         };
         let model = &replica.assignment.model;
         let room = async {
-            // What was thrown away meanwhile is fetched again, outside the limit on loading.
+            // Files that were removed from the cache are fetched again, outside the limit of
+            // concurrent loads.
             let loader = self.loader(&replica.assignment)?;
             let hold = load::prepare(&loader, &replica).await?;
             let memory = self
@@ -167,7 +169,7 @@ impl Worker {
         };
         let room = tokio::select! {
             biased;
-            // A model that must stay is loaded whether anybody waits or not.
+            // A model that must stay loaded is reloaded even without waiting requests.
             () = slot.no_waiters(), if slot.overcommit() => return,
             room = room => room,
         };
@@ -179,12 +181,15 @@ impl Worker {
             Ok(held) => {
                 self.0.metrics.reloaded(model);
                 self.watch(&replica, held.backend.lost());
-                tracing::info!(%model, version = %replica.assignment.spec.version, "replica loaded again");
+                tracing::info!(
+                    %model, version = %replica.assignment.spec.version,
+                    "replica reloaded"
+                );
                 slot.complete_load(Ok(held));
                 self.notify_change();
             }
             Err(error) => {
-                tracing::warn!(%model, error = error.chain(), "replica not loaded again");
+                tracing::warn!(%model, error = error.chain(), "replica reload failed");
                 replica.failed(error.message.clone());
                 slot.complete_load(Err(error.clone()));
                 self.notify_change();
@@ -193,7 +198,7 @@ impl Worker {
         }
     }
 
-    /// Follows what deployments say of being unloaded.
+    /// Applies the overcommit flags of the deployments.
     pub(crate) fn overcommit_as_wanted(&self) {
         let wanted = self.0.overcommit.lock().clone();
         for replica in self.0.replicas.read().iter() {

@@ -1,5 +1,5 @@
-//! The GPUs of this machine, as NVIDIA's driver tells of them. Its library is opened as the worker
-//! starts; a machine without one has no GPUs to tell of.
+//! GPU metrics from NVIDIA's driver. The worker opens the driver's library at start; a machine
+//! without the library reports no GPUs.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use volley_types::GpuReport;
 
 use crate::Worker;
 
-/// The name under which drivers install it.
+/// Name of the driver's library.
 const LIBRARY: &str = "libnvidia-ml.so.1";
-/// Between two questions. One takes the driver a few milliseconds.
+/// Sampling interval. One sample takes the driver a few milliseconds.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// What the driver says of one GPU.
+/// Sample of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct GpuSample {
     name: Option<String>,
     used_bytes: u64,
     total_bytes: u64,
-    /// Parts of a GPU have none of their own.
+    /// `None` for partitions of a GPU.
     utilization_percent: Option<u32>,
 }
 
@@ -39,17 +39,17 @@ impl GpuSample {
 }
 
 impl Worker {
-    /// Keeps what is told of the GPUs up to date; ends at once where there are none.
+    /// Updates the GPU metrics periodically; returns immediately without GPUs.
     pub(crate) async fn watch_gpus(self) {
         let opened = tokio::task::spawn_blocking(|| open(LIBRARY.as_ref())).await;
         let driver = match opened {
             Ok(Ok(driver)) => Arc::new(driver),
             Ok(Err(error)) => {
-                tracing::info!(reason = %error, "no figures of GPUs");
+                tracing::info!(reason = %error, "GPU metrics are not available");
                 return;
             }
             Err(error) => {
-                tracing::warn!(%error, "no figures of GPUs");
+                tracing::warn!(%error, "GPU metrics are not available");
                 return;
             }
         };
@@ -77,7 +77,7 @@ fn read(driver: &Nvml) -> Vec<GpuReport> {
     let told = (0..count).filter_map(|index| match ask(driver, index) {
         Ok(told) => Some(told.report(index)),
         Err(error) => {
-            tracing::debug!(gpu = index, %error, "a GPU tells nothing");
+            tracing::debug!(gpu = index, %error, "GPU query failed");
             None
         }
     });

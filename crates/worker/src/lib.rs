@@ -1,9 +1,9 @@
-//! The worker: holds the replicas that its coordinators assign to it, admits requests to them,
-//! and tells every coordinator twice a second how it is.
+//! The worker: loads the replicas that coordinators assign to it, admits requests to them, and
+//! sends heartbeats to every coordinator twice a second.
 //!
 //! Reading order: [`Worker`], `predict` (one request), `admission` (the queue of a replica),
-//! `table` (what is held), `load`, `budget` and `room` (loading, within the
-//! budget), `heartbeat`.
+//! `table` (assigned replicas), `load`, `memory_budget` and `eviction` (loading within the budget),
+//! `heartbeat`.
 
 mod abandoned_loads;
 mod admission;
@@ -42,7 +42,7 @@ pub use crate::memory::system_bytes;
 use crate::memory_budget::MemoryBudget;
 use crate::replica::Replica;
 
-/// One worker. Cloning gives another handle.
+/// A worker. Clones share their state.
 #[derive(Clone)]
 pub struct Worker(Arc<Shared>);
 
@@ -53,25 +53,25 @@ struct Shared {
     loaders: BTreeMap<BackendName, Arc<dyn BackendLoader>>,
     metrics: Metrics,
     replicas: RwLock<Vec<Arc<Replica>>>,
-    /// The newest assignments that any coordinator gave.
+    /// The newest assignments of any coordinator.
     wanted: Mutex<(Revision, Vec<Assignment>)>,
-    /// The models among these whose replicas may be unloaded while they are idle.
+    /// The models whose replicas may be evicted while they are idle.
     overcommit: Mutex<BTreeSet<ModelName>>,
-    /// Held while one load looks for room.
+    /// Locked while one load reserves memory.
     making_room: Mutex<()>,
-    /// Rings when `wanted` changed.
+    /// Notifies when `wanted` changed.
     assigned: tokio::sync::Notify,
-    /// Rings when something changed that coordinators should hear at once.
+    /// Notifies about changes that must be reported immediately.
     news: watch::Sender<()>,
     loads: Semaphore,
     budget: MemoryBudget,
     abandoned_loads: AbandonedLoads,
-    /// What the driver last said of them.
+    /// Last sample of the driver.
     gpus: Mutex<Vec<volley_types::GpuReport>>,
     streams: Mutex<RunningStreams>,
     members: watch::Sender<heartbeat::Members>,
     draining: AtomicBool,
-    /// A drain's grace is over.
+    /// The grace period of a drain has ended.
     closed: AtomicBool,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -85,8 +85,8 @@ impl Shared {
 }
 
 impl Worker {
-    /// Starts the worker: it connects to its coordinators, whether they are there yet or not,
-    /// and holds what they assign. Its tasks run until [`Worker::shutdown`].
+    /// Starts the worker. It connects to its coordinators, retrying while they are down, and loads
+    /// the assigned replicas. Its tasks run until [`Worker::shutdown`].
     #[must_use]
     pub fn start(
         config: WorkerConfig,
@@ -124,7 +124,7 @@ impl Worker {
         worker.spawn(worker.clone().publish_memory());
         worker.spawn(worker.clone().watch_gpus());
         let budget = bytesize::ByteSize(worker.0.budget.budget());
-        tracing::info!(%budget, "memory for models");
+        tracing::info!(%budget, "model memory budget set");
         worker.report_to(&Assignments {
             revision: Revision::default(),
             assignments: Vec::new(),
@@ -134,18 +134,18 @@ impl Worker {
         worker
     }
 
-    /// Tells the coordinators that this worker takes nothing new.
+    /// Reports to the coordinators that this worker accepts no new requests.
     pub fn begin_drain(&self) {
         self.0.draining.store(true, Ordering::Release);
         self.notify_change();
     }
 
-    /// Drains: tells the coordinators, and waits until every stream has ended, at most
-    /// `timeout`. Returns how many streams were still running then.
+    /// Drains: notifies the coordinators, and waits until every stream has ended, at most
+    /// `timeout`. Returns the number of streams that were still running then.
     pub async fn drain(&self, timeout: Duration) -> usize {
         self.begin_drain();
         let started = Instant::now();
-        // Requests may be on their way from coordinators that have not heard yet.
+        // Coordinators that have not received the report may still send requests.
         tokio::time::sleep(self.0.config.drain_grace.min(timeout)).await;
         self.0.closed.store(true, Ordering::Release);
         while self.active_streams() != 0 && started.elapsed() < timeout {
@@ -154,7 +154,7 @@ impl Worker {
         self.active_streams()
     }
 
-    /// Ends the heartbeats and unloads everything. Streams that still run are cut.
+    /// Ends the heartbeats and unloads all replicas. Running streams are aborted.
     pub async fn shutdown(&self) {
         self.begin_drain();
         self.0.stop.cancel();
@@ -164,7 +164,7 @@ impl Worker {
         replicas.iter().for_each(|replica| replica.abort());
     }
 
-    /// Streams that run or wait, over all replicas.
+    /// Number of running and queued streams of all replicas.
     #[must_use]
     pub fn active_streams(&self) -> usize {
         let loads = self
@@ -180,13 +180,13 @@ impl Worker {
             .sum()
     }
 
-    /// Whether it takes requests: it does not drain.
+    /// Whether it accepts requests, that is, it is not draining.
     #[must_use]
     pub fn ready(&self) -> bool {
         !self.0.draining.load(Ordering::Acquire)
     }
 
-    /// Something changed that coordinators should hear at once.
+    /// Notifies the heartbeats to report immediately.
     fn notify_change(&self) {
         self.0.news.send_replace(());
         let mut ready = BTreeMap::new();
@@ -198,7 +198,7 @@ impl Worker {
         self.publish();
     }
 
-    /// Keeps the metrics of memory up to date.
+    /// Updates the memory metrics.
     async fn publish_memory(self) {
         let mut freed = self.0.budget.freed();
         let mut ended = self.0.abandoned_loads.ended();

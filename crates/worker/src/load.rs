@@ -1,4 +1,5 @@
-//! Loading one replica: room in the budget, a turn, the loader's own work within a limit.
+//! Loading of one replica: a memory reservation, a load permit, and the loader's work within a time
+//! limit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,12 +17,12 @@ use crate::backend_slot::{BackendSlot, LoadedBackend};
 use crate::memory_budget::Reservation;
 use crate::replica::{LoadedReplica, Replica};
 
-/// The first and the longest wait before a failed load is tried again.
+/// Initial and maximum delay before a failed load is retried.
 const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 impl Worker {
-    /// Loads one replica, after a while where it has `failed` before; tries again for as long as
-    /// it is wanted.
+    /// Loads one replica, after a delay if it has `failed` before, and retries while it is
+    /// assigned.
     pub(crate) async fn load(self, replica: Arc<Replica>, failed: Option<PredictError>) {
         tokio::select! {
             () = replica.unwanted() => {}
@@ -37,7 +38,7 @@ impl Worker {
                 let short = error.code == ErrorCode::Overloaded;
                 tokio::select! {
                     () = tokio::time::sleep(wait.mul_f64(0.75 + fastrand::f64() / 2.0)) => {}
-                    // A model that had no room is tried again as soon as there is some.
+                    // A load that failed for lack of memory is retried as soon as memory is free.
                     _ = freed.changed(), if short => {}
                 }
                 wait = (wait * 2).min(RETRY.1);
@@ -50,13 +51,13 @@ impl Worker {
                     self.watch(replica, lost);
                 }
                 Err(error) => {
-                    tracing::warn!(%model, %version, error = error.chain(), "replica not loaded");
+                    tracing::warn!(%model, %version, error = error.chain(), "replica load failed");
                     replica.failed(error.message.clone());
                     failed = Some(error);
                 }
             }
             self.notify_change();
-            // One that was there before it may go now.
+            // The previous version may be unloaded now.
             self.0.assigned.notify_one();
             if failed.is_none() {
                 return;
@@ -64,8 +65,8 @@ impl Worker {
         }
     }
 
-    /// Waits for the loss of a model, where it can be lost. The replica has failed then, and is
-    /// tried again after a good while: what was lost once is likely to be lost again.
+    /// Waits for the loss of a model, if its backend can be lost. The replica is then marked as
+    /// failed, and is retried after a long delay, because another loss is likely.
     pub(crate) fn watch(&self, replica: &Arc<Replica>, lost: Option<LossFuture>) {
         let (worker, replica) = (self.clone(), replica.clone());
         let Some(lost) = lost else { return };
@@ -126,15 +127,15 @@ impl Worker {
         self.0.loaders.get(&backend).cloned().ok_or_else(|| {
             let message = format!(
                 "this worker's version, {}, has no backend '{backend}': upgrade the worker, or \
-                 place the model by a label on workers that have it",
+                 place the model by a label on workers with this backend",
                 env!("CARGO_PKG_VERSION")
             );
             PredictError::new(ErrorCode::Unimplemented, message)
         })
     }
 
-    /// Loads a backend into the room that was made for it. A load that is given up keeps that
-    /// until it ends.
+    /// Loads a backend within its memory reservation. An abandoned load keeps the reservation until
+    /// it ends.
     pub(crate) async fn load_backend(
         &self,
         assignment: &Assignment,
@@ -150,7 +151,7 @@ impl Worker {
         .await
     }
 
-    /// A loader's work, given up at the limit.
+    /// Runs a loader's work and abandons it at the time limit.
     async fn within_limit<T: Send + 'static>(
         &self,
         loader: &Arc<dyn BackendLoader>,
@@ -171,22 +172,22 @@ impl Worker {
         done.unwrap_or_else(|_| {
             let seconds = limit.as_secs_f64();
             let message = format!(
-                "the model was not loaded within {seconds} s and is given up; its files may be \
-                 damaged, or their disk slow; 'models.load_timeout' sets the limit"
+                "the model was not loaded within {seconds} s and the load was abandoned; its \
+                 files may be damaged, or their disk slow; 'models.load_timeout' sets the limit"
             );
             Err(PredictError::new(ErrorCode::DeadlineExceeded, message))
         })
     }
 }
 
-/// What has to be here first, however long that takes.
+/// Prepares the files of a model, without a time limit of the worker.
 pub(crate) async fn prepare(
     loader: &Arc<dyn BackendLoader>,
     replica: &Replica,
 ) -> Result<Option<Hold>, PredictError> {
     let (loader, assignment) = (loader.clone(), replica.assignment.clone());
     let progress = replica.progress.clone();
-    // Its own task: a loader that panics fails this load and nothing else.
+    // Separate task: a panic of the loader only fails this load.
     let task = tokio::spawn(async move {
         let prepared = loader.prepare(&assignment, &progress).await;
         progress.begin(0);

@@ -1,5 +1,5 @@
-//! What the models of a worker take of its memory budget. Every model that is loaded, or being
-//! loaded, has a reservation; a given-up load keeps its until its thread ends.
+//! Memory budget of a worker's models. Every loaded or loading model has a reservation; an
+//! abandoned load keeps its reservation until its thread ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use volley_types::{ErrorCode, PredictError};
 
-/// The book of one worker. Cloning gives another handle.
+/// The memory budget of one worker. Clones share their state.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryBudget(Arc<BudgetInner>);
 
@@ -17,9 +17,9 @@ pub(crate) struct MemoryBudget(Arc<BudgetInner>);
 struct BudgetInner {
     budget: u64,
     state: Mutex<State>,
-    /// Rings when there may be more room than before.
+    /// Notifies when memory may have become free.
     freed: watch::Sender<()>,
-    /// Rings when a model that may be unloaded is not used any more.
+    /// Notifies when an overcommitted model becomes idle.
     idle: watch::Sender<()>,
 }
 
@@ -35,14 +35,14 @@ struct BudgetEntry {
     pinned: bool,
 }
 
-/// Some of the budget; given back when dropped.
+/// A reservation of memory; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     books: Arc<BudgetInner>,
     key: u64,
 }
 
-/// Why there is no room.
+/// The reason for a failed reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shortage {
     needed: u64,
@@ -52,24 +52,24 @@ pub(crate) struct Shortage {
 }
 
 impl Shortage {
-    /// Whether there would be no room either if all that may be unloaded were.
+    /// Whether evicting all overcommitted models would not free enough memory.
     pub(crate) fn is_final(self) -> bool {
         self.budget < self.pinned.saturating_add(self.needed)
     }
 
-    /// How much must be given back first.
+    /// Bytes that must be freed first.
     pub(crate) fn missing(self) -> u64 {
         let wanted = self.held.saturating_add(self.needed);
         wanted.saturating_sub(self.budget)
     }
 
-    /// What to tell people.
+    /// The error for users.
     pub(crate) fn error(self) -> PredictError {
         let free = self.budget.saturating_sub(self.held);
         let advice = if self.is_final() {
             "undeploy another model, deploy some with 'overcommit', or raise 'models.memory_budget'"
         } else {
-            "the models that may be unloaded are in use"
+            "the overcommitted models are in use"
         };
         let message = format!(
             "the model needs {} of memory, and this worker has {} free of its budget of {}; {advice}",
@@ -100,8 +100,8 @@ impl MemoryBudget {
         self.0.state.lock().held()
     }
 
-    /// Takes `bytes`; `pinned` where the model is never unloaded to make room. Nothing always
-    /// fits.
+    /// Reserves `bytes`; `pinned` for models that are never evicted. A reservation of 0 bytes
+    /// always succeeds.
     pub(crate) fn reserve(&self, bytes: u64, pinned: bool) -> Result<Reservation, Shortage> {
         let mut state = self.0.state.lock();
         let held = state.held();
@@ -123,17 +123,17 @@ impl MemoryBudget {
         })
     }
 
-    /// Rings after every change that may have made room.
+    /// Notifies after every change that may have freed memory.
     pub(crate) fn freed(&self) -> watch::Receiver<()> {
         self.0.freed.subscribe()
     }
 
-    /// Rings when a model that may be unloaded is not used any more.
+    /// Notifies when an overcommitted model becomes idle.
     pub(crate) fn idle(&self) -> watch::Receiver<()> {
         self.0.idle.subscribe()
     }
 
-    /// A model that may be unloaded is not used any more.
+    /// Notifies that an overcommitted model has become idle.
     pub(crate) fn notify_idle(&self) {
         self.0.idle.send_replace(());
     }
@@ -147,19 +147,19 @@ impl State {
 }
 
 impl Reservation {
-    /// How much it is.
+    /// Reserved bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let state = self.books.state.lock();
         state.held.get(&self.key).map_or(0, |entry| entry.bytes)
     }
 
-    /// Makes it what the model really takes, even where that is over the budget: it is taken
-    /// already.
+    /// Sets the reservation to the model's actual memory, even above the budget, because the memory
+    /// is already in use.
     pub(crate) fn resize(&self, bytes: u64) {
         self.change(|entry| entry.bytes = bytes);
     }
 
-    /// Whether the model is never unloaded to make room.
+    /// Sets whether the model is never evicted.
     pub(crate) fn set_pinned(&self, pinned: bool) {
         self.change(|entry| entry.pinned = pinned);
     }

@@ -1,4 +1,4 @@
-//! One request on a worker: find the replica, take a place in its queue, run.
+//! One request on a worker: find the replica, wait in its queue, run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -22,19 +22,19 @@ use crate::Worker;
 use crate::admission::AdmissionRequest;
 use crate::replica::{LoadedReplica, Replica};
 
-/// When to come back after too long a wait.
+/// Retry delay after a queue timeout.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 #[async_trait]
 impl Predict for Worker {
-    /// Refuses at once what cannot be queued; the wait for a place, and for the caller's rows,
-    /// is inside the stream, which holds the permit. The deadline covers the wait and the whole
-    /// stream, unless the caller keeps it; the wait has a limit of its own. The caller drops a
-    /// stream that nobody reads, as the Flight server does.
+    /// Rejects immediately if the queue is full. The waits for the permit and for the caller's rows
+    /// are inside the stream, which owns the permit. The deadline covers the wait and the complete
+    /// stream, unless the caller enforces it; the wait has a separate limit. The caller must drop a
+    /// stalled stream, as the Flight server does.
     async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let model = request.model.name.clone();
         let found = self.check_open().and_then(|()| self.callable(&mut request));
-        // A name that nobody knows is no label.
+        // An unknown name must not become a label of metrics.
         let loaded = found.inspect_err(|error| self.0.metrics.refused(None, error.code))?;
         let entered = loaded.signature.check(&mut request.input);
         let visitor = AdmissionRequest {
@@ -61,7 +61,7 @@ impl Predict for Worker {
         let run = try_stream! {
             let place = async {
                 let permit = ticket.await?;
-                // The place goes last: whoever is next finds the backend.
+                // The permit is released last, so that the next request finds the backend loaded.
                 Ok::<_, PredictError>((worker.acquire(&loaded.slot).await?, permit))
             };
             let place = limits.within(tokio::time::timeout(queue_timeout, place)).await?;
@@ -87,7 +87,7 @@ impl Predict for Worker {
                     None => break None,
                 }
             };
-            // Whoever reads of the end finds the place free.
+            // The permit is free before the caller reads the end of the stream.
             drop(chunks);
             if let Some(error) = failure {
                 Err(error)?;
@@ -123,8 +123,7 @@ impl Predict for Worker {
     }
 }
 
-/// The stream of one replica's answer, counted by the metrics. A panic of the backend ends it with
-/// an error.
+/// Response stream of one replica, with metrics. A panic of the backend ends it with an error.
 struct ReplicaStream<S> {
     /// `None` once the stream has ended.
     batches: Option<Pin<Box<S>>>,
@@ -149,14 +148,14 @@ impl<S: Stream<Item = BatchResult>> Stream for ReplicaStream<S> {
     }
 }
 
-/// What ends a stream from outside.
+/// Conditions that end a stream from outside.
 struct StreamLimits {
     deadline: Option<Deadline>,
     abort: CancellationToken,
 }
 
 impl StreamLimits {
-    /// Waits for `work`, unless it is ended before.
+    /// Awaits `work` unless a limit is reached first.
     ///
     /// # Errors
     /// `DeadlineExceeded`; `Unavailable` when the replica is unloaded.
@@ -169,10 +168,10 @@ impl StreamLimits {
         }
     }
 
-    /// Work that never pauses would never let [`Self::reached`] speak.
+    /// Checks the limits without waiting: work that is always ready never polls [`Self::reached`].
     ///
     /// # Errors
-    /// What ends the stream, where something does by now.
+    /// The error of the reached limit, if any.
     fn check(&self) -> Result<(), PredictError> {
         if self.abort.is_cancelled() {
             return Err(unloaded());
@@ -183,7 +182,7 @@ impl StreamLimits {
         }
     }
 
-    /// What ends the stream, once something does.
+    /// Completes with the error of the first reached limit.
     async fn reached(&self) -> PredictError {
         let late = async {
             match self.deadline {
@@ -218,7 +217,7 @@ fn waited_too_long() -> PredictError {
 }
 
 impl Worker {
-    /// The replica that the request was resolved to, while it takes requests; else another one.
+    /// The resolved replica of the request if it accepts requests; otherwise another one.
     fn callable(&self, request: &mut PredictRequest) -> Result<LoadedReplica, PredictError> {
         let resolved = request.resolved.take();
         let replica = resolved.as_ref().and_then(Resolved::target::<Arc<Replica>>);
@@ -229,7 +228,7 @@ impl Worker {
         }
     }
 
-    /// Refuses requests once a drain's grace is over: every coordinator has heard of it.
+    /// Rejects requests after the grace period of a drain, when every coordinator has noticed it.
     fn check_open(&self) -> Result<(), PredictError> {
         if self.0.closed.load(Ordering::Acquire) {
             let message = "this worker is shutting down";
@@ -240,8 +239,8 @@ impl Worker {
         Ok(())
     }
 
-    /// The replica for a model: of the version that is asked for, or of the newest. One that is
-    /// ready goes before one that drains.
+    /// The replica of a model: of the requested version, or of the newest. Ready replicas precede
+    /// draining ones.
     fn find(&self, model: &ModelRef) -> Result<(Arc<Replica>, LoadedReplica), PredictError> {
         let replicas = self.0.replicas.read();
         let fits = replicas.iter().filter(|replica| {
@@ -257,7 +256,7 @@ impl Worker {
         });
         let newest = callable.max_by_key(|(order, _)| *order);
         newest.map(|(_, loaded)| loaded).ok_or_else(|| {
-            // The caller's view of this worker is a moment old; another replica can serve.
+            // The caller's state of this worker is outdated; another replica can serve.
             let message = format!("this worker holds no ready replica of model '{model}'");
             PredictError::new(ErrorCode::Unavailable, message).with_origin(ErrorOrigin::Worker)
         })

@@ -14,16 +14,16 @@ use crate::admission::AdmissionQueue;
 use crate::backend_slot::BackendSlot;
 use crate::waits::WaitAverage;
 
-/// What can be called once a replica is loaded.
+/// The callable parts of a loaded replica.
 #[derive(Clone)]
 pub(crate) struct LoadedReplica {
-    /// Where the backend is.
+    /// Slot of the backend.
     pub(crate) slot: Arc<BackendSlot>,
-    /// How many streams may run at once.
+    /// Maximum number of concurrent streams.
     pub(crate) capacity: usize,
     pub(crate) signature: Signature,
     pub(crate) admission: AdmissionQueue,
-    /// How long requests waited for a place of late.
+    /// Recent queue waits.
     pub(crate) waits: Arc<WaitAverage>,
     /// Ends every stream of the replica.
     pub(crate) abort: CancellationToken,
@@ -32,10 +32,10 @@ pub(crate) struct LoadedReplica {
 /// One replica.
 pub(crate) struct Replica {
     pub(crate) assignment: Assignment,
-    /// How far its model has come here.
+    /// Download progress of its model.
     pub(crate) progress: LoadProgress,
     state: RwLock<(ReplicaState, Option<LoadedReplica>)>,
-    /// It drains, and everybody has heard of it.
+    /// It is draining and its grace period has ended.
     closed: AtomicBool,
     unwanted: CancellationToken,
 }
@@ -51,12 +51,12 @@ impl Replica {
         }
     }
 
-    /// Ready, unless it drains by now.
+    /// Marks it as ready, unless it is draining.
     pub(crate) fn loaded(&self, loaded: LoadedReplica) {
         self.become_unless_draining(ReplicaState::Ready, Some(loaded));
     }
 
-    /// Failed, unless it drains by now.
+    /// Marks it as failed, unless it is draining.
     pub(crate) fn failed(&self, reason: String) {
         self.become_unless_draining(ReplicaState::Failed(reason), None);
     }
@@ -68,19 +68,19 @@ impl Replica {
         }
     }
 
-    /// Tells that it will take no new requests, and ends its load where that still runs.
-    /// Requests that are on their way are still taken, until it is closed.
+    /// Reports that it accepts no new requests, and cancels its load. Requests that were already
+    /// sent are accepted until it is closed.
     pub(crate) fn drain(&self) {
         self.state.write().0 = ReplicaState::Draining;
         self.unwanted.cancel();
     }
 
-    /// Waits until it drains.
+    /// Waits until it is draining.
     pub(crate) async fn unwanted(&self) {
         self.unwanted.cancelled().await;
     }
 
-    /// Takes no new requests from now on.
+    /// Rejects all new requests from now on.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
     }
@@ -96,20 +96,20 @@ impl Replica {
         }
     }
 
-    /// What to call for requests that were on their way when it began to drain.
+    /// The parts for requests that were sent before it started to drain.
     pub(crate) fn draining(&self) -> Option<LoadedReplica> {
         let state = self.state.read();
         let open = state.0 == ReplicaState::Draining && !self.closed.load(Ordering::Acquire);
         state.1.clone().filter(|_| open)
     }
 
-    /// What to call, while it takes requests.
+    /// The parts, if it accepts requests.
     pub(crate) fn ready(&self) -> Option<LoadedReplica> {
         let state = self.state.read();
         state.1.clone().filter(|_| state.0 == ReplicaState::Ready)
     }
 
-    /// Streams that run and requests that wait.
+    /// Running streams and queued requests.
     pub(crate) fn load(&self) -> (usize, usize) {
         let state = self.state.read();
         state.1.as_ref().map_or((0, 0), |loaded| {
@@ -117,7 +117,7 @@ impl Replica {
         })
     }
 
-    /// Bytes that it takes of the budget.
+    /// Bytes of the budget that it uses.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let state = self.state.read();
         state
@@ -126,13 +126,13 @@ impl Replica {
             .map_or(0, |loaded| loaded.slot.held_bytes())
     }
 
-    /// Where its backend is, once it has been loaded.
+    /// Slot of its backend, after the first load.
     pub(crate) fn slot(&self) -> Option<Arc<BackendSlot>> {
         let state = self.state.read();
         state.1.as_ref().map(|loaded| loaded.slot.clone())
     }
 
-    /// Its part of a heartbeat; `uptime_ms` tells times in the worker's uptime.
+    /// Its part of a heartbeat; `uptime_ms` converts an instant to the worker's uptime.
     pub(crate) fn report(&self, uptime_ms: impl FnOnce(Instant) -> u64) -> ReplicaReport {
         let state = self.state.read();
         let loaded = state.1.as_ref();

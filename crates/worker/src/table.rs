@@ -1,4 +1,4 @@
-//! The replica table: loads what is assigned, drains and unloads what is not any more.
+//! The replica table: loads assigned replicas, and drains and unloads all others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use crate::Worker;
 use crate::converge::converge;
 use crate::replica::Replica;
 
-/// Between two looks at a draining replica's streams.
+/// Interval of checks of a draining replica's streams.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
-/// How long a replica that is not wanted any more still takes requests: they may be on their way
-/// from coordinators that have not heard yet.
+/// Time for which an unassigned replica still accepts requests of coordinators that have not
+/// received the report.
 const UNLOAD_GRACE: Duration = Duration::from_millis(500);
 
 impl Worker {
-    /// Takes assignments from a coordinator. Older ones than the newest known are ignored: that
-    /// coordinator lags.
+    /// Applies assignments of a coordinator. Assignments older than the newest ones are ignored,
+    /// because that coordinator lags.
     pub(crate) fn assign(&self, orders: Assignments) {
         let mut wanted = self.0.wanted.lock();
         if orders.revision < wanted.0 {
@@ -49,7 +49,7 @@ impl Worker {
                 self.spawn(self.clone().load(replica, None));
             }
             for assignment in &actions.unload {
-                // The version that follows it is loaded first, so that one of them serves.
+                // The next version is loaded first, so that one version always serves.
                 if !self.serves_until_another(assignment, &wanted) {
                     self.unload(assignment);
                 }
@@ -77,7 +77,10 @@ impl Worker {
             };
             let limit = worker.0.config.unload_timeout;
             if tokio::time::timeout(limit, idle).await.is_err() {
-                tracing::warn!(model = %replica.assignment.model, "unloaded with streams running");
+                tracing::warn!(
+                    model = %replica.assignment.model,
+                    "replica unloaded with streams running"
+                );
                 replica.abort();
             }
             worker
@@ -89,8 +92,8 @@ impl Worker {
         });
     }
 
-    /// Whether this one serves while another version of its model, which follows it, is loaded
-    /// for the first time.
+    /// Whether this replica serves while the next version of its model is loaded for the first
+    /// time.
     fn serves_until_another(&self, unwanted: &Assignment, wanted: &[Assignment]) -> bool {
         let replicas = self.0.replicas.read();
         let has = |state: ReplicaState, fits: &dyn Fn(&Assignment) -> bool| {

@@ -1,12 +1,12 @@
-//! How long requests wait for a place of late, for the coordinators to scale by.
+//! Recent queue waits, as input of the coordinators' scaling.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// What one wait counts for beside those before it.
+/// Weight of one wait in the average.
 const WEIGHT: f64 = 0.2;
-/// After this long without a request, waits count for a third.
+/// Time constant of the decay without requests (to 1/e).
 const FADE: Duration = Duration::from_secs(5);
 
 /// The moving average of one replica's queue waits.
@@ -14,7 +14,7 @@ const FADE: Duration = Duration::from_secs(5);
 pub(crate) struct WaitAverage(Mutex<Option<(f64, Instant)>>);
 
 impl WaitAverage {
-    /// A request got its place at `now` after `wait`.
+    /// Records a permit at `now` after `wait`.
     pub(crate) fn add(&self, wait: Duration, now: Instant) {
         let sample = wait.as_secs_f64() * 1_000.0;
         let mut average = self.0.lock();
@@ -24,7 +24,7 @@ impl WaitAverage {
 
     /// The average in milliseconds as of `now`.
     pub(crate) fn ms(&self, now: Instant) -> u32 {
-        // A float's cast saturates.
+        // A cast from a float saturates.
         faded(*self.0.lock(), now) as u32
     }
 }

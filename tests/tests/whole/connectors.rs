@@ -21,7 +21,7 @@ async fn a_connector_is_checked_on_the_workers_and_tested_on_request() {
     // Nobody is there to be asked.
     let body = connector("early", url, "env:CHECKED_KEY");
     let early = client.new_connector(&body, false).await.unwrap();
-    assert!(early.warnings[0].contains("no worker is up"), "{early:?}");
+    assert!(early.warnings[0].contains("no worker is live"), "{early:?}");
 
     cluster.workers.iter_mut().for_each(|worker| worker.start());
     let alive = |status: &Status| {

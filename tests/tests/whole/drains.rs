@@ -123,7 +123,7 @@ async fn a_model_without_room_elsewhere_keeps_its_worker_until_somebody_insists(
     let wait = ["drain", "worker-1", "--wait", "--timeout", "1h"];
     let (text, ok) = volley(&cluster.coordinators[0], &wait).await;
     assert!(!ok && text.contains("holds only yet"), "{text}");
-    let reason = "only: no other worker is there";
+    let reason = "only: the cluster has no other worker";
     assert!(text.contains(reason) && text.contains("--force"), "{text}");
     tell(&client, "only", "it serves on").await.unwrap();
     let force = ["drain", "worker-1", "--wait", "--force"];

@@ -190,10 +190,7 @@ async fn an_older_copy_of_a_directory_is_refused_and_so_is_a_second_process_over
     copy(&copied, &data(&cluster, struck));
     cluster.coordinators[struck].start();
     let output = refuses(&mut cluster, struck).await;
-    assert!(
-        output.contains("is older than what it has promised"),
-        "{output}"
-    );
+    assert!(output.contains("is older than its last vote"), "{output}");
     assert!(output.contains("volley cluster replace 2 "), "{output}");
     for index in [0, 2] {
         has_all(&cluster, index, &acknowledged).await;

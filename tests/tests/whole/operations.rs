@@ -124,7 +124,7 @@ async fn top_shows_what_runs_and_doctor_says_what_is_wrong() {
     let broken = broken.to_string_lossy().into_owned();
     let (text, ok) = process::run(&["doctor", "--offline", "--config", &broken]).await;
     assert!(
-        !ok && text.contains("BAD") && text.contains("found something bad"),
+        !ok && text.contains("BAD") && text.contains("checks failed"),
         "{text}"
     );
     let nobody = ["--url", "http://127.0.0.1:1", "doctor"];

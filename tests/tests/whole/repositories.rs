@@ -188,7 +188,7 @@ async fn a_sequence_stays_on_its_worker_and_ends_with_it() {
             (status, error) => {
                 let message = error.as_str().unwrap();
                 assert_eq!(status, 400, "{message}");
-                assert!(message.contains("begin anew"), "{message}");
+                assert!(message.contains("start the sequence again"), "{message}");
                 let begun = step(at(0), sequence, json!({ "sequence_start": true })).await;
                 assert_eq!(begun, (200, json!(1.0)));
                 lost += 1;
@@ -243,7 +243,10 @@ async fn sequences_that_run_stay_where_they_began_when_a_replica_joins() {
     for sequence in sequences {
         let (status, error) = step(at(sequence), sequence, json!({})).await;
         assert_eq!(status, 400, "{error}");
-        assert!(error.as_str().unwrap().contains("has not begun"), "{error}");
+        assert!(
+            error.as_str().unwrap().contains("has not started"),
+            "{error}"
+        );
         let begun = step(at(sequence), sequence, json!({ "sequence_start": true })).await;
         assert_eq!(begun, (200, json!(1.0)));
     }

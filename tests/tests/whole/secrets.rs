@@ -122,7 +122,7 @@ async fn a_sealed_secret_is_used_changed_and_rotated_under_load_and_readable_now
         let mut nodes = cluster.coordinators.iter().chain(&cluster.workers);
         let has = |node: &Node| {
             let output = node.process.as_ref().map(Process::output);
-            output.is_some_and(|output| output.contains("new files are used"))
+            output.is_some_and(|output| output.contains("security files reloaded"))
         };
         nodes.all(has).then_some(())
     })

@@ -104,7 +104,7 @@ async fn volley_sql_asks_models_about_the_rows_of_files() {
     let wrong = format!("SELECT predict('nobody', title) FROM '{books}'");
     let (said, done) = sql(&wrong, "table").await;
     assert!(
-        !done && said.contains("there is no model 'nobody'"),
+        !done && said.contains("SQL cannot call a model 'nobody'"),
         "{said}"
     );
 }

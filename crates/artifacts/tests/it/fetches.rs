@@ -144,7 +144,11 @@ async fn a_server_that_hangs_is_given_up() {
     let url = server.url("/model.onnx");
     let failed = bench.fetch(&url).await.unwrap_err();
     assert_eq!(failed.code, ErrorCode::UpstreamFailed);
-    assert!(failed.message.contains("next try"), "{}", failed.message);
+    assert!(
+        failed.message.contains("next attempt"),
+        "{}",
+        failed.message
+    );
     // One that brings a little all the time is given up in the end too.
     let bench = Bench::new(|config| config.timeout = Duration::from_millis(2_500));
     server.act((0..1_000).map(|_| Act::Hang(1)));

@@ -417,7 +417,7 @@ async fn an_encoder_that_does_not_fit_its_files_is_refused() {
         ("text-embed", "task = \"rerank\"", "shape of its task"),
         ("text-classify", "labels = [\"one\"]", "1 labels"),
         ("text-rerank", "max_length = 0\npool = 1", "model.toml"),
-        ("text-rerank", "max_length = 3", "no room"),
+        ("text-rerank", "max_length = 3", "no token is left"),
     ] {
         let directory = copy(name);
         std::fs::write(directory.join("model.toml"), own).unwrap();

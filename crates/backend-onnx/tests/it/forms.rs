@@ -386,7 +386,7 @@ async fn tools_are_refused_where_the_template_takes_none() {
         .unwrap_err();
     assert_eq!(error.code, ErrorCode::InvalidInput);
     assert!(
-        error.message.contains("takes no tools"),
+        error.message.contains("does not support tools"),
         "{}",
         error.message
     );

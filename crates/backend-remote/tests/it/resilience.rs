@@ -222,7 +222,7 @@ async fn a_server_that_keeps_failing_is_left_alone_for_a_while() {
     assert_eq!(requests(&mut server), 4);
     let error = ask(&model).await.error.unwrap();
     assert_eq!(error.code, ErrorCode::Unavailable);
-    assert!(error.message.contains("left alone"), "{error:?}");
+    assert!(error.message.contains("circuit breaker"), "{error:?}");
     assert!(error.retry_after.is_some());
     assert_eq!(requests(&mut server), 0, "it is not called");
     let deadline = Instant::now() + Duration::from_secs(60);

@@ -224,7 +224,7 @@ async fn opensearchs_functions_and_a_template_describe_any_server() {
         (
             "pre_process_function",
             "connector.pre_process.cohere.multimodal_embedding",
-            "known are",
+            "supported names are",
         ),
         (
             "post_process_function",

@@ -159,7 +159,7 @@ async fn statuses_become_errors_that_say_what_to_do() {
     )
     .await;
     assert_eq!(wrong.code, ErrorCode::InvalidInput);
-    assert!(wrong.message.contains("refused") && wrong.message.contains("no such model"));
+    assert!(wrong.message.contains("rejected") && wrong.message.contains("no such model"));
     let broken = refusal(
         "500 Internal Server Error",
         "text/html",

@@ -47,13 +47,13 @@ pub(crate) async fn restore(arguments: Restore) -> anyhow::Result<()> {
 pub(crate) fn recover(arguments: &Recover) -> anyhow::Result<()> {
     let plan = config::coordinator::read(&arguments.config)?;
     let from = &arguments.from;
-    let read = || format!("reading what is left in {}", from.display());
+    let read = || format!("reading the data in {}", from.display());
     let survivor = backup::examine(from).with_context(read)?;
     let mut out = Terminal::stdout();
     out.line(&warning(&survivor))?;
     ensure!(
         arguments.the_others_are_lost,
-        "nothing was done; where all this is understood, say --the-others-are-lost"
+        "nothing was changed; to continue, add --the-others-are-lost"
     );
     backup::recover(from, &beginning(&plan)?).with_context(read)?;
     out.line("recovered.")?;
@@ -139,7 +139,7 @@ async fn read(source: &str) -> anyhow::Result<Vec<u8>> {
         .with_context(|| format!("reading the backup {source}"))?;
     ensure!(
         bytes.len() as u64 <= limit,
-        "{source} is no backup: it is too large"
+        "{source} is not a backup: it is too large"
     );
     Ok(bytes)
 }
@@ -150,13 +150,13 @@ fn write(path: &Path, bytes: &[u8], overwrite: bool) -> anyhow::Result<()> {
 
     if !overwrite && path.exists() {
         bail!(
-            "{} is there already; say --overwrite, or choose another name",
+            "{} already exists; add --overwrite, or choose another name",
             path.display()
         );
     }
     let mut name = path
         .file_name()
-        .context("the target is no file")?
+        .context("the target is not a file")?
         .to_owned();
     name.push(".part");
     let draft = path.with_file_name(name);

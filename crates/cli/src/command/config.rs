@@ -58,7 +58,9 @@ fn read(path: &Path) -> anyhow::Result<Migration> {
     };
     match migration.is_changed {
         true => checked
-            .context("the rewritten text, whose lines are counted here, is still wrong")
+            .context(
+                "the rewritten file is still invalid; line numbers refer to the rewritten file",
+            )
             .with_context(context)?,
         false => checked.with_context(context)?,
     }

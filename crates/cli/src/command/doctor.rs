@@ -117,7 +117,7 @@ pub(crate) async fn run(scope: &CheckScope<'_>) -> anyhow::Result<()> {
         .filter(|finding| finding.verdict == Verdict::Bad)
         .count();
     if bad != 0 {
-        bail!("{bad} of {} checks found something bad", findings.len());
+        bail!("{bad} of {} checks failed", findings.len());
     }
     Ok(())
 }
@@ -130,7 +130,12 @@ fn expiry(file: &Path, now: SystemTime) -> Finding {
         Ok(Some(validity)) => validity,
         Ok(None) => {
             let advice = "give a PEM file with the certificate first";
-            return Finding::new(Verdict::Bad, what, format!("{name} holds none"), advice);
+            return Finding::new(
+                Verdict::Bad,
+                what,
+                format!("{name} has no certificate"),
+                advice,
+            );
         }
         Err(error) => {
             let advice = "correct the path, or let this user read the file";
@@ -139,12 +144,13 @@ fn expiry(file: &Path, now: SystemTime) -> Finding {
     };
     if now < begins {
         let from = humantime::format_rfc3339_seconds(begins);
-        let advice = "look at this machine's clock, or wait; until then nobody takes it";
+        let advice =
+            "check this machine's clock, or wait; other nodes reject the certificate until then";
         let detail = format!("{name} begins at {from}");
         return Finding::new(Verdict::Bad, what, detail, advice);
     }
     let until = humantime::format_rfc3339_seconds(ends);
-    let renew = "renew it; nodes take over a new file within seconds, without a restart";
+    let renew = "renew it; nodes reload the file within seconds, without a restart";
     match ends.duration_since(now) {
         Err(_) => Finding::new(
             Verdict::Bad,
@@ -184,19 +190,19 @@ async fn itself(node: &NodeFile, scope: &CheckScope<'_>) -> Vec<Finding> {
             Verdict::Bad,
             "worker",
             format!("{url} runs and is not ready"),
-            "its log says why; it is ready once it has a coordinator",
+            "see its log; it is ready once it has a coordinator",
         ),
         Ok(Err(error)) => Finding::new(
             Verdict::Notice,
             "worker",
             format!("{url}: {error}"),
-            "start it, or look at its log",
+            "start it, or check its log",
         ),
         Err(_) => Finding::new(
             Verdict::Bad,
             "worker",
             format!("{url} does not answer within {ANSWER:?}"),
-            "look at its log, and at what uses its port",
+            "check its log, and which process uses its port",
         ),
     }]
 }
@@ -234,7 +240,7 @@ async fn coordinator(url: &str, client: &Client) -> Vec<Finding> {
         }
         Err(_) => {
             let detail = format!("{url} does not answer within {ANSWER:?}");
-            let advice = "look at its log, and at the network between";
+            let advice = "check its log, and the network in between";
             return vec![Finding::new(Verdict::Bad, what, detail, advice)];
         }
     };
@@ -259,7 +265,8 @@ fn clock(url: &str, ours: SystemTime, theirs: SystemTime) -> Finding {
         Verdict::Notice,
         "clock",
         format!("{url} is {} s off this machine's", apart.as_secs()),
-        "let both machines keep time (chrony, systemd-timesyncd); keys and certificates end by it",
+        "synchronize the clocks of both machines (chrony, systemd-timesyncd); keys and \
+         certificates expire by them",
     )
 }
 
@@ -293,7 +300,8 @@ fn cluster(url: &str, status: &Status) -> Vec<Finding> {
             Verdict::Notice,
             "coordinator",
             format!("{} at {} does not answer {id}", node.id, node.address),
-            "start it, or look at the network between; docs/how-to/operate/cluster-alerts.md#too-few-coordinators",
+            "start it, or check the network in between; \
+             docs/how-to/operate/cluster-alerts.md#too-few-coordinators",
         ));
     }
     for worker in status
@@ -313,7 +321,7 @@ fn cluster(url: &str, status: &Status) -> Vec<Finding> {
             Verdict::Notice,
             "levels",
             unfinished,
-            "give the others the new version, or take their 'cluster.feature_level' away",
+            "upgrade the other coordinators, or remove their 'cluster.feature_level'",
         ));
     }
     for drain in &status.drains {
@@ -321,7 +329,7 @@ fn cluster(url: &str, status: &Status) -> Vec<Finding> {
             Verdict::Notice,
             "drain",
             format!("{} {} is {}", drain.kind, drain.node, drain.state),
-            "`volley undrain` puts it to work again",
+            "`volley undrain` returns it to service",
         ));
     }
     for model in &status.models {
@@ -330,7 +338,7 @@ fn cluster(url: &str, status: &Status) -> Vec<Finding> {
                 Verdict::Notice,
                 "model",
                 format!("{} is {}", model.id, model.state),
-                "`volley model show` tells why",
+                "`volley model show` shows the reason",
             ));
         }
     }

@@ -32,7 +32,7 @@ pub(crate) async fn run(client: &Client, drain: Drain) -> anyhow::Result<()> {
         }
         if by <= Instant::now() {
             bail!(
-                "{}; not drained within {}, and it goes on: {}",
+                "{}; not drained within {}; draining continues: {}",
                 sentence(&now),
                 humantime::format_duration(drain.timeout),
                 advice(&now),
@@ -52,7 +52,11 @@ pub(crate) async fn run(client: &Client, drain: Drain) -> anyhow::Result<()> {
                 }
                 now = found;
             }
-            None => bail!("{} {} was put back to work by somebody", now.kind, now.node),
+            None => bail!(
+                "{} {} was returned to service by another command",
+                now.kind,
+                now.node
+            ),
         }
     }
     Ok(())
@@ -89,9 +93,9 @@ fn blocked(drain: &DrainInfo) -> Option<String> {
         .map(|blocked| format!("  {}: {}", blocked.model, blocked.reason))
         .collect();
     Some(format!(
-        "{} {} cannot be drained now; it stays draining, and goes on once others can take:\n{}\n\
-         Add a worker that can hold them, undeploy them, give --force to do without them, or run \
-         `volley undrain {}`",
+        "{} {} cannot be drained now; it stays in draining, and continues once other workers can \
+         hold:\n{}\nAdd a worker that can hold them, undeploy them, add --force to unload them \
+         anyway, or run `volley undrain {}`",
         drain.kind,
         drain.node,
         reasons.join("\n"),
@@ -102,7 +106,8 @@ fn blocked(drain: &DrainInfo) -> Option<String> {
 fn advice(drain: &DrainInfo) -> &'static str {
     match (drain.kind.as_str(), drain.models.is_empty()) {
         ("worker", false) => {
-            "its models need room on other workers; add one, or give --force to do without them"
+            "its models need memory on other workers; add a worker, or add --force to unload them \
+             anyway"
         }
         _ => "its streams have not ended",
     }

@@ -100,19 +100,19 @@ pub(crate) fn verify_audit(file: &Path) -> anyhow::Result<()> {
         && !before.is_empty()
     {
         let names: Vec<_> = before.iter().map(|it| it.display().to_string()).collect();
-        out.line(&format!("it goes on from {}", names.join(", ")))?;
+        out.line(&format!("it continues {}", names.join(", ")))?;
     }
     if let Some(behind) = &checked.behind {
         out.line(&format!(
-            "it begins behind entry {}, which is not here and must have the hash {}",
+            "it begins after entry {}, which is not in this file and must have the hash {}",
             behind.seq, behind.hash
         ))?;
     }
     if checked.torn {
-        out.line("its last line is not whole: it is being written, or was cut off or changed")?;
+        out.line("its last line is incomplete: it is being written, or was truncated or changed")?;
     }
     out.line(&format!(
-        "the chain is whole; its last entry is {} with the hash {}",
+        "the chain is valid; its last entry is {} with the hash {}",
         checked.head.seq, checked.head.hash
     ))
 }
@@ -121,7 +121,7 @@ pub(crate) fn verify_audit(file: &Path) -> anyhow::Result<()> {
 fn show_once(out: &mut Terminal, key: &Value) -> anyhow::Result<()> {
     let text = |name: &str| key[name].as_str().unwrap_or_default().to_owned();
     Terminal::stderr().line(&format!(
-        "key {} ({}); it is shown this once and kept nowhere:",
+        "key {} ({}); it is shown only once and not stored:",
         text("id"),
         text("role")
     ))?;

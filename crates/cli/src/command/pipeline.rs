@@ -56,8 +56,10 @@ fn read(file: &Path) -> anyhow::Result<Value> {
     }
     let is_toml = file.extension().is_some_and(|ending| ending == "toml");
     match is_toml {
-        true => toml::from_str(&text).with_context(|| format!("{} is no TOML", file.display())),
-        false => serde_json::from_str(&text).context("the definition is no JSON"),
+        true => {
+            toml::from_str(&text).with_context(|| format!("{} is not valid TOML", file.display()))
+        }
+        false => serde_json::from_str(&text).context("the definition is not valid JSON"),
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) async fn run(client: &Client, command: Secret) -> anyhow::Result<()> 
             let done = client.rewrap_secrets().await.map_err(explain)?;
             let key = done["master_key"].as_str().unwrap_or_default();
             out.line(&format!(
-                "{} secrets are under {key} now",
+                "{} secrets are now encrypted under {key}",
                 done["rewrapped"]
             ))?;
             let failed = done["failed"].as_array().map_or(&[][..], Vec::as_slice);
@@ -46,7 +46,7 @@ pub(crate) async fn run(client: &Client, command: Secret) -> anyhow::Result<()> 
             }
             ensure!(
                 failed.is_empty(),
-                "{} secrets could not be put under it",
+                "{} secrets could not be encrypted under it",
                 failed.len()
             );
             Ok(())

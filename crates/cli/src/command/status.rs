@@ -110,8 +110,8 @@ pub(crate) fn upgrade(status: &Status) -> Option<String> {
         return None;
     }
     Some(format!(
-        "upgrade unfinished: coordinators {} run at level {least}, the others at {most}; what \
-         needs level {most} is refused until all do",
+        "upgrade unfinished: coordinators {} run at level {least}, the others at {most}; commands \
+         that need level {most} are rejected until all coordinators have it",
         behind.join(", "),
     ))
 }

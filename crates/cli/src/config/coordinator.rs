@@ -125,8 +125,8 @@ fn allow_listeners(
     listen: &ListenSection,
     grpc: GrpcSection,
 ) -> anyhow::Result<Vec<(GrpcFlavor, String)>> {
-    let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY); or, where the \
-               network itself keeps strangers out, set 'security.insecure = true'";
+    let key = "'security.bootstrap_key_file' (or put it into VOLLEY_BOOTSTRAP_KEY); or, on an \
+               isolated network, set 'security.insecure = true'";
     security.allow_callers("listen.public", &listen.public, key)?;
     for address in &listen.additional {
         security.allow_callers("listen.additional", address, key)?;
@@ -154,8 +154,8 @@ fn multiplier(section: &RaftSection) -> anyhow::Result<u32> {
     let multiplier = section.timeout_multiplier.unwrap_or(1);
     ensure!(
         (1..=MAX_RAFT_MULTIPLIER).contains(&multiplier),
-        "'raft.timeout_multiplier' must be 1 to {MAX_RAFT_MULTIPLIER}: it is how many times as \
-         long as usual the clocks of consensus wait"
+        "'raft.timeout_multiplier' must be 1 to {MAX_RAFT_MULTIPLIER}: it multiplies the timeouts \
+         of consensus"
     );
     Ok(multiplier)
 }
@@ -171,13 +171,13 @@ fn set_cluster(
     ensure!(
         raft.timeout_multiplier.is_none() || config.timing.election.1 < config.write_timeout,
         "'raft.write_timeout' must be longer than {:?}, the leader's lease with this \
-         'raft.timeout_multiplier'; left away, it is twice as long",
+         'raft.timeout_multiplier'; the default is twice the lease",
         config.timing.election.1
     );
     set(&mut config.level, cluster.feature_level);
     ensure!(
         (1..=LEVEL).contains(&config.level),
-        "'cluster.feature_level' must be 1 to {LEVEL}: this version speaks no other level"
+        "'cluster.feature_level' must be 1 to {LEVEL}: this version supports no other level"
     );
     Ok(())
 }
@@ -193,9 +193,9 @@ fn membership(section: ClusterSection, own: NodeId, advertise: &str) -> anyhow::
         (false, true, false) => Ok(Membership::Join(section.join)),
         (false, false, true) => Ok(Membership::Wait),
         _ => anyhow::bail!(
-            "give either 'cluster.bootstrap' (the first members of a new cluster), \
-             'cluster.join' (coordinators of a cluster that runs), or \
-             'cluster.await_invitation = true' (it is let in with `volley cluster add` or `replace`)"
+            "give either 'cluster.bootstrap' (the first members of a new cluster), 'cluster.join' \
+             (coordinators of a cluster that runs), or 'cluster.await_invitation = true' (an \
+             operator adds it with `volley cluster add` or `replace`)"
         ),
     }
 }
@@ -209,7 +209,7 @@ fn first_members(
     for (id, address) in named {
         let id = id
             .parse()
-            .context("the keys of 'cluster.bootstrap' are node ids")?;
+            .context("the keys of 'cluster.bootstrap' must be node ids")?;
         members.insert(NodeId(id), address);
     }
     let named = members
@@ -229,7 +229,7 @@ fn share_of(percent: Option<usize>) -> anyhow::Result<Option<Share>> {
     };
     ensure!(
         (1..=100).contains(&percent),
-        "'registry.tenant_quota_percent' is percent of the registry: 1 to 100"
+        "'registry.tenant_quota_percent' must be 1 to 100 (percent of the registry)"
     );
     Ok(Some(Share {
         things: MAX_MODELS * percent / 100,

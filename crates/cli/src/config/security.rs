@@ -104,8 +104,8 @@ impl SecurityPlan {
         let keys = section.require_keys.unwrap_or(named);
         ensure!(
             keys || !named,
-            "'security.require_keys' is false, and a bootstrap key or an issuer is configured: \
-             take one of them out"
+            "'security.require_keys' is false, but a bootstrap key or an issuer is configured: \
+             remove one of them"
         );
         let mut throttle = ThrottleConfig::default();
         set_count(&mut throttle.burst, section.failed_auth_burst);
@@ -167,8 +167,8 @@ impl SecurityPlan {
         if self.keys && self.tls.is_none() && !is_local(address) {
             tracing::warn!(
                 address,
-                "keys and prompts travel in clear; set 'security.tls', or serve behind a proxy \
-                 that does TLS"
+                "listener accepts keys and prompts without TLS; set 'security.tls', or use a \
+                 proxy that terminates TLS"
             );
         }
     }
@@ -251,9 +251,9 @@ impl SecurityPlan {
     ) -> anyhow::Result<()> {
         ensure!(
             self.keys || self.insecure || is_local(address),
-            "{what}: everybody who reaches {address} could call this node; write a key with \
-             `volley key bootstrap > key` and name the file as {key_setting}; or listen on \
-             127.0.0.1 only"
+            "{what}: without keys, every host that reaches {address} can call this node; write a \
+             key with `volley key bootstrap > key` and name the file as {key_setting}; or listen \
+             on 127.0.0.1 only"
         );
         Ok(())
     }
@@ -265,9 +265,9 @@ impl SecurityPlan {
     pub(crate) fn allow_nodes(&self, what: &str, address: &str) -> anyhow::Result<()> {
         ensure!(
             self.insecure || self.nodes.is_some() || is_local(address),
-            "{what}: everybody who reaches {address} could take part in this cluster; give the \
-             nodes certificates in 'security.nodes'; or listen on 127.0.0.1 only; or, where the \
-             network itself keeps strangers out, set 'security.insecure = true'"
+            "{what}: without certificates, every host that reaches {address} can join this \
+             cluster; give the nodes certificates in 'security.nodes'; or listen on 127.0.0.1 \
+             only; or, on an isolated network, set 'security.insecure = true'"
         );
         Ok(())
     }

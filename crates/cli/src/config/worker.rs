@@ -67,8 +67,8 @@ fn plan(file: WorkerFile) -> anyhow::Result<WorkerPlan> {
     let id =
         WorkerId::new(node.id).map_err(|error| anyhow::anyhow!("'node.id': {}", error.message))?;
     let security = SecurityPlan::worker(security, id.clone())?;
-    let key = "'security.metrics_key_file'; or, where the \
-               network itself keeps strangers out, set 'security.insecure = true'";
+    let key =
+        "'security.metrics_key_file'; or, on an isolated network, set 'security.insecure = true'";
     security.allow_callers("listen.http", &listen.http, key)?;
     security.allow_nodes("listen.flight", &listen.flight)?;
     let mut worker = WorkerConfig::new(id, advertise, cluster.coordinators);
@@ -116,7 +116,9 @@ fn onnx_plan(mut section: OnnxSection) -> anyhow::Result<OnnxPlan> {
     };
     if let Some(name) = section.isolation.take() {
         plan.isolation = Isolation::from_name(&name).with_context(|| {
-            format!("'onnx.isolation' is '{name}', not auto, fetched, none, probe or process")
+            format!(
+                "'onnx.isolation' is '{name}'; it must be auto, fetched, none, probe or process"
+            )
         })?;
     }
     plan.config = onnx_config(section)?;
@@ -126,8 +128,9 @@ fn onnx_plan(mut section: OnnxSection) -> anyhow::Result<OnnxPlan> {
 fn onnx_config(section: OnnxSection) -> anyhow::Result<OnnxConfig> {
     let mut config = OnnxConfig::default();
     if let Some(device) = section.device {
-        config.device = Device::from_name(&device)
-            .with_context(|| format!("'onnx.device' is '{device}', not auto, cpu or cuda"))?;
+        config.device = Device::from_name(&device).with_context(|| {
+            format!("'onnx.device' is '{device}'; it must be auto, cpu or cuda")
+        })?;
     }
     set(&mut config.gpu, section.first_gpu);
     set(&mut config.gpus, section.gpu_count);

@@ -257,18 +257,21 @@ fn serve_public(
     let mut served = JoinSet::new();
     let api = match further.admin {
         Some(listener) => {
-            tracing::info!(address = %listener.local_addr()?, "serving administration");
+            tracing::info!(address = %listener.local_addr()?, "admin listener started");
             served.spawn(api.clone().serve_also(listener, stop.clone()));
             api.without_administration()
         }
         None => api,
     };
     for listener in further.also {
-        tracing::info!(address = %listener.local_addr()?, "serving REST");
+        tracing::info!(address = %listener.local_addr()?, "REST listener started");
         served.spawn(api.clone().serve_also(listener, stop.clone()));
     }
     for (flavor, listener) in further.grpc {
-        tracing::info!(flavor = ?flavor, address = %listener.local_addr()?, "serving gRPC");
+        tracing::info!(
+            flavor = ?flavor, address = %listener.local_addr()?,
+            "gRPC listener started"
+        );
         served.spawn(api.clone().serve_grpc(flavor, listener, stop.clone()));
     }
     served.spawn(api.serve(public, stop.clone()));
@@ -362,10 +365,7 @@ async fn enter(cluster: Cluster, membership: Membership) {
         Membership::Bootstrap(members) => {
             if let Err(error) = cluster.bootstrap(members).await {
                 // Where that was for good, the process ends.
-                tracing::error!(
-                    error = error.chain(),
-                    "the cluster could not be bootstrapped"
-                );
+                tracing::error!(error = error.chain(), "cluster bootstrap failed");
             }
         }
         Membership::Join(seeds) => cluster.request_join(&seeds).await,
@@ -386,7 +386,7 @@ impl RunningCoordinator {
         self.coordinator.begin_drain();
         while let Some(served) = self.public.join_next().await {
             if let Err(error) = served {
-                tracing::error!(error = %error, "a public listener failed");
+                tracing::error!(error = %error, "public listener failed");
             }
         }
         // What came over Flight is not among the public listener's requests.
@@ -395,7 +395,7 @@ impl RunningCoordinator {
         }
         match self.coordinator.active_streams() {
             0 => {}
-            streams => tracing::warn!(streams, "streams are cut at the drain timeout"),
+            streams => tracing::warn!(streams, "drain timeout reached; aborting streams"),
         }
     }
 
@@ -419,7 +419,7 @@ impl RunningCoordinator {
         self.stop_public.cancel();
         let served = async { while self.public.join_next().await.is_some() {} };
         if tokio::time::timeout(FAILURE_GRACE, served).await.is_err() {
-            tracing::warn!("streams are cut");
+            tracing::warn!("coordinator failed; aborting streams");
             self.public.abort_all();
         }
         self.stop().await;
@@ -456,7 +456,7 @@ fn connect(dialer: Dialer, tracer: Tracer) -> Connect {
                 TracedPredict::around(Arc::new(client), &tracer, name, SpanKind::Client, told)
             }
             Err(error) => {
-                tracing::error!(error = error.chain(), "a worker's address cannot be used");
+                tracing::error!(error = error.chain(), "worker address is not usable");
                 Arc::new(Unreachable)
             }
         },

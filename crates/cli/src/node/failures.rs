@@ -39,7 +39,7 @@ impl Failures {
         let now_s = since.map_or(0, |since| since.as_secs());
         self.last_s.store(now_s, Ordering::Relaxed);
         if let Err(error) = std::fs::write(&self.file, format!("{now_s}\n{reason}\n")) {
-            tracing::warn!(error = %error, "the failure was not written down");
+            tracing::warn!(error = %error, "failure record not written");
         }
     }
 }

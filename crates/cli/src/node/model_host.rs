@@ -7,7 +7,7 @@ use volley_model_host::runtime;
 /// standard input.
 pub(crate) async fn run() -> anyhow::Result<()> {
     let config = runtime::receive_config().await;
-    let config = config.context("'volley model-host' is for workers to run")?;
+    let config = config.context("'volley model-host' is started by workers only")?;
     let loader = volley_backends::host_loader(config.settings()?, config.turn())?;
     Ok(config.serve(&loader).await?)
 }

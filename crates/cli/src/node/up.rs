@@ -132,7 +132,7 @@ impl Listeners {
                 http: bind("the worker's metrics", &at(LOCAL, 3)?).await?,
             })
         };
-        let advice = |error| anyhow::anyhow!("{error:#}; give another with --port");
+        let advice = |error| anyhow::anyhow!("{error:#}; choose another port with --port");
         open().await.map_err(advice)
     }
 

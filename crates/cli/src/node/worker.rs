@@ -148,10 +148,7 @@ impl RunningWorker {
     pub(crate) async fn stop(self) {
         let left = self.worker.drain(self.drain_timeout).await;
         if left != 0 {
-            tracing::warn!(
-                streams = left,
-                "streams were still running at the drain timeout"
-            );
+            tracing::warn!(streams = left, "drain timeout reached with streams running");
         }
         self.worker.shutdown().await;
         self.stop.cancel();
@@ -160,7 +157,7 @@ impl RunningWorker {
             let _ = self.flight.await;
         }
         if let Err(error) = self.http.await {
-            tracing::error!(error = %error, "the health listener failed");
+            tracing::error!(error = %error, "health listener failed");
         }
         if let Some(exporter) = self.exporter {
             exporter.shutdown().await;

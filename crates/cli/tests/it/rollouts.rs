@@ -73,7 +73,10 @@ async fn a_drain_that_cannot_end_is_reported_at_once() {
     text(&run(&["model", "register", "words", "--text", "--deploy", "--wait"]).await);
     let drain = ["drain", "w", "--wait", "--timeout", "1h"];
     let told = complaint(&run(&drain).await);
-    assert!(told.contains("words: no other worker is there"), "{told}");
+    assert!(
+        told.contains("words: the cluster has no other worker"),
+        "{told}"
+    );
     assert!(
         told.contains("--force") && told.contains("volley undrain w"),
         "{told}"

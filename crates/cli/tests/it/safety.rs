@@ -58,7 +58,7 @@ impl Fates {
         match hosts.load(directory).await {
             Err(error) => {
                 assert_eq!(error.code, ErrorCode::InvalidInput, "{}", error.chain());
-                if error.message.contains("not all of one") {
+                if error.message.contains("or is incomplete") {
                     self.malformed += 1;
                 } else if error.message.contains("the model's process") {
                     self.ended_load += 1;

@@ -49,10 +49,10 @@ impl Cluster {
             return;
         }
         match self.transfer_leadership_here(None).await {
-            Ok(leader) => tracing::info!(leader = %leader, "leadership handed over"),
+            Ok(leader) => tracing::info!(leader = %leader, "leadership transferred"),
             Err(error) => tracing::warn!(
                 error = error.chain(),
-                "leadership was not handed over; the others elect a leader once this one is gone"
+                "leadership transfer failed; the other members elect a leader after this one stops"
             ),
         }
     }
@@ -72,7 +72,7 @@ impl Cluster {
         if let Some(to) = to
             && !voters.contains_key(&to)
         {
-            let message = format!("no coordinator {to} votes in the cluster");
+            let message = format!("the cluster has no voter {to}");
             return Err(PredictError::new(ErrorCode::NotFound, message));
         }
         if voters.is_empty() {
@@ -104,7 +104,7 @@ impl Cluster {
         }
         Err(PredictError::new(
             ErrorCode::Unavailable,
-            "no other coordinator could take over; check that they run and can be reached",
+            "no other coordinator accepted the leadership; check that they run and can be reached",
         )
         .with_retry_after(RETRY_AFTER))
     }
@@ -117,11 +117,11 @@ impl Cluster {
         if drained || self.0.retiring.load(Ordering::Acquire) || current != term {
             return Err(PredictError::new(
                 ErrorCode::Conflict,
-                "this coordinator does not take over now",
+                "this coordinator does not accept the leadership now",
             ));
         }
         let asked = self.0.raft.trigger().elect().await;
-        asked.map_err(|error| PredictError::internal("the election was not begun", error))
+        asked.map_err(|error| PredictError::internal("the election was not started", error))
     }
 
     /// Waits until `node` has the whole log. Nothing is added to it meanwhile.

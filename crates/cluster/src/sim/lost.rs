@@ -156,7 +156,10 @@ fn an_older_disk_and_a_cut_log_are_refused() {
             }
             world.start(2).await.unwrap();
             let reason = fails(&world, &world.running(2).unwrap()).await;
-            assert!(reason.contains("is older than what"), "{story}: {reason}");
+            assert!(
+                reason.contains("is older than its last vote"),
+                "{story}: {reason}"
+            );
             ten(&world, &users, 1, "after").await;
             world.end();
         });

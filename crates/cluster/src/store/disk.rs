@@ -283,8 +283,7 @@ impl Writer {
             self.state = write_batch(&self.database, &batch).map_err(|error| {
                 tracing::error!(
                     error = %error,
-                    "the disk refused a write; this coordinator leaves the cluster's work until \
-                     it is started again"
+                    "disk write failed; coordinator leaves service until it is restarted"
                 );
                 error.to_string()
             });

@@ -132,7 +132,7 @@ pub(crate) fn decode(data: &[u8], level: u32) -> Result<RegistryState, volley_ty
 fn stopped(error: &volley_types::PredictError) -> StorageError {
     tracing::error!(
         error = error.chain(),
-        "this coordinator cannot follow the others and takes no part any more"
+        "coordinator cannot apply the registry log and leaves service"
     );
     failed(error.chain())
 }

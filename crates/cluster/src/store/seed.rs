@@ -36,7 +36,7 @@ pub(crate) struct LocalData {
 pub(crate) fn remains(directory: &Path) -> Result<LocalData, PredictError> {
     let file = directory.join(FILE);
     if !file.exists() {
-        let message = "there is no coordinator's data in this directory";
+        let message = "this directory has no data of a coordinator";
         return Err(PredictError::new(ErrorCode::NotFound, message));
     }
     let (owner, found) = read(&file).map_err(|error| {
@@ -112,8 +112,8 @@ pub(crate) fn sow(directory: &Path, seed: &Seed<'_>) -> Result<(), PredictError>
     if directory.join(FILE).exists() {
         return Err(PredictError::new(
             ErrorCode::Conflict,
-            "the data directory holds a coordinator's data already, which is never overwritten; \
-             give a directory of its own",
+            "the data directory already has data of a coordinator, which is never overwritten; \
+             use an empty directory",
         ));
     }
     let write = || -> Result<(), DiskError> {

@@ -134,7 +134,7 @@ fn the_version_is_one_that_this_binary_reads() {
 fn a_value_of_the_wrong_form_is_shown() {
     for (value, why) in [
         ("16777216", "expected a size with a unit such as \"16MiB\""),
-        ("'16M'", "is no size such as \"16MiB\"; the units are"),
+        ("'16M'", "is not a size such as \"16MiB\"; the units are"),
         ("'0B'", "is not between 1B and"),
     ] {
         let text =

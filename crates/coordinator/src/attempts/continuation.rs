@@ -1,9 +1,9 @@
-//! A generation whose worker is lost goes on at another replica: it is told what was sent, reads
-//! it behind the prompt, and draws on. The caller sees one stream.
+//! Continuation of a generation after the loss of its worker. Another replica prefills the prompt
+//! and the sent tokens, and continues sampling. The caller sees one stream.
 //!
-//! This works where all rows say which tokens they came of, which those of local generations do:
-//! the tokens of a model follow from what was said and, where they are drawn, from the request's
-//! seed. Anything else ends in the error that lost the worker.
+//! This needs token ids in all rows, as in local generations: the next tokens depend only on the
+//! previous tokens and, for sampling, on the request's seed. All other streams end with the error
+//! of the lost worker.
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
@@ -18,26 +18,26 @@ use volley_types::{
 use super::{AttemptPlan, ReplicaAnswer};
 use crate::errors;
 
-/// Workers that one stream may lose and still go on. A request that ends the worker it runs on
-/// ends no more of them than this and one.
+/// Number of lost workers after which a stream is still continued. It bounds the number of workers
+/// that one request can crash.
 const MAX_LOSSES: usize = 2;
 
-/// The same for models' own processes: what ends one of them is more likely a request than what
-/// ends a worker is, and ends the other streams of its model along with it.
+/// The same for model processes. The crash of a model process is more likely caused by the request,
+/// and it also ends the other streams of the model.
 const MAX_CRASHES: usize = 1;
 
-/// What came of a loss; a metric's label.
+/// Outcome of a loss; label of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// Another replica goes on.
+    /// Another replica continues.
     Continued,
-    /// Nobody can go on with such an answer.
+    /// The response cannot be continued.
     Impossible,
-    /// The stream has lost too many workers, or all streams together have of late.
+    /// The stream has lost too many workers, or the loss budget is used up.
     Spent,
-    /// There is no other replica.
+    /// No other replica exists.
     NoReplica,
-    /// Another replica was asked and could not.
+    /// The call to another replica failed.
     Failed,
 }
 
@@ -53,20 +53,20 @@ impl Outcome {
     }
 }
 
-/// One stream on its way over one replica or more.
+/// State of one stream over one or more replicas.
 struct Course {
     attempts: AttemptPlan,
-    /// `None` where it cannot be sent again.
+    /// `None` if it cannot be repeated.
     request: Option<PredictRequest>,
     recorder: SentAnswerRecorder,
     lost: Vec<WorkerId>,
-    /// Models' own processes among what was lost.
+    /// Number of crashed model processes.
     crashes: usize,
 }
 
 impl AttemptPlan {
-    /// The batches of `answer`, to the first one's `request`; where its worker is lost, and
-    /// another replica can go on, those of that one.
+    /// The batches of `answer` to `request`. After the loss of its worker, the batches of the
+    /// replica that continues.
     pub(crate) fn follow(
         self,
         answer: ReplicaAnswer,
@@ -104,7 +104,7 @@ impl AttemptPlan {
                         None => break None,
                     }
                 };
-                // What is left of the exchange ends before the next one begins.
+                // The old exchange ends before the next one starts.
                 drop(rest);
                 if let Some(error) = end {
                     let go_on = Box::pin(course.go_on(error, worker, &schema));
@@ -116,10 +116,10 @@ impl AttemptPlan {
 }
 
 impl Course {
-    /// Notes rows that are sent on.
+    /// Records forwarded rows.
     ///
     /// # Errors
-    /// `Internal` when rows from behind a seam do not follow those in front of it.
+    /// `Internal` when rows after a continuation do not follow the rows before it.
     fn note(&mut self, batch: &RecordBatch) -> Result<(), PredictError> {
         if self.recorder.note(batch) || self.lost.is_empty() {
             Ok(())
@@ -128,10 +128,10 @@ impl Course {
         }
     }
 
-    /// The answer of another replica that goes on behind what was sent.
+    /// The response of another replica that continues after the sent part.
     ///
     /// # Errors
-    /// `error` itself, where it is no loss of a worker or nobody goes on.
+    /// `error` itself, if it is not the loss of a worker or no replica continues.
     async fn go_on(
         &mut self,
         error: PredictError,
@@ -141,7 +141,7 @@ impl Course {
         if error.code != ErrorCode::Unavailable {
             return Err(error);
         }
-        // A remote model's server speaks so too; of those nothing goes on.
+        // Remote models return this code too, but their streams are never continued.
         self.crashes += usize::from(error.origin == ErrorOrigin::Model);
         let from = worker.clone();
         let outcome = self.ask_others(worker, schema).await;
@@ -153,13 +153,13 @@ impl Course {
         let Ok(answer) = outcome else {
             tracing::info!(
                 request_id, %model, %from, result = told.as_str(),
-                "a stream ends with its worker"
+                "stream not continued after the loss of its worker"
             );
             return Err(error);
         };
         tracing::info!(
             request_id, %model, %from, to = %answer.worker(), tokens = self.recorder.tokens(),
-            error = error.chain(), "a stream goes on at another replica"
+            error = error.chain(), "stream continued on another replica"
         );
         Ok(answer)
     }
@@ -184,12 +184,15 @@ impl Course {
             match self.attempts.call(replica, request).await {
                 Ok(answer) if follows(&answer, &sent, schema) => return Ok(answer),
                 Ok(_) => {
-                    tracing::warn!(model = %self.attempts.model, "a replica began anew instead of going on");
+                    tracing::warn!(
+                        model = %self.attempts.model,
+                        "replica restarted the response instead of continuing it"
+                    );
                     return Err(Outcome::Failed);
                 }
                 Err(error) => {
                     let model = &self.attempts.model;
-                    tracing::info!(%model, error = error.chain(), "a replica did not go on");
+                    tracing::info!(%model, error = error.chain(), "continuation attempt failed");
                     told = Outcome::Failed;
                     if !error.code.may_retry_elsewhere() {
                         break;
@@ -200,7 +203,7 @@ impl Course {
         Err(told)
     }
 
-    /// The request again, behind what was sent.
+    /// The request as a continuation after the sent part.
     fn behind(&self, sent: &SentAnswers) -> Option<PredictRequest> {
         let mut request = self.request.as_ref()?.try_clone()?;
         request.continuation = request.continuation.behind(sent.clone());
@@ -208,8 +211,7 @@ impl Course {
     }
 }
 
-/// Whether an answer goes on behind what was sent. One of a worker that knows nothing of this
-/// would begin anew.
+/// Whether a response continues the sent part. Workers of older versions would restart it.
 fn follows(answer: &ReplicaAnswer, sent: &SentAnswers, schema: &SchemaRef) -> bool {
     let first = answer.first.as_ref();
     let sequence = first.and_then(|first| {

@@ -1,6 +1,5 @@
-//! The verdict on a worker that says nothing any more. A process that is killed resets its
-//! connections; one that is frozen, or cut off, leaves them as they are, and HTTP/2 notices after
-//! a quarter of a minute.
+//! Detects unresponsive workers. A killed process resets its connections. A frozen or partitioned
+//! process does not, and HTTP/2 notices that only after 15 seconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,14 +10,14 @@ use volley_types::control::Liveness;
 use super::Replica;
 use crate::live::LiveWorkers;
 
-/// When an exchange last brought something.
+/// Time of the last message of an exchange.
 pub(super) struct LivenessWatch {
     since: Instant,
     after_ms: AtomicU64,
 }
 
 impl LivenessWatch {
-    /// Now.
+    /// Starts the watch now.
     pub(super) fn now() -> Self {
         Self {
             since: Instant::now(),
@@ -26,7 +25,7 @@ impl LivenessWatch {
         }
     }
 
-    /// Something came.
+    /// Records a message.
     pub(super) fn again(&self) {
         let after = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.after_ms.store(after, Ordering::Relaxed);
@@ -39,21 +38,21 @@ impl LivenessWatch {
     }
 }
 
-/// How a worker looks to one exchange with it.
+/// State of a worker from the view of one exchange.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WorkerSignal {
     Speaks,
-    /// Its heartbeats have ended.
+    /// No heartbeats arrive.
     Fades,
-    /// And nothing else has come for as long.
+    /// Neither heartbeats nor messages arrive.
     Silent,
 }
 
 impl Replica {
-    /// Waits until the worker is given up: for as long as makes it dead, neither a heartbeat nor
-    /// anything of this exchange has come. It is looked at twice, so that a coordinator that was
-    /// itself held up hears first what has come meanwhile. A worker that shuts down ends its
-    /// heartbeats by itself, and is not judged.
+    /// Completes when the worker is unresponsive: no heartbeat and no message of this exchange
+    /// within the dead timeout. It checks twice, so that a coordinator that was itself paused first
+    /// reads received messages. A worker that shuts down ends its heartbeats by itself and is not
+    /// checked. Cancel safe: it only waits.
     pub(super) async fn given_up(&self, watch: &LivenessWatch) {
         let shared = &self.coordinator.0;
         let mut news = shared.news.subscribe();
@@ -77,7 +76,7 @@ impl Replica {
         let shared = &self.coordinator.0;
         let live = shared.live.read();
         let silence = match live.get(&self.candidate.worker) {
-            // It was forgotten, or lives anew: this exchange is of a life before.
+            // The worker was forgotten or restarted: this exchange belongs to the previous process.
             None => Duration::MAX,
             Some(worker) if !Arc::ptr_eq(&worker.client, &self.candidate.client) => Duration::MAX,
             Some(worker) if worker.liveness != Liveness::Dead || worker.report.draining => {

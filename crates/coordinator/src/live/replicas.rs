@@ -1,4 +1,4 @@
-//! The replicas that workers hold, indexed by model: a request must not look at them all.
+//! Replicas of workers, indexed by model, so that a request does not scan all of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use volley_types::{ModelName, ModelVersion, Predict, WorkerId};
 use crate::route::View;
 use crate::route::score::{Score, is_outlier};
 
-/// What this coordinator knows of a replica besides what its worker reports.
+/// State of a replica on this coordinator, besides its worker's report.
 #[derive(Debug)]
 pub struct ReplicaLoad {
-    /// Streams from here that run on it.
+    /// Streams of this coordinator that run on it.
     in_flight: AtomicU32,
     score: Mutex<Score>,
 }
@@ -33,15 +33,15 @@ impl ReplicaLoad {
 #[derive(Debug)]
 struct Slot {
     version: ModelVersion,
-    /// Its place in the report.
+    /// Index in the report.
     index: usize,
     known: Arc<ReplicaLoad>,
-    /// When its worker said, before the next report, that it takes no requests for it.
+    /// Time of the worker's refusal since the last report.
     refused: Option<Instant>,
 }
 
 impl Slot {
-    /// What the worker reports of it, where it can be called.
+    /// Its report, if it can be called.
     fn ready<'a>(&self, report: &'a WorkerReport) -> Option<&'a ReplicaReport> {
         let replica = report.replicas.get(self.index)?;
         let ready = replica.state == ReplicaState::Ready && self.refused.is_none();
@@ -54,8 +54,8 @@ impl Slot {
 pub(super) struct Slots(HashMap<ModelName, Vec<Slot>>);
 
 impl Slots {
-    /// After a report whose list of replicas, or a state of one, differs from the one `before`.
-    /// A replica that has become ready begins anew.
+    /// Applies a report whose replicas or states differ from `before`. The score of a replica that
+    /// has become ready is reset.
     pub(super) fn update(
         &mut self,
         before: Option<&WorkerReport>,
@@ -80,7 +80,7 @@ impl Slots {
             if !was_ready {
                 *known.score.lock() = Score::new(now);
             }
-            // It was said of a replica that was loaded before.
+            // The refusal was for an earlier load of the replica.
             let refused = refused.filter(|_| was_ready);
             let slot = Slot {
                 version: replica.version,
@@ -102,7 +102,7 @@ impl Slots {
         model: &ModelName,
         version: ModelVersion,
     ) -> Option<(&'a ReplicaReport, &Arc<ReplicaLoad>)> {
-        // One that is on its way out may stand beside the one that was loaded after it.
+        // A draining replica may exist beside the one that was loaded after it.
         let slots = self.0.get(model)?.iter();
         let mut ready = slots
             .filter(|slot| slot.version == version)
@@ -123,7 +123,8 @@ impl Slots {
             .map(|replica| replica.version)
     }
 
-    /// The worker takes no requests for the replica that `known` is of. Whether that is new.
+    /// Records that the worker refuses requests for the replica of `known`. Returns whether this is
+    /// new.
     pub(super) fn refuse(
         &mut self,
         model: &ModelName,
@@ -135,7 +136,8 @@ impl Slots {
         slot.is_some_and(|slot| slot.refused.replace(now).is_none())
     }
 
-    /// Forgets refusals that are older than `stands`. Whether it forgot any, and whether any stand.
+    /// Removes refusals older than `stands`. Returns whether it removed any, and whether any
+    /// remain.
     pub(super) fn forget_refusals(&mut self, now: Instant, stands: Duration) -> (bool, bool) {
         let is_old = |at: &mut Instant| stands <= now.saturating_duration_since(*at);
         let (mut forgot, mut stand) = (false, false);
@@ -158,7 +160,7 @@ impl Slots {
     }
 }
 
-/// Which workers hold any version of which model.
+/// Index of the workers of each model.
 #[derive(Debug, Default)]
 pub(super) struct Holders(BTreeMap<ModelName, BTreeSet<WorkerId>>);
 
@@ -191,7 +193,7 @@ impl Holders {
 pub struct Candidate {
     /// Its worker.
     pub worker: WorkerId,
-    /// Whether the worker is suspect or drained: called only when no other is left.
+    /// Whether the worker is suspect or drained: called only if no other is available.
     pub suspect: bool,
     /// Whether its worker is in this coordinator's zone.
     pub local: bool,
@@ -199,17 +201,17 @@ pub struct Candidate {
     pub resident: bool,
     /// Streams and waiting requests that it reported, of all coordinators.
     pub reported_load: u32,
-    /// How many streams it runs at once; at least 1.
+    /// Maximum number of concurrent streams, at least 1.
     pub capacity: u32,
-    /// What was learnt of it.
+    /// Score and load on this coordinator.
     pub known: Arc<ReplicaLoad>,
-    /// The way to it.
+    /// Client of the worker.
     pub client: Arc<dyn Predict>,
 }
 
 impl Candidate {
-    /// What the choice looks at. The load is the larger of what this coordinator sends and what
-    /// the worker reported: the report is late, and other coordinators send too.
+    /// Input of the choice. The load is the maximum of this coordinator's streams and the reported
+    /// load, because reports are delayed and other coordinators also send requests.
     #[must_use]
     pub fn view(&self, now: Instant, slow_start: Duration) -> View<'_> {
         let in_flight = self.known.in_flight.load(Ordering::Relaxed);
@@ -228,7 +230,7 @@ impl Candidate {
         }
     }
 
-    /// Begins a call at `now`: it counts as load of this replica until the guard is dropped.
+    /// Starts a call at `now`, which counts as load of this replica until the guard is dropped.
     #[must_use]
     pub fn begin(&self, now: Instant) -> ReplicaCall {
         self.known.in_flight.fetch_add(1, Ordering::Relaxed);
@@ -240,8 +242,8 @@ impl Candidate {
     }
 }
 
-/// A call that runs on a replica. Dropped before it has an answer, it tells only that an answer
-/// would have taken longer.
+/// A running call on a replica. If it is dropped without a response, the elapsed time is a lower
+/// bound of the latency.
 #[derive(Debug)]
 pub struct ReplicaCall {
     known: Arc<ReplicaLoad>,
@@ -250,7 +252,7 @@ pub struct ReplicaCall {
 }
 
 impl ReplicaCall {
-    /// The first chunk is there.
+    /// Records the first chunk.
     pub fn succeeded(&mut self, now: Instant) {
         if !std::mem::replace(&mut self.answered, true) {
             let latency = now.saturating_duration_since(self.begun);
@@ -258,8 +260,8 @@ impl ReplicaCall {
         }
     }
 
-    /// It failed. Whether this makes the replica an outlier among `all` that hold the model,
-    /// which ejects it.
+    /// Records a failure. Returns whether it ejects the replica as an outlier among `all` replicas
+    /// of the model.
     pub fn failed(&mut self, now: Instant, all: &[Candidate]) -> bool {
         self.answered = true;
         let is_other = |other: &&Candidate| !Arc::ptr_eq(&other.known, &self.known);
@@ -283,7 +285,7 @@ impl ReplicaCall {
         eject
     }
 
-    /// It ended with an error that is not the replica's fault.
+    /// Records an error that is not the replica's fault.
     pub fn refused(&mut self) {
         self.answered = true;
     }

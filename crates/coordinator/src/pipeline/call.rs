@@ -1,4 +1,4 @@
-//! The models of a pipeline: how they are called, and what their answers become.
+//! Calls of a pipeline's models, and conversion of their responses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::typecheck::TypedPipeline;
 use crate::Coordinator;
 use crate::alias::{Mirroring, StickinessKeys};
 
-/// The most that a step's answer to one wave may hold, in bytes.
+/// Maximum size of a step's response to one wave, in bytes.
 const MAX_BYTES: usize = 64 << 20;
 
 /// One request to a pipeline.
@@ -29,11 +29,11 @@ pub(super) struct PipelineRequest {
     pub(super) typed: TypedPipeline,
     /// The request's own.
     pub(super) parameters: Parameters,
-    /// Whose it is, and until when.
+    /// Tenant, deadline and other data of the call.
     pub(super) head: CallHead,
 }
 
-/// What every call of a request has from it.
+/// Data of a request that all its calls share.
 pub(super) struct CallHead {
     request_id: RequestId,
     deadline: Option<Deadline>,
@@ -61,8 +61,8 @@ impl CallHead {
 }
 
 impl PipelineRequest {
-    /// The steps whose chunks are the answer's own: a generation that answers, or all branches of
-    /// a merge that answers where they generate and nothing else needs them.
+    /// The steps whose chunks are forwarded: an answering generation, or all branches of an
+    /// answering merge if they generate and no other step needs them.
     pub(super) fn streamed(&self) -> Vec<usize> {
         let output = self.shape.output;
         if self.typed.generates(output) {
@@ -95,12 +95,12 @@ impl PipelineRequest {
     /// A parameter as a text.
     pub(super) fn text_parameter(&self, name: &str) -> Result<String, PredictError> {
         self.parameters.text(name).ok_or_else(|| {
-            PredictError::invalid(format!("needs the parameter '{name}', which is not given"))
+            PredictError::invalid(format!("needs the parameter '{name}', which is missing"))
         })
     }
 
-    /// Calls the model of a step. The request's parameters go to the steps that answer; the
-    /// step's own go to every one. A model that fell asleep during the steps before is woken.
+    /// Calls the model of a step. The request's parameters go to the steps that answer; the step's
+    /// own go to every one. A model that was scaled to zero during the previous steps is activated.
     pub(super) async fn call(
         &self,
         place: usize,
@@ -111,7 +111,7 @@ impl PipelineRequest {
             model, parameters, ..
         } = &step.kind
         else {
-            let cause = format!("step '{}' is no model", step.name);
+            let cause = format!("step '{}' is not a model", step.name);
             return Err(PredictError::internal("a step cannot be called", cause));
         };
         let mut request = PredictRequest::new(model.clone(), Input::Batch(batch));
@@ -122,11 +122,11 @@ impl PipelineRequest {
         request.priority = self.head.priority;
         request.affinity = self.head.affinity;
         request.session.clone_from(&self.head.session);
-        // What a caller of that protocol may say, it may say to each model.
+        // Callers of that protocol may set all its parameters for each model.
         if self.head.dialect == Dialect::OpenInference {
             request.dialect = Dialect::OpenInference;
         }
-        // The models of an ensemble all get what is said of sequences, as Triton's do.
+        // All models of an ensemble get the sequence parameters, as in Triton.
         let gets_all = self.spec.ensemble.is_some() || self.answers(place);
         request.parameters = match gets_all {
             true => self.passed_on().or_defaults(parameters),
@@ -144,7 +144,7 @@ impl PipelineRequest {
         place == self.shape.output || self.streamed().contains(&place)
     }
 
-    /// The request's parameters that no step takes for itself.
+    /// The request's parameters that no step uses.
     fn passed_on(&self) -> Parameters {
         let columns = self.spec.steps.iter().flat_map(|step| step.columns());
         let taken = columns.filter(|column| column.step == PARAMETERS);
@@ -157,7 +157,10 @@ impl PipelineRequest {
 }
 
 fn malformed(cause: String) -> PredictError {
-    PredictError::internal("gave another answer than its signature says", cause)
+    PredictError::internal(
+        "returned an answer that does not match its signature",
+        cause,
+    )
 }
 
 fn too_large() -> PredictError {
@@ -165,7 +168,7 @@ fn too_large() -> PredictError {
     PredictError::new(ErrorCode::TooLarge, message)
 }
 
-/// The whole answer of a model that gives a row for each row.
+/// Collects the complete response of a model with one row for each input row.
 pub(super) async fn rows(
     answer: ChunkStream,
     rows: usize,
@@ -190,7 +193,7 @@ pub(super) async fn rows(
     Ok(names.zip(all.columns().iter().cloned()).collect())
 }
 
-/// The whole texts of a generation, and what each took.
+/// Collects the complete texts of a generation, with their usage.
 pub(super) async fn texts(
     mut answer: ChunkStream,
     rows: usize,
@@ -210,7 +213,7 @@ pub(super) async fn texts(
             if let Some(told) = row.usage() {
                 usage[item] += told;
             }
-            // A step's answer is its first choice.
+            // A step uses only the first choice.
             if let (0, Some(text)) = (row.choice(), row.text()) {
                 bytes += text.len();
                 if MAX_BYTES < bytes {
@@ -223,7 +226,7 @@ pub(super) async fn texts(
     Ok((texts, usage))
 }
 
-/// Texts as a generation of one chunk each; their places are told by whoever sends them.
+/// Converts texts to generations of one chunk each; the sender sets the sequence numbers.
 pub(super) fn chunks(texts: Vec<String>, usage: Vec<Usage>) -> RecordBatch {
     let mut chunks = GenerationChunks::default();
     let count = texts.len();
@@ -243,7 +246,7 @@ pub(super) fn chunks(texts: Vec<String>, usage: Vec<Usage>) -> RecordBatch {
     }
 }
 
-/// A chunk as it was received, without its place in the stream.
+/// Converts a received row to a chunk, without its sequence number.
 pub(super) fn chunk(row: &GenerationRow<'_>) -> GenerationChunk {
     let owned = |text: &str| text.to_owned();
     let error = row.error();

@@ -1,4 +1,4 @@
-//! Templates and expressions over the columns of rows. Time, and what is written, are bounded.
+//! Templates and expressions over the columns of rows. Time and output are limited.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,12 +15,12 @@ use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
 use volley_types::chat::{conversation, text_at};
 use volley_types::{ErrorCode, ParamValue, PredictError};
 
-/// Instructions that one template or expression may take for one row.
+/// Maximum number of instructions of a template or expression for one row.
 const FUEL: u64 = 1_000_000;
-/// The longest text that a template may make, in bytes.
+/// Maximum length of a rendered text in bytes.
 pub(super) const MAX_RENDERED: usize = 1 << 20;
 
-/// What a template or an expression knows: columns, and what is the same for every row.
+/// Variables of a template or an expression: columns and constants.
 #[derive(Debug, Default)]
 pub(super) struct Scope {
     pub(super) columns: BTreeMap<String, ArrayRef>,
@@ -28,7 +28,7 @@ pub(super) struct Scope {
 }
 
 impl Scope {
-    /// All that is known of a row.
+    /// The variables of a row.
     pub(super) fn row(&self, row: usize) -> BTreeMap<String, Value> {
         let columns = self.columns.iter();
         let cells = columns.map(|(name, column)| (name.clone(), cell(column, row)));
@@ -39,12 +39,12 @@ impl Scope {
 fn environment<'source>() -> Environment<'source> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(FUEL));
-    // What is misspelt is told, not passed over.
+    // Undefined variables are errors, so that misspelt names are not ignored.
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment
 }
 
-/// Whether a template can be read.
+/// Checks the syntax of a template.
 ///
 /// # Errors
 /// `InvalidInput` with the place.
@@ -55,7 +55,7 @@ pub(super) fn check_template(source: &str) -> Result<(), PredictError> {
         .map_err(|error| malformed("template", &error))
 }
 
-/// Whether an expression can be read.
+/// Checks the syntax of an expression.
 ///
 /// # Errors
 /// `InvalidInput` with the place.
@@ -70,7 +70,7 @@ fn malformed(what: &str, error: &Error) -> PredictError {
     PredictError::invalid(format!("its {what} is malformed: {error}"))
 }
 
-/// A template's texts, one for each of `rows`.
+/// Renders a template for each of `rows`.
 ///
 /// # Errors
 /// `InvalidInput` when it refuses a row or takes too long; `TooLarge`.
@@ -97,10 +97,10 @@ pub(super) fn render(
     texts.collect()
 }
 
-/// An expression's value for each row, as `read` takes it.
+/// Evaluates an expression for each row and converts the value with `read`.
 ///
 /// # Errors
-/// `InvalidInput` when it fails, or takes too long; those of `read`.
+/// `InvalidInput` when it fails or takes too long; the errors of `read`.
 pub(super) fn evaluate<T>(
     source: &str,
     known: &Scope,
@@ -125,7 +125,7 @@ fn failed(what: &str, error: Error) -> PredictError {
     PredictError::invalid(format!("its {what} {why}")).with_source(error)
 }
 
-/// Text that does not grow without end.
+/// A text buffer with a maximum length.
 #[derive(Default)]
 struct BoundedText {
     bytes: Vec<u8>,
@@ -147,7 +147,7 @@ impl io::Write for &mut BoundedText {
     }
 }
 
-/// A parameter as templates know it.
+/// A parameter as a template value.
 pub(super) fn constant(value: &ParamValue) -> Value {
     match value {
         ParamValue::Bool(value) => Value::from(*value),
@@ -167,7 +167,7 @@ macro_rules! number {
     };
 }
 
-/// A value as templates know it; what has no form there is none.
+/// A cell as a template value; `none` for unsupported types.
 fn cell(column: &ArrayRef, row: usize) -> Value {
     if column.is_null(row) {
         return Value::from(());
@@ -222,9 +222,9 @@ fn cells(items: &ArrayRef) -> Value {
 /// The value of an expression as a score.
 ///
 /// # Errors
-/// `InvalidInput` for a value that is no number.
+/// `InvalidInput` for a value that is not a number.
 pub(super) fn score(value: Value) -> Result<f32, PredictError> {
-    let wrong = |_| PredictError::invalid("its expression gives no number");
+    let wrong = |_| PredictError::invalid("its expression does not return a number");
     let number = f64::try_from(value).map_err(wrong)?;
     #[expect(clippy::cast_possible_truncation, reason = "scores are of this type")]
     let number = number as f32;

@@ -1,4 +1,4 @@
-//! The steps that the coordinator does itself. Pure: columns in, columns or rows out.
+//! Steps that the coordinator computes. Pure: columns in, columns or rows out.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(super) const MAX_FAN_OUT: usize = 1_024;
 /// Rows of one step in one wave.
 pub(super) const MAX_ROWS: usize = 16_384;
 
-/// The row that each element belongs to, and the elements.
+/// The row index of each element, and the elements.
 pub(super) type Elements = (Vec<u32>, ArrayRef);
 
 fn too_many(what: &str, limit: usize) -> PredictError {
@@ -27,7 +27,7 @@ fn too_many(what: &str, limit: usize) -> PredictError {
 }
 
 fn place(row: usize) -> u32 {
-    // Rows are bounded far below.
+    // The limits on rows are far below `u32::MAX`.
     u32::try_from(row).unwrap_or(u32::MAX)
 }
 
@@ -67,9 +67,9 @@ pub(super) fn explode_parameter(
 
 /// A column's lists.
 pub(super) fn explode_column(column: &ArrayRef) -> Result<Elements, PredictError> {
-    let lists = column
-        .as_list_opt::<i32>()
-        .ok_or_else(|| PredictError::internal("a step did not give what it was to", "no lists"))?;
+    let lists = column.as_list_opt::<i32>().ok_or_else(|| {
+        PredictError::internal("a step returned a value of the wrong kind", "no lists")
+    })?;
     let mut places = Vec::new();
     let mut indices = Vec::new();
     for row in (0..lists.len()).filter(|row| lists.is_valid(*row)) {
@@ -96,16 +96,17 @@ fn numbers(column: &ArrayRef) -> Result<Vec<f64>, PredictError> {
             .collect());
     }
     let values = column.as_primitive_opt::<Float64Type>();
-    let values = values
-        .ok_or_else(|| PredictError::internal("a step did not give what it was to", "no scores"))?;
+    let values = values.ok_or_else(|| {
+        PredictError::internal("a step returned a value of the wrong kind", "no scores")
+    })?;
     Ok(values
         .iter()
         .map(|value| value.unwrap_or(f64::NAN))
         .collect())
 }
 
-/// The places of the `k` rows of the highest score for each row of the request, the best first.
-/// Scores that are no numbers come last.
+/// Indices of the `k` rows with the highest scores for each row of the request, best first. NaN
+/// scores come last.
 pub(super) fn top_k(
     rows: &DomainRows,
     scores: &ArrayRef,
@@ -134,7 +135,7 @@ pub(super) fn cosines(left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef, Pre
         let (left, right) = (floats(&left)?, floats(&right)?);
         if left.len() != right.len() {
             let message = format!(
-                "compares vectors of {} and of {} numbers",
+                "compares vectors of {} and {} numbers",
                 left.len(),
                 right.len()
             );
@@ -163,10 +164,13 @@ fn floats(vector: &ArrayRef) -> Result<&[f32], PredictError> {
 }
 
 fn no_vectors() -> PredictError {
-    PredictError::internal("a step did not give what it was to", "no vectors of f32")
+    PredictError::internal(
+        "a step returned a value of the wrong kind",
+        "no vectors of f32",
+    )
 }
 
-/// Which rows of `above` none of `branches` has.
+/// The rows of `above` that no branch has.
 pub(super) fn rest(above: &DomainRows, branches: &[&Table]) -> Vec<u32> {
     let mut taken = vec![false; above.len];
     for (_, places) in branches.iter().filter_map(|branch| branch.rows.above()) {
@@ -178,10 +182,10 @@ pub(super) fn rest(above: &DomainRows, branches: &[&Table]) -> Vec<u32> {
     free.map(place).collect()
 }
 
-/// Which of `branches` has each row of `above`, and where: the first that does.
+/// For each row of `above`, the first of `branches` that has it, and its index there.
 ///
 /// # Errors
-/// `InvalidInput` where none has.
+/// `InvalidInput` if no branch has a row.
 pub(super) fn owners(
     above: &DomainRows,
     branches: &[&DomainRows],
@@ -196,7 +200,8 @@ pub(super) fn owners(
     let owners = owners.into_iter().collect::<Option<_>>();
     owners.ok_or_else(|| {
         PredictError::invalid(
-            "merges branches that leave a row out; add a branch with 'otherwise' for the rest",
+            "merges branches that leave out a row; add a branch with 'otherwise' for the \
+             remaining rows",
         )
     })
 }
@@ -214,7 +219,7 @@ pub(super) fn merge(
         .map_err(|error| PredictError::internal("branches could not be merged", error))
 }
 
-/// The texts of a column; empty where there is none.
+/// The texts of a column; empty for nulls.
 pub(super) fn texts(column: &ArrayRef) -> Vec<String> {
     let rows = 0..column.len();
     rows.map(|row| text_at(column, row).unwrap_or_default())

@@ -1,5 +1,5 @@
-//! Some rows of a request on their way through the steps. Steps that do not need each other run at
-//! the same time; dropping whoever waits for the last drops them all.
+//! Runs the steps for some rows of a request. Independent steps run concurrently. Dropping the
+//! future of the last step cancels all of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,24 +23,24 @@ use super::table::{DomainRows, Table, lost, pick};
 use super::typecheck::{QUESTION, TEXT, is_messages};
 use super::{local_steps, of_step, tensor, text_columns};
 
-/// What steps have given, by their places.
+/// Outputs of steps, by index.
 pub(super) type StepOutputs = BTreeMap<usize, Arc<Table>>;
-/// What a step will give.
+/// Future output of a step.
 type StepFuture = Shared<BoxFuture<'static, Result<Arc<Table>, PredictError>>>;
 
 /// Some rows of a request.
 pub(super) struct PipelineRun {
     pub(super) run: Arc<PipelineRequest>,
     root: Arc<Table>,
-    /// The tokens that steps have taken, by row.
+    /// Token usage of the steps, by row.
     usage: Mutex<Vec<Usage>>,
 }
 
-/// What a wave answers.
+/// Response of a wave.
 pub(super) enum Output {
     /// All its rows.
     Rows(RecordBatch),
-    /// Generations that stream, each with the rows of the wave that its items are.
+    /// Streaming generations, each with the wave's rows of its items.
     Chunks(Arc<PipelineRun>, Vec<(usize, ChunkStream, Vec<u32>)>),
 }
 
@@ -67,13 +67,13 @@ impl PipelineRun {
         }
     }
 
-    /// What the steps before an answer took for a row.
+    /// Usage of the steps before the answer, for a row.
     pub(super) fn usage(&self, row: u32) -> Usage {
         let usage = self.usage.lock();
         usage.get(row as usize).copied().unwrap_or_default()
     }
 
-    /// Runs the steps; a generation that answers is begun and streams.
+    /// Runs the steps. An answering generation is started and streams its chunks.
     pub(super) async fn answer(self: Arc<Self>) -> Result<Output, PredictError> {
         let streamed = self.run.streamed();
         let pending = self.begin(&streamed);
@@ -112,8 +112,8 @@ impl PipelineRun {
         Ok(Output::Chunks(self, streams))
     }
 
-    /// Which rows each of the streamed steps answers: where branches are merged, the first that
-    /// has a row.
+    /// The rows that each streamed step answers. For merged branches, the first branch with a row
+    /// answers it.
     fn kept(&self, over: &[Arc<DomainRows>]) -> Result<Vec<Vec<u32>>, PredictError> {
         let output = self.step_of(self.run.shape.output);
         if !matches!(output.kind, StepKind::Merge(_)) {
@@ -134,7 +134,7 @@ impl PipelineRun {
         &self.run.spec.steps[place]
     }
 
-    /// All steps but those that stream. None runs before it is waited for.
+    /// Futures of all steps except the streamed ones. They are lazy and run when they are awaited.
     fn begin(self: &Arc<Self>, streamed: &[usize]) -> Vec<Option<StepFuture>> {
         let mut pending: Vec<Option<StepFuture>> = vec![None; self.run.spec.steps.len()];
         for place in &self.run.shape.order {
@@ -155,7 +155,7 @@ impl PipelineRun {
         pending
     }
 
-    /// What a step needs, once it is there.
+    /// Awaits the inputs of a step.
     fn given(
         &self,
         place: usize,
@@ -171,7 +171,7 @@ impl PipelineRun {
         async move { Ok(all.await?.into_iter().collect()) }
     }
 
-    /// The rows that a step goes over.
+    /// The input rows of a step.
     fn over(&self, place: usize, given: &StepOutputs) -> Arc<DomainRows> {
         let step = self.step_of(place);
         let rows_of = |name: &str| {
@@ -357,8 +357,7 @@ impl PipelineRun {
         local_steps::explode_column(&self.column(list, rows, given)?)
     }
 
-    /// A text for each row of the request, of all rows that belong to it, and of what is known
-    /// beside them.
+    /// Renders a text for each row of the request, from all its rows and the constants.
     fn gathered(
         &self,
         template: &str,
@@ -382,7 +381,7 @@ impl PipelineRun {
         expression::render(template, all)
     }
 
-    /// The rows that a model is called with, or those of them that are `kept`.
+    /// The input rows of a model call, restricted to `kept`.
     fn model_rows(
         &self,
         place: usize,
@@ -411,7 +410,7 @@ impl PipelineRun {
             .map_err(|error| PredictError::internal("the rows of a step cannot be built", error))
     }
 
-    /// A column as a model takes it.
+    /// Casts a column to the type of a model's input.
     fn fitted(
         &self,
         from: &ColumnRef,
@@ -429,7 +428,7 @@ impl PipelineRun {
         }
     }
 
-    /// Calls a model and waits for its whole answer.
+    /// Calls a model and collects its complete response.
     async fn model(
         &self,
         place: usize,
@@ -466,7 +465,7 @@ impl PipelineRun {
         Ok(Table::of(rows, columns))
     }
 
-    /// The rows of the answer; a text is a generation of one chunk.
+    /// The rows of the response; a text becomes a generation of one chunk.
     fn rows(&self, table: &Table) -> Result<RecordBatch, PredictError> {
         if self.run.spec.task == Task::Generate {
             let texts = table
@@ -490,7 +489,7 @@ impl PipelineRun {
         });
         let columns: Vec<_> = columns.collect::<Result<_, PredictError>>()?;
         RecordBatch::try_new(schema, columns).map_err(|error| {
-            PredictError::internal("the pipeline's answer is not of its columns", error)
+            PredictError::internal("the pipeline's answer does not match its columns", error)
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Columns with the rows that they are of.
+//! Columns with the domain of their rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl DomainRows {
         })
     }
 
-    /// Rows that belong to those rows of `above`.
+    /// Creates rows of `domain` below the rows `places` of `above`.
     pub(super) fn below(domain: usize, above: &Arc<Self>, places: Vec<u32>) -> Arc<Self> {
         Arc::new(Self {
             domain,
@@ -35,13 +35,13 @@ impl DomainRows {
         })
     }
 
-    /// The rows directly above, and which of them each belongs to.
+    /// The parent rows, and the parent index of each row.
     pub(super) fn above(&self) -> Option<(&Arc<Self>, &[u32])> {
         let (above, places) = self.above.as_ref()?;
         Some((above, places))
     }
 
-    /// Which row of `domain`, which is above, each belongs to; `None` where it is this one.
+    /// Index of each row's ancestor in `domain`; `None` if `domain` is this one.
     fn places_in(&self, domain: usize) -> Option<Vec<u32>> {
         if self.domain == domain {
             return None;
@@ -53,14 +53,14 @@ impl DomainRows {
         })
     }
 
-    /// Which row of the request each belongs to.
+    /// Index of each row's request row.
     pub(super) fn roots(&self) -> Vec<u32> {
         let all = || (0..).take(self.len).collect();
         self.places_in(ROOT).unwrap_or_else(all)
     }
 }
 
-/// What a step gives.
+/// Output of a step.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     pub(super) rows: Arc<DomainRows>,
@@ -78,7 +78,7 @@ impl Table {
         }
     }
 
-    /// A column, repeated over `rows` below.
+    /// Repeats a column for `rows` of a domain below.
     pub(super) fn spread(&self, name: &str, rows: &DomainRows) -> Result<ArrayRef, PredictError> {
         let column = self.columns.get(name);
         let column = column.ok_or_else(|| lost(name))?;
@@ -89,7 +89,7 @@ impl Table {
     }
 }
 
-/// These rows of a column.
+/// Selects rows of a column.
 pub(super) fn pick(column: &ArrayRef, places: Vec<u32>) -> Result<ArrayRef, PredictError> {
     take(column, &UInt32Array::from(places), None)
         .map_err(|error| PredictError::internal("rows could not be chosen", error))

@@ -1,4 +1,4 @@
-//! Tensors of a fixed shape where a model takes any, and the other way round. Pure.
+//! Conversion between tensors of fixed and variable shape. Pure.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ fn parts(fields: &Fields) -> Option<(&FieldRef, &FieldRef, usize)> {
     }
 }
 
-/// Whether [`adapt`] makes columns like `given` such as `declared`.
+/// Whether [`adapt`] can convert columns of type `given` to `declared`.
 pub(super) fn adapts(given: &Field, declared: &Field) -> bool {
     match (form(given), form(declared)) {
         (Some(RowForm::Fixed(item, shape)), Some(RowForm::Variable(other, _, rank)))
@@ -60,10 +60,10 @@ pub(super) fn adapts(given: &Field, declared: &Field) -> bool {
     }
 }
 
-/// A column like `given` as one like `declared`.
+/// Converts a column of type `given` to `declared`.
 ///
 /// # Errors
-/// `InvalidInput` naming the row whose shape is another than the model's.
+/// `InvalidInput` with the row whose shape differs from the model's.
 pub(super) fn adapt(
     column: &ArrayRef,
     given: &Field,
@@ -172,7 +172,7 @@ mod tests {
         assert!(!adapts(&fixed("", 6), &declared) && !adapts(&given, &given));
         let values: ArrayRef = Arc::new(Float32Array::from_iter_values((0..12_u8).map(f32::from)));
         let column: ArrayRef = Arc::new(FixedSizeListArray::new(item(), 6, values, None));
-        // A slice does not begin at the first value.
+        // A sliced array does not start at the first value.
         let column = column.slice(1, 1);
         let any = adapt(&column, &given, &declared).unwrap();
         assert_eq!(any.data_type(), declared.data_type());

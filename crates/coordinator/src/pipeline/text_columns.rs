@@ -9,7 +9,7 @@ use volley_types::ChatMessage;
 use volley_types::chat::{conversation, conversations, text_at};
 use volley_types::signature::{MESSAGES, PROMPT};
 
-/// Text in the one form that steps know.
+/// Casts text to the type that steps use.
 pub(super) fn plain(column: &ArrayRef) -> ArrayRef {
     if *column.data_type() != DataType::LargeUtf8 {
         return column.clone();
@@ -18,7 +18,7 @@ pub(super) fn plain(column: &ArrayRef) -> ArrayRef {
     Arc::new(texts.collect::<StringArray>())
 }
 
-/// Each text as a conversation of one message.
+/// Converts each text to a conversation of one message.
 pub(super) fn messages(column: &ArrayRef) -> ArrayRef {
     let rows = 0..column.len();
     let said = rows.map(|row| text_at(column, row).map(|text| [ChatMessage::new("user", text)]));
@@ -29,7 +29,7 @@ pub(super) fn messages(column: &ArrayRef) -> ArrayRef {
     )
 }
 
-/// What is asked: the prompt, or what the user said last.
+/// The question of each row: the prompt, or the last message of the user.
 pub(super) fn questions(columns: &BTreeMap<String, ArrayRef>, rows: usize) -> ArrayRef {
     let prompt = |row| text_at(columns.get(PROMPT)?, row);
     let said = |row: usize| {

@@ -1,4 +1,4 @@
-//! What each step of a pipeline takes and gives, as soon as its models are known.
+//! Type check of a pipeline: the inputs and outputs of each step, once its models are known.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,38 +14,38 @@ use volley_types::{ModelRef, PredictError, Signature, Task};
 
 use super::tensor;
 
-/// The text of what is asked in a generation: its prompt, or the last message of a user.
+/// Column with the question of a generation: its prompt, or the last message of the user.
 pub(super) const QUESTION: &str = "question";
-/// The column of an answer that a later step takes.
+/// Column with the text of a generation.
 pub(super) const TEXT: &str = "text";
 
 /// A pipeline with the types of its columns.
 #[derive(Clone, Debug)]
 pub(super) struct TypedPipeline {
     pub(super) signature: Signature,
-    /// What each step gives, by its place; nothing for steps that only choose rows.
+    /// Output columns of each step, by index; empty for steps that only select rows.
     pub(super) gives: Vec<Columns>,
-    /// The signatures of steps that are models, by their place.
+    /// Signatures of the model steps, by index.
     pub(super) models: Vec<Option<Signature>>,
 }
 
 /// Columns by their names.
 pub(super) type Columns = BTreeMap<String, FieldRef>;
 
-/// The version that an ensemble has for those who ask for one.
+/// The version of an ensemble.
 const VERSION: &str = "1";
 
 fn wrong(step: &PipelineStep, what: impl std::fmt::Display) -> PredictError {
     PredictError::invalid(format!("step '{}' {what}", step.name))
 }
 
-/// A column of that name and type, which may have gaps.
+/// A nullable column with this name and type.
 fn column(name: &str, kind: DataType) -> FieldRef {
     Arc::new(Field::new(name, kind, true))
 }
 
-/// The request's own columns, as clients send them. `tensor` tells what the first model that takes
-/// a column takes.
+/// The request's own columns, as clients send them. `tensor` returns the type of the first model
+/// that uses a column.
 fn request_schema(
     spec: &PipelineSpec,
     mut tensor: impl FnMut(&str) -> Result<Field, PredictError>,
@@ -69,7 +69,7 @@ fn request_schema(
     Ok(input.as_ref().clone())
 }
 
-/// The type of a column; `None` for that of a model.
+/// The type of a column; `None` for [`ColumnType::Tensor`].
 fn data_type(kind: ColumnType) -> Option<DataType> {
     Some(match kind {
         ColumnType::Text => DataType::Utf8,
@@ -83,7 +83,7 @@ fn data_type(kind: ColumnType) -> Option<DataType> {
     })
 }
 
-/// What the first model that takes the request's column `name` takes.
+/// The input field of the first model that uses the request's column `name`.
 fn taken(
     spec: &PipelineSpec,
     shape: &Shape,
@@ -103,12 +103,14 @@ fn taken(
         return field.cloned().map_err(|_| {
             wrong(
                 step,
-                format_args!("gives its model '{model}' the input '{own}', which it does not take"),
+                format_args!(
+                    "passes the input '{own}' to its model '{model}', which does not have it"
+                ),
             )
         });
     }
     Err(PredictError::invalid(format!(
-        "the input '{name}' is a tensor, and no model takes it"
+        "the input '{name}' is a tensor, and no model has it as an input"
     )))
 }
 
@@ -149,9 +151,7 @@ impl TypedPipeline {
                 {
                     return Err(wrong(
                         step,
-                        format_args!(
-                            "asks for version {version} of '{model}', which is not loaded"
-                        ),
+                        format_args!("names version {version} of '{model}', which is not loaded"),
                     ));
                 }
                 typed.models[*place] = Some(signature);
@@ -176,7 +176,7 @@ impl TypedPipeline {
         signature.is_some_and(|signature| signature.task == Task::Generate)
     }
 
-    /// The type of a column; `None` for a parameter, which may be of any.
+    /// The type of a column; `None` for a parameter, which may have any type.
     fn column(
         &self,
         spec: &PipelineSpec,
@@ -197,7 +197,12 @@ impl TypedPipeline {
                 place.and_then(|place| self.gives[place].get(&column.column).cloned())
             }
         };
-        let missing = || wrong(step, format_args!("takes '{column}', which is not there"));
+        let missing = || {
+            wrong(
+                step,
+                format_args!("uses the column '{column}', which does not exist"),
+            )
+        };
         found.map(Some).ok_or_else(missing)
     }
 
@@ -242,7 +247,7 @@ impl TypedPipeline {
                 Some(DataType::List(item)) => one(column, item.data_type().clone()),
                 Some(kind) => Err(wrong(
                     step,
-                    format_args!("takes a list apart, and '{list}' is {kind}"),
+                    format_args!("needs a list, but '{list}' is {kind}"),
                 )),
             },
             StepKind::Template { column, .. } => one(column, DataType::Utf8),
@@ -261,7 +266,7 @@ impl TypedPipeline {
                 Some(DataType::Float32 | DataType::Float64) => Ok(BTreeMap::new()),
                 _ => Err(wrong(
                     step,
-                    format_args!("ranks by '{by}', which is no score"),
+                    format_args!("ranks by '{by}', which is not a score"),
                 )),
             },
             StepKind::Branch(Branch::When { .. } | Branch::Otherwise(_)) => Ok(BTreeMap::new()),
@@ -292,12 +297,12 @@ impl TypedPipeline {
             }
             _ => Err(wrong(
                 step,
-                format_args!("compares vectors, and '{column}' is none"),
+                format_args!("compares vectors, but '{column}' is not a vector"),
             )),
         }
     }
 
-    /// What a model gives, if it takes what it is given.
+    /// The output columns of a model, if its inputs match.
     fn model(
         &self,
         spec: &PipelineSpec,
@@ -361,7 +366,7 @@ impl TypedPipeline {
             common.retain(|name, field| same(name, field.data_type()));
         }
         match common.is_empty() {
-            true => Err(wrong(step, "merges steps that have no column in common")),
+            true => Err(wrong(step, "merges steps without a common column")),
             false => Ok(common),
         }
     }
@@ -374,7 +379,7 @@ impl TypedPipeline {
                 return Err(wrong(
                     step,
                     format_args!(
-                        "answers with the task '{}', and the pipeline's is '{}'",
+                        "answers with the task '{}', but the pipeline has the task '{}'",
                         signature.task.as_str(),
                         spec.task.as_str()
                     ),
@@ -410,7 +415,7 @@ impl TypedPipeline {
             .map(|(name, field)| {
                 let field = field.as_ref().clone().with_name(name);
                 match spec.task {
-                    // A column of the request may have gaps; tensors of models have none.
+                    // A column of the request is nullable; tensors of models are not.
                     Task::Tensors => field.with_nullable(spec.ensemble.is_none()),
                     _ => field.with_nullable(false),
                 }

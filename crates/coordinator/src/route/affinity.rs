@@ -1,5 +1,5 @@
-//! Which requests belong to which replica: rendezvous hashing with bounded loads. Every
-//! coordinator comes to the same answer without asking another.
+//! Affinity of requests to replicas: rendezvous hashing with bounded loads. All coordinators
+//! compute the same result independently.
 
 use volley_types::chat::{conversation, text_at};
 use volley_types::signature::{MESSAGES, PROMPT};
@@ -7,13 +7,13 @@ use volley_types::{Input, WorkerId};
 
 use super::View;
 
-/// The bytes of a prompt that are one block: some 64 tokens.
+/// Bytes of a prompt block, about 64 tokens.
 const BLOCK: usize = 256;
 /// The most blocks of a prompt that count.
 const BLOCKS: usize = 4;
-/// A replica takes requests by hash up to this part of its fair share of the load, in percent.
+/// A replica accepts requests by hash up to this percentage of its fair share of the load.
 const SHARE_PERCENT: u64 = 125;
-/// Up to this part of its capacity in any case, in percent.
+/// A replica always accepts requests by hash up to this percentage of its capacity.
 const ALWAYS_PERCENT: u64 = 25;
 
 /// A hash that is the same in every process.
@@ -32,9 +32,9 @@ fn mixed(mut hash: u64) -> u64 {
     hash ^ (hash >> 33)
 }
 
-/// The hash of the first blocks of a generation's prompt: of one, two or four whole blocks, so
-/// that a conversation that grows keeps its hash. `None` for prompts below one block, whose
-/// cache is worth nothing, and for requests of several rows or whose rows are still to come.
+/// The hash of the first blocks of a generation's prompt: of one, two or four whole blocks, so that
+/// a conversation that grows keeps its hash. `None` for prompts below one block, whose cached
+/// prefix is useless, and for requests with several or streamed rows.
 #[must_use]
 pub fn prefix(input: &Input) -> Option<u64> {
     let Input::Batch(batch) = input else {
@@ -73,8 +73,8 @@ fn blocks(prompt: &[u8]) -> Option<u64> {
     Some(hash(&prompt[..counted * BLOCK]))
 }
 
-/// The replicas of `pool` in the order of a key: the same for every caller, and one replica more
-/// or less moves only the keys that are its own.
+/// The replicas of `pool` in the rendezvous order of a key. The order is the same for all callers,
+/// and adding or removing a replica only moves its own keys.
 #[must_use]
 pub fn ranked(views: &[View<'_>], pool: &[usize], key: u64) -> Vec<usize> {
     let mut ranked = pool.to_vec();
@@ -83,8 +83,8 @@ pub fn ranked(views: &[View<'_>], pool: &[usize], key: u64) -> Vec<usize> {
     ranked
 }
 
-/// Whether a replica may take one more request by hash: it stays below a bound over its fair
-/// share of what all of `pool` run (Mirrokni, Thorup, Zadimoghaddam, 2018), or is nearly idle.
+/// Whether a replica may accept one more request by hash: it stays below the bound of its fair
+/// share of the load of `pool` (Mirrokni, Thorup, Zadimoghaddam, 2018), or is nearly idle.
 #[must_use]
 pub fn within_bound(views: &[View<'_>], index: usize, pool: &[usize]) -> bool {
     let view = &views[index];

@@ -1,31 +1,30 @@
-//! What is learnt of a replica from the calls that were made to it: how long it takes, how often
-//! it fails, since when it is there. Pure: the time is an argument.
+//! Score of a replica from its calls: latency, failures and age. Pure: the time is an argument.
 
 use std::time::{Duration, Instant};
 
-/// After this long without a sample, a latency counts for a third.
+/// Time constant of the latency's decay without samples (to 1/e).
 const DECAY: Duration = Duration::from_secs(5);
-/// What one call adds to or takes from the failing part.
+/// Weight of one call in the failure rate.
 const WEIGHT: f64 = 0.1;
-/// A replica that fails this much is an outlier: five calls in a row, or half of all.
+/// Failure rate of an outlier: five failures in a row, or half of all calls.
 const OUTLIER: f64 = 0.4;
-/// By how much an outlier fails more than the others together.
+/// Minimum difference between an outlier's failure rate and that of the others.
 const MARGIN: f64 = 0.2;
-/// The first and the longest time for which an outlier is left alone.
+/// Duration of the first and of the longest ejection.
 const EJECTION: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(80));
-/// This many good calls in a row halve the next ejection.
+/// Number of successive successful calls that halves the next ejection.
 const FORGIVEN: u32 = 20;
-/// How much of the traffic a new replica gets at first.
+/// Initial share of traffic of a new replica.
 const COLD: f64 = 0.1;
 
 /// The running score of one replica.
 #[derive(Clone, Debug)]
 pub struct Score {
-    /// Rises with a slow call at once, and falls slowly.
+    /// Rises immediately with a slow call, and falls slowly.
     latency_ms: Option<f64>,
     sampled: Instant,
     failing: f64,
-    /// Since when it takes requests, for the slow start.
+    /// Time at which it became ready, for the slow start.
     since: Instant,
     ejected_until: Option<Instant>,
     strikes: u32,
@@ -33,7 +32,7 @@ pub struct Score {
 }
 
 impl Score {
-    /// Of a replica that takes requests since `now`.
+    /// The score of a replica that became ready at `now`.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -47,8 +46,8 @@ impl Score {
         }
     }
 
-    /// The peak-sensitive moving average of the latency. It fades while nobody calls, so that a
-    /// replica that was slow is tried again.
+    /// The peak-sensitive moving average of the latency. It decays without calls, so that a slow
+    /// replica is tried again.
     #[must_use]
     pub fn latency_ms(&self, now: Instant) -> Option<f64> {
         Some(self.latency_ms? * self.fading(now))
@@ -59,13 +58,13 @@ impl Score {
         (-silence.as_secs_f64() / DECAY.as_secs_f64()).exp()
     }
 
-    /// The part of the calls that failed of late.
+    /// Recent share of failed calls, 0 to 1.
     #[must_use]
     pub fn failing(&self) -> f64 {
         self.failing
     }
 
-    /// A call was answered after `latency`.
+    /// Records a successful call with this `latency`.
     pub fn succeeded(&mut self, now: Instant, latency: Duration) {
         let sample = latency.as_secs_f64() * 1_000.0;
         self.latency_ms = Some(match self.latency_ms {
@@ -84,7 +83,8 @@ impl Score {
         }
     }
 
-    /// A call was given up after `waited` without an answer: it would have taken longer.
+    /// Records a call that was dropped after `waited` without a response: its latency is at least
+    /// that.
     pub fn abandoned(&mut self, now: Instant, waited: Duration) {
         let waited = waited.as_secs_f64() * 1_000.0;
         if self.latency_ms(now).is_some_and(|known| known < waited) {
@@ -93,30 +93,30 @@ impl Score {
         }
     }
 
-    /// A call failed, by the replica's own fault.
+    /// Records a failed call, by the replica's fault.
     pub fn failed(&mut self) {
         self.failing += (1.0 - self.failing) * WEIGHT;
         self.good = 0;
     }
 
-    /// Leaves the replica alone, longer with each time.
+    /// Ejects the replica; each ejection is longer than the previous one.
     pub fn eject(&mut self, now: Instant) {
         let factor = 1_u32 << self.strikes.min(8);
         let time = (EJECTION.0 * factor).min(EJECTION.1);
         self.strikes += 1;
         self.ejected_until = Some(now + time);
-        // It comes back on probation, with a slow start: one failure ejects it again.
+        // It returns on probation with a slow start: one failure ejects it again.
         self.failing = OUTLIER - WEIGHT / 2.0;
         self.since = now + time;
     }
 
-    /// Whether it is left alone now.
+    /// Whether it is ejected now.
     #[must_use]
     pub fn is_ejected(&self, now: Instant) -> bool {
         self.ejected_until.is_some_and(|until| now < until)
     }
 
-    /// How far its slow start has come: from a tenth to 1.
+    /// Progress of its slow start, from 0.1 to 1.
     #[must_use]
     pub fn warmth(&self, now: Instant, slow_start: Duration) -> f64 {
         let age = now.saturating_duration_since(self.since).as_secs_f64();
@@ -125,8 +125,8 @@ impl Score {
     }
 }
 
-/// Whether a replica that just failed is to be ejected: it fails far more than the `others`
-/// that are not ejected do, and at most half of all `count` replicas are ejected then.
+/// Whether to eject a replica that just failed: its failure rate is far above that of the `others`
+/// that are not ejected, and at most half of all `count` replicas are ejected afterwards.
 #[must_use]
 pub fn is_outlier(failing: f64, others: &[f64], ejected: usize, count: usize) -> bool {
     let average = others.iter().sum::<f64>() / (others.len().max(1)) as f64;

@@ -1,34 +1,35 @@
-//! How many replicas a model shall have. Pure: the load and the time are arguments.
+//! Controller of a model's number of replicas. Pure: the load and the time are arguments.
 
 use std::time::{Duration, Instant};
 
 use volley_types::registry::Scaling;
 
-/// Between two steps up: what a step did is seen only after the replicas have loaded.
+/// Minimum time between two increases: the effect is only visible after the replicas have loaded.
 const STEP: Duration = Duration::from_secs(3);
-/// Fewer are enough only when fewer were enough for all of this time.
+/// Time for which fewer replicas must suffice before a decrease.
 const CALM: Duration = Duration::from_secs(60);
-/// Fewer are enough when they would be below this part of the target, in percent: what is just
-/// below it would go up again at once.
+/// Fewer replicas suffice if they stay below this percentage of the target; otherwise the number
+/// would rise again immediately.
 const SLACK_PERCENT: u64 = 80;
 
-/// What the replicas of one model report together.
+/// The summed reports of one model's replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelLoad {
-    /// Replicas that take requests.
+    /// Ready replicas.
     pub ready: u32,
-    /// Streams that run and requests that wait.
+    /// Running and queued streams.
     pub demand: u64,
-    /// Streams that may run at once on all of them.
+    /// Maximum number of concurrent streams on all replicas.
     pub capacity: u64,
-    /// The longest queue wait of late.
+    /// Longest recent queue wait in milliseconds.
     pub queue_wait_ms: u32,
-    /// How long all of them have been idle.
+    /// Idle time of all replicas in milliseconds.
     pub idle_ms: u64,
 }
 
 impl ModelLoad {
-    /// Replicas for this demand at `percent` of their places; `None` while no capacity is known.
+    /// Number of replicas for this demand at `percent` of their capacity; `None` if the capacity is
+    /// unknown.
     fn needed(&self, percent: u64) -> Option<u32> {
         if self.ready == 0 || self.capacity == 0 {
             return None;
@@ -39,11 +40,11 @@ impl ModelLoad {
     }
 }
 
-/// What is remembered of one model between two looks.
+/// State of one model between two rounds.
 #[derive(Clone, Debug)]
 pub struct Controller {
     changed: Option<Instant>,
-    /// Since when fewer are enough, and the most that were needed since.
+    /// Start of the time in which fewer replicas suffice, and the maximum that was needed since.
     calm: Option<(Instant, u32)>,
 }
 
@@ -54,7 +55,7 @@ impl Default for Controller {
 }
 
 impl Controller {
-    /// Of a model that nobody has looked at yet.
+    /// The initial state of a model.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -63,10 +64,10 @@ impl Controller {
         }
     }
 
-    /// The new number of replicas, where it is to change. More at once when the demand asks for
-    /// it or requests wait too long, at most twice as many in one step; fewer after a minute in
-    /// which fewer were enough with room to spare; none after the model was idle for as long as
-    /// its deployment says. From none it is a request that brings the first one back.
+    /// The new number of replicas, if it changes. It increases immediately with the demand or the
+    /// queue wait, at most by a factor of two in one step. It decreases after one minute in which
+    /// fewer replicas sufficed with a margin. It becomes 0 after the deployment's idle time; only a
+    /// request changes it from 0.
     pub fn decide(
         &mut self,
         scaling: &Scaling,
@@ -94,7 +95,7 @@ impl Controller {
             let rested = self
                 .changed
                 .is_none_or(|at| STEP <= now.saturating_duration_since(at));
-            // Those that were asked for last are still on their way.
+            // The replicas of the last increase are still loading.
             let arrived = replicas <= load.ready;
             return (rested && arrived)
                 .then(|| self.change(wanted.min(replicas * 2), now))
@@ -115,7 +116,7 @@ impl Controller {
         now: Instant,
     ) -> Option<u32> {
         let eased = u64::from(scaling.target_percent) * SLACK_PERCENT / 100;
-        // The last one goes only when the model is idle.
+        // The last replica is only removed when the model is idle.
         let enough = load.needed(eased)?.max(1).max(scaling.min_replicas);
         if replicas <= enough {
             self.calm = None;

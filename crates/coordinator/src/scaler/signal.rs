@@ -1,4 +1,4 @@
-//! How many workers the cluster could use. Pure.
+//! The desired number of workers. Pure.
 
 use volley_types::control::Liveness;
 use volley_types::registry::{RegistryState, ReplicaState};
@@ -6,8 +6,8 @@ use volley_types::scale::ScaleSignal;
 
 use crate::live::LiveWorkers;
 
-/// The part of the workers' memory that placement fills before more are asked for, in percent:
-/// what is freed is in pieces.
+/// Percentage of the workers' memory that may be used before more workers are requested, because
+/// free memory is fragmented.
 const FILL_PERCENT: u64 = 80;
 
 /// The signal for an external autoscaler, from the registry and the last heartbeats.
@@ -40,7 +40,7 @@ pub fn signal(state: &RegistryState, live: &LiveWorkers) -> ScaleSignal {
         wants.bytes.div_ceil(each)
     };
     let by_memory = u32::try_from(by_memory).unwrap_or(u32::MAX);
-    // Replicas of one model are on as many workers.
+    // Replicas of one model need separate workers.
     let enough = by_memory.max(wants.most_replicas);
     let more = signal.workers.saturating_add(wants.most_unschedulable);
     signal.desired_workers = if wants.unschedulable == 0 {
@@ -65,7 +65,7 @@ fn wants(state: &RegistryState, live: &LiveWorkers) -> Demand {
         let Some(deployment) = &entry.deployment else {
             continue;
         };
-        // While versions roll, what is not placed yet waits for the roll.
+        // During a rollout, unplaced replicas wait for the rollout.
         let placed = match &deployment.rollout {
             Some(rollout) if deployment.options.keep_previous == 0 => {
                 entry.placement.len().max(rollout.previous.len())

@@ -115,7 +115,7 @@ impl TurnParts {
                 opened["text"] = text.into();
                 self.thinking.push(opened);
             }
-            None => tracing::warn!("reasoning with a signature that was changed is left out"),
+            None => tracing::warn!("reasoning block dropped: its signature does not verify"),
         }
     }
 

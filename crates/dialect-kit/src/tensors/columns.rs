@@ -1,4 +1,4 @@
-//! Flat values ⇄ columns: how the rows of a tensor lie in one, whatever dialect they come from.
+//! Conversion between flat values and tensor columns, independent of the dialect.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use volley_types::PredictError;
 
 use super::fixed_shape;
 
-/// How one row lies in a column.
+/// Layout of a row in a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TensorLayout {
     /// One value.
@@ -20,12 +20,12 @@ pub enum TensorLayout {
     Fixed(Vec<usize>),
     /// A list of any length.
     List,
-    /// A tensor of so many dimensions.
+    /// A tensor with this number of dimensions.
     Variable(usize),
 }
 
 impl TensorLayout {
-    /// The dimensions of one row.
+    /// Number of dimensions of one row.
     pub fn rank(&self) -> usize {
         match self {
             Self::Scalar => 0,
@@ -36,7 +36,7 @@ impl TensorLayout {
     }
 }
 
-/// How `field` holds its rows, and the field of the single values; `None` when it holds no tensor.
+/// The layout of `field`, and the field of single values; `None` if it is not a tensor.
 pub fn form(field: &Field) -> Option<(&Field, TensorLayout)> {
     match field.data_type() {
         DataType::FixedSizeList(item, size) => {
@@ -61,7 +61,7 @@ fn parts(fields: &Fields) -> Option<(&Arc<Field>, &Arc<Field>, i32)> {
     }
 }
 
-/// The column that `field` describes, of `rows` rows of one shape, from all their values.
+/// Builds the column of `field` with `rows` rows of one shape from all their values.
 ///
 /// # Errors
 /// `InvalidInput` when the model takes rows of another shape.
@@ -75,7 +75,7 @@ pub fn column(
     match field.data_type() {
         DataType::FixedSizeList(item, size) => {
             let shape = fixed_shape(field, *size);
-            // A value stands for a row of one.
+            // A single value counts as a row of one value.
             let single = row_shape.is_empty() && *size == 1;
             if shape != row_shape && !single {
                 return Err(wrong(format!(
@@ -90,7 +90,7 @@ pub fn column(
             let dims = dims.map_err(|_| wrong("is too large".to_owned()))?;
             let lengths = vec![row_shape.iter().product(); rows];
             variable(fields, values, lengths, dims.repeat(rows))
-                .ok_or_else(|| wrong("is no tensor".to_owned()))?
+                .ok_or_else(|| wrong("is not a tensor".to_owned()))?
         }
         _ => Ok(values),
     }
@@ -121,7 +121,7 @@ pub(super) fn variable(
         let total: usize = lengths.iter().sum();
         if i32::try_from(total).is_err() {
             return Err(PredictError::invalid(
-                "the inputs have more values than a batch can hold; send fewer rows at a time",
+                "the inputs have more values than a batch can contain; send fewer rows per request",
             ));
         }
         let offsets = OffsetBuffer::from_lengths(lengths);
@@ -152,15 +152,15 @@ pub struct FlatColumn {
     pub row_shape: Option<Vec<usize>>,
 }
 
-/// All values of `column`, which `field` describes.
+/// All values of `column`, whose field is `field`.
 ///
 /// # Errors
-/// `InvalidInput` when its rows have different shapes, which make no tensor; `Unimplemented` when
-/// it holds nulls or no tensors.
+/// `InvalidInput` when its rows have different shapes; `Unimplemented` when it has nulls or is not
+/// a tensor column.
 pub fn flat(field: &Field, column: &ArrayRef) -> Result<FlatColumn, PredictError> {
     let none = || {
         let message = format!(
-            "output '{}' of type {} has no form in this protocol; use Arrow Flight",
+            "output '{}' of type {} cannot be encoded in this protocol; use Arrow Flight",
             field.name(),
             field.data_type()
         );
@@ -178,7 +178,7 @@ pub fn flat(field: &Field, column: &ArrayRef) -> Result<FlatColumn, PredictError
         TensorLayout::Fixed(shape) => {
             let list = column.as_fixed_size_list_opt().ok_or_else(none)?;
             let size = usize::try_from(list.value_length()).unwrap_or(0);
-            // A slice of a list keeps the values before it.
+            // A sliced list keeps the values before the slice.
             let from = if list.is_empty() {
                 0
             } else {
@@ -246,11 +246,11 @@ fn one_shape(
     Ok(first)
 }
 
-/// Rows of different shapes make no tensor.
+/// The error for rows of different shapes.
 pub fn different(field: &Field) -> PredictError {
     PredictError::invalid(format!(
-        "output '{}' has rows of different shapes, which make no tensor; send one row at a time, \
-         or use Arrow Flight",
+        "output '{}' has rows of different shapes, which cannot form a tensor; send one row at a \
+         time, or use Arrow Flight",
         field.name()
     ))
 }

@@ -1,5 +1,5 @@
-//! JSON rows into a column, value by value: out of a tree, or straight out of the text, which
-//! takes a small part of what its tree would.
+//! Converts JSON rows to a column, either from a tree or directly from the text, which needs a
+//! fraction of the tree's memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::leaf::{Leaf, Scalar, leaf};
 /// The deepest nesting of one tensor.
 const MAX_RANK: usize = 16;
 
-/// How the rows of a column lie in it.
+/// Layout of a column's rows.
 enum Kind<'f> {
     Plain,
     Fixed {
@@ -33,7 +33,7 @@ enum Kind<'f> {
     },
 }
 
-/// A column on its way.
+/// Builder of a column.
 pub(super) struct Column<'f> {
     field: &'f Field,
     kind: Kind<'f>,
@@ -42,24 +42,24 @@ pub(super) struct Column<'f> {
     row: Row,
 }
 
-/// What is known of the row that is read.
+/// State of the current row.
 #[derive(Default)]
 struct Row {
-    /// How deep its values lie, once one was seen.
+    /// Nesting depth of its values, after the first value.
     rank: Option<usize>,
     shape: Vec<Option<usize>>,
     /// Values before it.
     start: usize,
-    /// Whether it is null, and whether it may be.
+    /// Whether the row is null, if it may be.
     null: Option<bool>,
     trouble: Option<String>,
 }
 
 impl<'f> Column<'f> {
-    /// A column that `field` describes, without rows.
+    /// Creates an empty builder for `field`.
     ///
     /// # Errors
-    /// `InvalidInput` where JSON has no such values.
+    /// `InvalidInput` if JSON has no values of this type.
     pub(super) fn new(field: &'f Field) -> Result<Self, PredictError> {
         let unsupported =
             || PredictError::invalid(format!("input '{}' cannot be given as JSON", field.name()));
@@ -108,7 +108,7 @@ impl<'f> Column<'f> {
         self.leaf.reserve(values, bytes);
     }
 
-    /// The refusal of the next row.
+    /// The error for the next row.
     pub(super) fn wrong(&self, what: &str) -> PredictError {
         wrong(self.field.name(), self.rows, what)
     }
@@ -118,13 +118,13 @@ impl<'f> Column<'f> {
         self.leaf.wanted()
     }
 
-    /// Reads the next row from its text. Where it may be null, tells whether it was not.
+    /// Parses the next row from its text. For a `nullable` row, returns whether it was not null.
     pub(super) fn text(&mut self, text: &str, nullable: bool) -> Result<bool, PredictError> {
         self.begin(nullable);
         let mut deserializer = serde_json::Deserializer::from_str(text);
         let read = self.walk(0).deserialize(&mut deserializer);
         if let Err(error) = read {
-            let what = format!("is no value that JSON has: {error}");
+            let what = format!("is not a JSON value: {error}");
             let what = self.row.trouble.take().unwrap_or(what);
             return Err(self.wrong(&what));
         }
@@ -217,8 +217,8 @@ impl<'f> Column<'f> {
         let trouble = match &mut self.kind {
             Kind::Plain => None,
             Kind::Fixed { size, shape, .. } => {
-                // A flat list of the right length stands for any shape, and a value for a list of
-                // one.
+                // A flat list of the right length is accepted for any shape, and a value for a list
+                // of one.
                 let flat = found.len() <= 1 && Ok(count) == usize::try_from(*size);
                 let fits = flat || found == *shape;
                 (!fits).then(|| format!("has shape {found:?}, the model takes {shape:?}"))
@@ -249,7 +249,7 @@ impl<'f> Column<'f> {
     /// The whole column.
     ///
     /// # Errors
-    /// `InvalidInput` for more values than a column holds.
+    /// `InvalidInput` for more values than a column can contain.
     pub(super) fn finish(self) -> Result<ArrayRef, PredictError> {
         let values = self.leaf.finish();
         match self.kind {
@@ -285,7 +285,7 @@ fn wrong(input: &str, row: usize, what: &str) -> PredictError {
     PredictError::invalid(format!("input '{input}', row {row}: {what}"))
 }
 
-/// Reads one value, with all that it holds, out of a text.
+/// Parses one value with all nested values from a text.
 struct Walk<'c, 'f> {
     column: &'c mut Column<'f>,
     depth: usize,
@@ -367,7 +367,7 @@ impl<'de> Visitor<'de> for Walk<'_, '_> {
     }
 }
 
-/// Reads the rows of a column out of the text of a list.
+/// Parses the rows of a column from the text of a list.
 pub(super) struct TextRows<'c, 'f> {
     column: &'c mut Column<'f>,
     failed: Option<PredictError>,
@@ -383,7 +383,7 @@ impl TextRows<'_, '_> {
         let read = deserializer.deserialize_seq(&mut self);
         read.map_err(|error| {
             let what = self.column.row.trouble.take();
-            let what = what.unwrap_or_else(|| format!("is no value that JSON has: {error}"));
+            let what = what.unwrap_or_else(|| format!("is not a JSON value: {error}"));
             self.failed.unwrap_or_else(|| self.column.wrong(&what))
         })
     }

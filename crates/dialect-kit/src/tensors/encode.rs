@@ -1,4 +1,4 @@
-//! Columns into OpenSearch's tensors.
+//! Conversion of columns to OpenSearch's tensors.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
@@ -15,12 +15,11 @@ use super::columns::{self, TensorLayout};
 use super::fixed_shape;
 
 /// All rows of `batches` as one list of `{name, data_type, shape, data}`. `data` is flat, and
-/// `shape` begins with the number of rows. Where the shape changes from row to row, `rows` has
-/// each row's own `shape` and `data`. Numbers that JSON has no form for (NaN, infinities) are
-/// null.
+/// `shape` starts with the number of rows. If the shape differs between rows, `rows` has the
+/// `shape` and `data` of each row. NaN and infinities, which JSON cannot represent, are null.
 ///
 /// # Errors
-/// `Unimplemented` for a column that has no JSON form.
+/// `Unimplemented` for a column that JSON cannot represent.
 pub fn to_json(batches: &[RecordBatch]) -> Result<Value, PredictError> {
     let Some(first) = batches.first() else {
         return Ok(json!([]));
@@ -114,7 +113,7 @@ fn lists(field: &Field, item: &Field, columns: &[&ArrayRef]) -> Result<Value, Pr
 /// Appends the values of `array`, whose field is `item`.
 ///
 /// # Errors
-/// `Unimplemented` when they have no JSON form.
+/// `Unimplemented` when JSON cannot represent them.
 pub fn append(item: &Field, array: &ArrayRef, out: &mut Vec<Value>) -> Result<(), PredictError> {
     match array.data_type() {
         DataType::UInt16 if is_bfloat16(item) => {
@@ -153,7 +152,7 @@ fn primitives<T: ArrowPrimitiveType>(
 fn no_json(data_type: &DataType) -> PredictError {
     PredictError::new(
         volley_types::ErrorCode::Unimplemented,
-        format!("an output of type {data_type} has no JSON form; use Arrow Flight"),
+        format!("an output of type {data_type} cannot be encoded as JSON; use Arrow Flight"),
     )
 }
 

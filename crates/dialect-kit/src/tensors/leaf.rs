@@ -1,4 +1,4 @@
-//! The values of a column, as they come out of JSON. Pure.
+//! Builders of a column's values from JSON. Pure.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use arrow_schema::{DataType, Field};
 use serde_json::Value;
 use volley_types::signature::is_bfloat16;
 
-/// A value of JSON that is no array.
+/// A JSON value that is not an array.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Scalar<'a> {
     Bool(bool),
@@ -21,7 +21,7 @@ pub(super) enum Scalar<'a> {
     Unsigned(u64),
     Float(f64),
     Text(&'a str),
-    /// One that no column holds: null or an object.
+    /// Unsupported: null or an object.
     Other,
 }
 
@@ -49,12 +49,12 @@ impl<'a> Scalar<'a> {
         }
     }
 
-    /// A whole number, also one that is written with a point: `3.0`.
+    /// The value as a whole number, also for the notation `3.0`.
     fn whole(self) -> Option<i128> {
         match self {
             Self::Signed(value) => Some(value.into()),
             Self::Unsigned(value) => Some(value.into()),
-            // Beyond this, a float is not the number that was written.
+            // Larger floats are not exact.
             Self::Float(value) => (value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0)
                 .then_some(value as i128),
             Self::Bool(_) | Self::Text(_) | Self::Other => None,
@@ -62,7 +62,7 @@ impl<'a> Scalar<'a> {
     }
 }
 
-/// The values of one column in their order.
+/// Builder of one column's values in order.
 pub(super) trait Leaf {
     /// Appends one.
     ///
@@ -77,7 +77,7 @@ pub(super) trait Leaf {
     fn finish(self: Box<Self>) -> ArrayRef;
 }
 
-/// A leaf for values of the type of `item`; `None` where JSON has none.
+/// A builder for values of the type of `item`; `None` if JSON has no such values.
 pub(super) fn leaf(item: &Field) -> Option<Box<dyn Leaf>> {
     Some(match item.data_type() {
         DataType::UInt16 if is_bfloat16(item) => floats::<UInt16Type>(|value| {
@@ -130,7 +130,7 @@ struct Floats<T: ArrowPrimitiveType> {
 impl<T: ArrowPrimitiveType> Leaf for Floats<T> {
     fn push(&mut self, value: Scalar<'_>) -> Result<(), String> {
         let number = value.float().ok_or_else(|| self.wanted())?;
-        let beyond = || format!("{number:?} is beyond what {} holds", T::DATA_TYPE);
+        let beyond = || format!("{number:?} is out of range for {}", T::DATA_TYPE);
         self.values.push((self.cast)(number).ok_or_else(beyond)?);
         Ok(())
     }
@@ -219,7 +219,7 @@ impl<O: OffsetSizeTrait> Leaf for Texts<O> {
         };
         let bytes = self.0.values_slice().len() + text.len();
         if O::from_usize(bytes).is_none() {
-            return Err("has more text than a column holds; send fewer rows".to_owned());
+            return Err("has more text than a column can contain; send fewer rows".to_owned());
         }
         self.0.append_value(text);
         Ok(())

@@ -1,5 +1,4 @@
-//! Rows of JSON into a batch: each an object with one value for each input, or all of them in
-//! columns.
+//! Converts JSON rows to a batch: objects with one value for each input, or arrays by input.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,26 +13,26 @@ use volley_types::PredictError;
 
 use super::decode::Column;
 
-/// The rows of a request on their way.
+/// Builder of a request's rows.
 pub struct RequestRows<'s> {
     schema: &'s SchemaRef,
     inputs: Vec<InputColumn<'s>>,
-    /// Rows that came one by one; `None` where columns came.
+    /// Number of single rows; `None` for columns.
     rows: Option<usize>,
 }
 
-/// What there is of one input.
+/// State of one input.
 #[derive(Default)]
 struct InputColumn<'s> {
     column: Option<Column<'s>>,
-    /// Rows, all before those of the column, that did not have it.
+    /// Number of leading rows without this input.
     lacking: usize,
-    /// The row that had it last.
+    /// Index of the last row with this input.
     row: Option<usize>,
 }
 
 impl<'s> RequestRows<'s> {
-    /// Rows of `schema`, of which there are none yet.
+    /// Creates an empty builder for rows of `schema`.
     pub fn new(schema: &'s SchemaRef) -> Self {
         let inputs = schema
             .fields()
@@ -139,7 +138,7 @@ impl<'s> RequestRows<'s> {
         })
     }
 
-    /// Notes that the row that is read has this input, and whether it is more than null.
+    /// Records that the current row has this input, and whether it is not null.
     fn note(&mut self, index: usize, there: bool) -> Result<(), PredictError> {
         let row = self.rows.unwrap_or(0);
         let given = &mut self.inputs[index];
@@ -189,7 +188,7 @@ impl<'s> RequestRows<'s> {
     pub fn finish(self) -> Result<RecordBatch, PredictError> {
         let (mut fields, mut arrays): (Vec<Arc<Field>>, Vec<_>) = (Vec::new(), Vec::new());
         for (field, given) in self.schema.fields().iter().zip(self.inputs) {
-            // A column that no row has is left out, not full of nulls.
+            // A column without values is omitted instead of filled with nulls.
             let column = given
                 .column
                 .filter(|column| 0 < column.len() || given.lacking == 0);
@@ -230,7 +229,7 @@ impl<'s> RequestRows<'s> {
     }
 }
 
-/// A row without this input, which is well where none has it.
+/// Handles a row without this input, which is valid if no row has it.
 fn lack(given: &mut InputColumn<'_>) -> Result<(), PredictError> {
     match &given.column {
         Some(column) if 0 < column.len() => Err(column.wrong(&column.wanted())),
@@ -241,8 +240,8 @@ fn lack(given: &mut InputColumn<'_>) -> Result<(), PredictError> {
     }
 }
 
-/// Rows from `inputs`: an object with one array of rows for each input, or a list of objects
-/// with one value for each input. Inputs that may be null may be left out.
+/// Rows from `inputs`: an object with one array of rows for each input, or a list of objects with
+/// one value for each input. Nullable inputs may be missing.
 ///
 /// # Errors
 /// `InvalidInput` naming the input, the row and what it should be.
@@ -259,7 +258,7 @@ pub fn from_json(inputs: &Value, schema: &SchemaRef) -> Result<RecordBatch, Pred
     all.finish()
 }
 
-/// As [`from_json`], straight out of the text.
+/// As [`from_json`], directly from the text.
 ///
 /// # Errors
 /// As for [`from_json`].
@@ -279,7 +278,7 @@ pub fn from_text(inputs: &str, schema: &SchemaRef) -> Result<RecordBatch, Predic
     all.finish()
 }
 
-/// A column of texts from the text of a list of them; `None` for what is none.
+/// Parses a text column from the text of a JSON list; `None` if it is malformed.
 pub fn texts(list: &str) -> Option<ArrayRef> {
     let field = Field::new("text", DataType::Utf8, false);
     let mut column = Column::new(&field).ok()?;
@@ -315,7 +314,7 @@ fn unknown(name: &str, schema: &Schema) -> PredictError {
     PredictError::invalid(format!("'{name}' is not an input of this model; {known}"))
 }
 
-/// Reads one row out of a text.
+/// Parses one row from a text.
 struct Reader<'r, 's> {
     rows: &'r mut RequestRows<'s>,
     failed: Option<PredictError>,
@@ -339,7 +338,7 @@ impl<'de> DeserializeSeed<'de> for &mut Reader<'_, '_> {
     }
 }
 
-/// Whatever is no object is none of the rows.
+/// Rejects values that are not objects.
 macro_rules! no_object {
     ($($visit:ident($kind:ty),)*) => {
         $(fn $visit<E: Error>(self, _: $kind) -> Result<(), E> {

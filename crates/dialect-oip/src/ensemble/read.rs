@@ -104,7 +104,7 @@ pub(super) fn ports(config: &Object, field: &str) -> Result<Vec<Port>, PredictEr
             let told = tensor.get(unknown);
             if told.is_some_and(|told| !is_nothing(told) && *told != Value::Bool(false)) {
                 let told = format_args!(
-                    "'{unknown}' of the {field} '{}' is not offered",
+                    "'{unknown}' of the {field} '{}' is not supported",
                     printable(name)
                 );
                 return Err(wrong(told));
@@ -149,7 +149,7 @@ fn step(step: &Value, number: usize) -> Result<EnsembleStep, PredictError> {
         if !is_known && !is_nothing(value) {
             let field = printable(field);
             return Err(wrong(format_args!(
-                "'{field}' of step {number} is not offered"
+                "'{field}' of step {number} is not supported"
             )));
         }
     }
@@ -161,7 +161,7 @@ fn step(step: &Value, number: usize) -> Result<EnsembleStep, PredictError> {
         Some(version) => {
             let told = || {
                 wrong(format_args!(
-                    "'model_version' of step {number} is no number"
+                    "'model_version' of step {number} is not a number"
                 ))
             };
             Some(version.as_i64().ok_or_else(told)?)

@@ -73,15 +73,15 @@ fn what_does_not_fit_together_is_named() {
         ),
         (
             changed(&format!("{step}/1/inputMap"), json!({ "in": "y" })),
-            "would need itself",
+            "depends on itself",
         ),
         (
             changed("/output/0/name", json!("z")),
-            "no step gives the output 'z'",
+            "no step produces the output 'z'",
         ),
         (
             changed("/input", json!([{ "name": "x" }, { "name": "unused" }])),
-            "no step takes the input 'unused'",
+            "no step uses the input 'unused'",
         ),
         (
             changed(&format!("{step}/0/modelName"), json!("")),

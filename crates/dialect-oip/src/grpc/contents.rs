@@ -37,7 +37,7 @@ pub(super) fn to_raw(datatype: &str, given: &InferTensorContents) -> Result<Byte
     };
     let other = lists.iter().find(|(list, len)| *list != own && *len != 0);
     if let Some((list, _)) = other {
-        let message = format!("{datatype} belongs in {own}, and {list} has elements");
+        let message = format!("{datatype} belongs in {own}, but {list} has elements");
         return Err(PredictError::invalid(message));
     }
     let mut out = BytesMut::new();

@@ -161,7 +161,7 @@ fn only_text(wanted: &[GrpcOutput]) -> Result<(), PredictError> {
         return Err(PredictError::invalid(message));
     }
     if wanted.iter().any(|output| output.shared.is_some()) {
-        let message = "texts do not go to shared memory; leave its parameters out";
+        let message = "texts cannot be written to shared memory; leave its parameters out";
         return Err(PredictError::invalid(message));
     }
     Ok(())
@@ -362,7 +362,7 @@ fn strings(input: &RawTensor) -> Result<Vec<String>, PredictError> {
         _ => false,
     });
     match elements {
-        None => wrong("its elements are not those of its shape, or it is no list"),
+        None => wrong("the number of elements does not match its shape, or it is not a list"),
         Some(elements) if elements.is_empty() => wrong("has no elements"),
         Some(elements) => {
             let texts = elements

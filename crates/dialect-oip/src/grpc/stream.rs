@@ -113,7 +113,7 @@ pub(super) fn answers(
             }
         }
         if draining {
-            let message = "this node shuts down; open the stream again at another one";
+            let message = "this node is shutting down; open the stream on another node";
             yield Err(status(&PredictError::new(ErrorCode::Unavailable, message)));
         }
     }
@@ -145,7 +145,7 @@ fn read(
             .and_then(|asked| match asked.reply.prompts() {
                 0 | 1 => Ok(asked),
                 _ => Err(PredictError::invalid(
-                    "a stream takes one prompt in a request; send several requests",
+                    "a stream accepts one prompt per request; send several requests",
                 )),
             });
         asked.map_err(|error| (id, error))

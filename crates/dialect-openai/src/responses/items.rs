@@ -71,7 +71,7 @@ pub(super) fn take(
                     Err(ItemError::Unheld(kind)) => {
                         in_parts &= show(&mut messages, item);
                         lost.get_or_insert_with(|| {
-                            format!("field 'input' has the type '{kind}' at place {index}")
+                            format!("field 'input' has the type '{kind}' at index {index}")
                         });
                     }
                 }
@@ -113,7 +113,7 @@ fn show(messages: &mut Vec<ChatMessage>, item: &Value) -> bool {
 
 fn wrong(what: &str, index: usize) -> PredictError {
     PredictError::invalid(format!(
-        "field 'input' has {what} at place {index}; an item is a message of text, a \
+        "field 'input' has {what} at index {index}; an item is a message of text, a \
          'function_call', a 'function_call_output' or a 'reasoning'"
     ))
 }
@@ -135,7 +135,7 @@ fn add(messages: &mut Vec<ChatMessage>, item: &Value) -> Result<(), ItemError> {
                     ));
                 }
             };
-            let content = text_of(&item["content"], "a message whose 'content' is no text")?;
+            let content = text_of(&item["content"], "a message whose 'content' is not text")?;
             match messages.last_mut().filter(|_| role == "assistant") {
                 Some(turn) if is_bare(turn) => turn.content = content,
                 _ => messages.push(ChatMessage::new(role, content)),
@@ -156,7 +156,7 @@ fn add(messages: &mut Vec<ChatMessage>, item: &Value) -> Result<(), ItemError> {
             add_call(messages, call);
         }
         Some(Some("function_call_output")) => {
-            let what = "a 'function_call_output' whose 'output' is no text";
+            let what = "a 'function_call_output' whose 'output' is not text";
             let output = text_of(&item["output"], what)?;
             messages.push(ChatMessage {
                 tool_call_id: Some(chat::split_id(text("call_id")?).0.to_owned()),
@@ -171,7 +171,7 @@ fn add(messages: &mut Vec<ChatMessage>, item: &Value) -> Result<(), ItemError> {
         Some(Some(other)) => return Err(ItemError::Unheld(shown(other))),
         Some(None) => {
             return Err(ItemError::Wrong(
-                "an item whose 'type' is no text".to_owned(),
+                "an item whose 'type' is not text".to_owned(),
             ));
         }
     }
@@ -217,7 +217,7 @@ fn add_reasoning(messages: &mut Vec<ChatMessage>, item: &Value) {
                 opened
             }
             None => {
-                tracing::warn!("reasoning whose 'encrypted_content' was changed is left out");
+                tracing::warn!("reasoning item dropped: its 'encrypted_content' does not verify");
                 return;
             }
         },

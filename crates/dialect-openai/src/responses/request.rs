@@ -26,8 +26,8 @@ pub(super) struct ParsedRequest {
 const REFUSED: [(&str, &str); 4] = [
     (
         "conversation",
-        "conversations are not stored here; name the response before this one in \
-         'previous_response_id', or send the whole conversation in 'input'",
+        "conversations are not stored here; set 'previous_response_id' to the previous response, \
+         or send the whole conversation in 'input'",
     ),
     (
         "prompt",
@@ -35,11 +35,11 @@ const REFUSED: [(&str, &str); 4] = [
     ),
     (
         "context_management",
-        "the context is the caller's to manage; send a shorter 'input'",
+        "the context is not managed here; send a shorter 'input'",
     ),
     (
         "moderation",
-        "answers are not moderated here; leave the field out",
+        "responses are not moderated here; leave the field out",
     ),
 ];
 
@@ -352,8 +352,8 @@ mod tests {
         let image = json!([{ "role": "user", "content": [{ "type": "input_image" }] }]);
         let call = json!([{ "type": "custom_tool_call", "call_id": "c", "input": "x" }]);
         for (field, value, name) in [
-            ("input", image, "'input_image' at place 0"),
-            ("input", call, "'custom_tool_call' at place 0"),
+            ("input", image, "'input_image' at index 0"),
+            ("input", call, "'custom_tool_call' at index 0"),
             ("tools", json!([{ "type": "web_search" }]), "'web_search'"),
         ] {
             let mut body = json!({ "input": "Hi", "store": true });

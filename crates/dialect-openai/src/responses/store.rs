@@ -171,7 +171,7 @@ impl Responses {
 }
 
 fn gone() -> PredictError {
-    PredictError::new(ErrorCode::NotFound, "no such response is held")
+    PredictError::new(ErrorCode::NotFound, "no stored response has this id")
 }
 
 impl ResponseTable {

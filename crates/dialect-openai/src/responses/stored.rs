@@ -38,8 +38,8 @@ fn parse(id: &str) -> Option<StreamId> {
 fn missing(id: &str) -> PredictError {
     let id: String = id.chars().filter(|c| !c.is_control()).take(100).collect();
     let message = format!(
-        "no response '{id}' is held: it was made with 'store' false, was deleted, has been held \
-         for as long as it may be, or the coordinator that held it was restarted"
+        "response '{id}' is not stored: it was created with 'store' false, was deleted, has \
+         expired, or its coordinator was restarted"
     );
     PredictError::new(ErrorCode::NotFound, message)
 }
@@ -47,9 +47,9 @@ fn missing(id: &str) -> PredictError {
 /// The refusal of a request that goes on behind what is not held.
 pub(super) fn missing_previous() -> PredictError {
     PredictError::invalid(
-        "field 'previous_response_id' names no response that is held: it was made with 'store' \
-         false, was deleted, has been held for as long as it may be, or the coordinator that held \
-         it was restarted; send the whole conversation in 'input'",
+        "field 'previous_response_id' names a response that is not stored: it was created with \
+         'store' false, was deleted, has expired, or its coordinator was restarted; send the \
+         whole conversation in 'input'",
     )
 }
 
@@ -117,7 +117,7 @@ pub(crate) async fn get(
 ) -> Result<Json<Value>, Response> {
     if read.stream {
         return Err(refused(PredictError::invalid(
-            "parameter 'stream' is not supported: a held response is whole",
+            "parameter 'stream' is not supported: a stored response is complete",
         )));
     }
     let found = context.in_time(find(&caller, &id)).await;

@@ -60,8 +60,8 @@ fn function(tool: &Value) -> Result<Value, PredictError> {
     let tool = tool.ok_or_else(|| PredictError::invalid("field 'tools' must list objects"))?;
     if tool.text("type")? != Some("function") {
         return Err(PredictError::invalid(
-            "field 'tools' may list tools of the type 'function' alone: tools that run at a \
-             provider are not there",
+            "field 'tools' must list tools of the type 'function' only: tools that run at a \
+             provider are not supported",
         ));
     }
     tool.required("name")?;

@@ -49,8 +49,8 @@ impl ClusterBatches {
 }
 
 pub(super) fn missing() -> PredictError {
-    let message = "no such batch; it may have ended more than an hour ago, or its model may have \
-                   been deleted";
+    let message = "this batch does not exist; it may have ended more than an hour ago, or its \
+                   model may have been deleted";
     PredictError::new(ErrorCode::NotFound, message)
 }
 
@@ -182,7 +182,7 @@ pub(super) async fn note(registry: &dyn Registry, id: &str, record: TaskRecord) 
     };
     if let Err(error) = registry.write(command).await {
         let error = error.chain();
-        tracing::warn!(task = id, error, "a batch is not noted in the registry");
+        tracing::warn!(task = id, error, "batch not recorded in the registry");
     }
 }
 
@@ -196,7 +196,7 @@ impl Batches {
         let runs = |batch: &&Batch| matches!(batch.work, Work::Running(_));
         if most <= held.0.values().filter(runs).count() {
             let message = format!(
-                "as many batches run here as the setting '{}' allows: {most}",
+                "the limit of running batches is reached; the setting '{}' allows {most}",
                 settings::MAX_BATCHES
             );
             return Err(later(&message));
@@ -210,7 +210,7 @@ impl Batches {
             return Ok(());
         }
         Err(later(
-            "too many batches are held here; delete the tasks that are done",
+            "too many batches are kept here; delete finished tasks",
         ))
     }
 

@@ -21,7 +21,7 @@ pub(super) fn check(url: &str, provider: &Provider) -> Result<(), PredictError> 
     let parsed = parsed.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     let Some(parsed) = parsed else {
         return Err(PredictError::invalid(
-            "field 'url' must be a whole http:// or https:// URL with a host, as \
+            "field 'url' must be a complete http:// or https:// URL with a host, as \
              https://host/v1/chat/completions",
         ));
     };
@@ -38,14 +38,13 @@ pub(super) fn check(url: &str, provider: &Provider) -> Result<(), PredictError> 
     let route = provider.route;
     if route.contains('{') {
         return Err(PredictError::invalid(format!(
-            "field 'url' names a server and no route of it: requests are sent to '{shown}' as it \
-             is, so write the whole URL of the route"
+            "field 'url' has no path: requests are sent to '{shown}' unchanged, so give the \
+             complete URL of the route"
         )));
     }
     let meant = parsed.join(route).map(|url| url.to_string());
     Err(PredictError::invalid(format!(
-        "field 'url' names a server and no route of it: requests are sent to '{shown}' as it is; \
-         is '{}' meant?",
+        "field 'url' has no path: requests are sent to '{shown}' unchanged; did you mean '{}'?",
         meant.unwrap_or_else(|_| route.to_owned())
     )))
 }

@@ -18,8 +18,7 @@ pub(super) fn verdict(
     if checks.is_empty() {
         let untested = if test { " and was not tested" } else { "" };
         return Ok(vec![format!(
-            "no worker is up that could be asked: the connector's credential was not checked\
-             {untested}"
+            "no worker is live: the connector's credential was not checked{untested}"
         )]);
     }
     let failed = checks.iter().filter_map(|it| {
@@ -43,7 +42,7 @@ pub(super) fn verdict(
     if failed.len() == checks.len() || (test && tested.is_some()) {
         let reason = tested.filter(|_| test).unwrap_or(first);
         let mut error = PredictError::invalid(format!(
-            "{}; it fails on worker {names}; mend it, and {again}",
+            "{}; it fails on worker {names}; fix it, and {again}",
             reason.message
         ));
         error.code = match reason.code {

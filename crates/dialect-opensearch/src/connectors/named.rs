@@ -33,8 +33,8 @@ pub(super) fn resolve(
         let templated = other.request_body.is_some() || !other.parameters.is_empty();
         if templated || !other.policy.endpoints.is_empty() {
             return Err(PredictError::invalid(format!(
-                "connector '{id}' has 'parameters', a 'request_body' or 'endpoints' of its own, \
-                 which an endpoint cannot have: give its 'url' and what belongs to it instead"
+                "connector '{id}' has 'parameters', a 'request_body' or 'endpoints', which an \
+                 endpoint cannot have: give the endpoint's 'url' and its other fields instead"
             )));
         }
         endpoint.remove("connector_id");

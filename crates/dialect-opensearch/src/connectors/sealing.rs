@@ -61,7 +61,7 @@ pub(crate) fn read(
     let spec = read_new(&caller.principal, registry, &body)?;
     if registry.secrets.contains_key(&name) {
         let message = format!(
-            "a secret '{name}' is there already: name it as the credential, 'secret:{name}', or \
+            "a secret '{name}' already exists: use it as the credential, 'secret:{name}', or \
              delete it"
         );
         return Err(PredictError::new(ErrorCode::Conflict, message));

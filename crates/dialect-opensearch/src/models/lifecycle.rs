@@ -151,7 +151,7 @@ fn known(
     match workers.iter().find(|id| !heard(id) && !placed(id)) {
         None => Ok(()),
         Some(id) => Err(PredictError::invalid(format!(
-            "field 'node_ids' names '{id}', which is no worker of this cluster"
+            "field 'node_ids' names '{id}', which is not a worker of this cluster"
         ))),
     }
 }
@@ -292,10 +292,10 @@ const ELSEWHERE: [(&str, &str); 8] = [
     ("is_enabled", "undeploy the model instead"),
     (
         "rate_limiter",
-        "limits are the connector's 'client_config' and the workers' own",
+        "limits are set in the connector's 'client_config' and in the workers' configuration",
     ),
-    ("guardrails", "guardrails are not there"),
-    ("interface", "a model's signature says what it takes"),
+    ("guardrails", "guardrails are not supported"),
+    ("interface", "a model's signature defines its inputs"),
 ];
 
 /// Changes what may be changed: the description and the group.
@@ -321,7 +321,7 @@ pub(crate) async fn update(
     };
     let description = body.text("description")?.map(str::to_owned);
     if group.is_none() && description.is_none() {
-        let message = "give 'description' or 'model_group_id': there is nothing to change";
+        let message = "send 'description' or 'model_group_id': the request changes nothing";
         return Err(PredictError::invalid(message).into());
     }
     let update = RegistryCommand::UpdateModel {

@@ -141,7 +141,7 @@ impl RowsAnswer {
         let schema = self.chunks.schema();
         let batches = self.batches(context);
         try_stream! {
-            let unwritten = |error| PredictError::internal("the answer cannot be written", error);
+            let unwritten = |error| PredictError::internal("the response cannot be encoded", error);
             let mut writer = StreamWriter::try_new(Vec::new(), &schema).map_err(unwritten)?;
             let mut batches = std::pin::pin!(batches);
             yield Bytes::from(std::mem::take(writer.get_mut()));

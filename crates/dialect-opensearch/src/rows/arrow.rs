@@ -29,7 +29,7 @@ pub(super) async fn read(
     timeout: Duration,
 ) -> Result<Input, PredictError> {
     let reader = reader.ok_or_else(|| {
-        let message = "Arrow streams are not taken here; send JSON lines";
+        let message = "Arrow streams are not supported here; send JSON lines";
         PredictError::new(ErrorCode::Unimplemented, message)
     })?;
     let mut messages = Messages {
@@ -40,7 +40,7 @@ pub(super) async fn read(
     let first = tokio::time::timeout(timeout, messages.next()).await;
     let schema = match first.map_err(|_| late())?? {
         Some(ArrowMessage::Schema(schema)) => schema,
-        _ => return Err(malformed("it does not begin with a schema")),
+        _ => return Err(malformed("it does not start with a schema")),
     };
     let batches = stream::unfold(Some(messages), async |messages| {
         let mut messages = messages?;
@@ -59,7 +59,7 @@ pub(super) async fn read(
 
 fn malformed(what: &str) -> PredictError {
     PredictError::invalid(format!(
-        "the body is no Arrow stream as 'application/vnd.apache.arrow.stream' has it: {what}"
+        "the body is not a stream of the type 'application/vnd.apache.arrow.stream': {what}"
     ))
 }
 
@@ -76,7 +76,7 @@ impl Messages {
         self.body.taken(self.buffer.len());
         self.fill(8).await?;
         if self.buffer.get_u32_le() != CONTINUATION {
-            return Err(malformed("a message does not begin as one"));
+            return Err(malformed("a message has a wrong start"));
         }
         let length = usize::try_from(self.buffer.get_u32_le()).unwrap_or(usize::MAX);
         if length == 0 {
@@ -111,7 +111,7 @@ impl Messages {
 
 fn body_length(header: &[u8]) -> Result<usize, PredictError> {
     let message = arrow_ipc::root_as_message(header)
-        .map_err(|error| malformed("a header is none").with_source(error.to_string()))?;
+        .map_err(|error| malformed("a header is malformed").with_source(error.to_string()))?;
     usize::try_from(message.bodyLength()).map_err(|_| malformed("a body has a negative length"))
 }
 

@@ -40,7 +40,7 @@ pub(super) async fn read(
     let first = tokio::time::timeout(timeout, lines.next()).await;
     let first = first.map_err(|_| late())??;
     let (from, mut first) = first.ok_or_else(|| {
-        PredictError::invalid("the request has no rows; send one JSON object a line")
+        PredictError::invalid("the request has no rows; send one JSON object per line")
     })?;
     let mut given = Parameters::default();
     if let Some(line) = first.first().and_then(Line::only_parameters) {
@@ -186,8 +186,8 @@ fn item(row: &Value) -> Result<Item, PredictError> {
     let wrong = || {
         PredictError::invalid(format!(
             "a line must be an object with '{PROMPT}' (a string) or '{MESSAGES}' (a list of \
-             messages); parameters of all of them go into a first line of their own, \
-             {{\"parameters\": {{…}}}}"
+             messages); parameters of all rows go into a separate first line, {{\"parameters\": \
+             {{…}}}}"
         ))
     };
     let row: &Map<String, Value> = row

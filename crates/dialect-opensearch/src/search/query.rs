@@ -163,7 +163,7 @@ fn read(query: &Map<String, Value>, left: &mut usize) -> Result<Query, PredictEr
     let mut entries = query.iter();
     let (Some((kind, body)), None) = (entries.next(), entries.next()) else {
         return Err(PredictError::invalid(format!(
-            "a query is an object with one field, its kind: {KINDS}"
+            "a query must be an object with one field, its kind: {KINDS}"
         )));
     };
     spend(left, 1)?;
@@ -186,7 +186,7 @@ fn read(query: &Map<String, Value>, left: &mut usize) -> Result<Query, PredictEr
             read_field(kind, inside(kind, body)?, left)
         }
         _ => Err(PredictError::invalid(format!(
-            "the queries that are understood are {KINDS}"
+            "the supported queries are {KINDS}"
         ))),
     }
 }
@@ -194,7 +194,7 @@ fn read(query: &Map<String, Value>, left: &mut usize) -> Result<Query, PredictEr
 fn spend(left: &mut usize, count: usize) -> Result<(), PredictError> {
     *left = left.checked_sub(count).ok_or_else(|| {
         PredictError::invalid(format!(
-            "a query has at most {MAX_CLAUSES} clauses and values"
+            "a query may have at most {MAX_CLAUSES} clauses and values"
         ))
     })?;
     Ok(())

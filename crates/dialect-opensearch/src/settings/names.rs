@@ -60,8 +60,8 @@ const fn read_over(name: &'static str, default: &'static str) -> Setting {
     setting(name, SettingKind::ReadOver, default)
 }
 
-const KEYS: &str = "may be false alone: who may use which models is said by keys";
-const WORKERS: &str = "is no setting of the cluster: each worker's own file says it";
+const KEYS: &str = "must be false: access to models is controlled by keys";
+const WORKERS: &str = "is not a setting of the cluster: set it in each worker's configuration file";
 
 /// All of them. Defaults are what Volley does, which is not always what OpenSearch does.
 pub(super) const SETTINGS: &[Setting] = &[

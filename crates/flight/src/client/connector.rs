@@ -1,4 +1,4 @@
-//! Asks a worker whether a connector works from there.
+//! Checks a connector on a worker.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::FlightClient;
 use crate::CHECK_CONNECTOR;
 use crate::status::from_status;
 
-/// How long a server that is called may take to answer.
+/// Time limit of a test call to the connector's server.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[async_trait]

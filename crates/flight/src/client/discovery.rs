@@ -1,4 +1,4 @@
-//! Which models a node has, and their signatures.
+//! Models of a node and their signatures.
 
 use std::future::Future;
 use std::time::Instant;
@@ -34,7 +34,7 @@ pub(super) async fn signature(
         .ok_or_else(|| {
             PredictError::new(
                 ErrorCode::Internal,
-                "the node described the model in a form that cannot be read",
+                "the node returned a malformed description of the model",
             )
         })
 }
@@ -51,7 +51,7 @@ pub(super) async fn models(
         .collect())
 }
 
-/// What the node lists for a caller with these headers.
+/// The node's list for a caller with these headers.
 pub(super) async fn listed(
     mut service: FlightServiceClient<Channel>,
     headers: MetadataMap,

@@ -1,4 +1,4 @@
-//! One `DoExchange`, seen from the client.
+//! Client side of one `DoExchange`.
 
 use std::pin::Pin;
 use std::time::Instant;
@@ -31,7 +31,7 @@ pub(super) struct ExchangeRequest {
 }
 
 impl ExchangeRequest {
-    /// The call of a request, as sent at `now`.
+    /// The call for a request that is sent at `now`.
     pub(super) fn of(request: PredictRequest, now: Instant, mut headers: MetadataMap) -> Self {
         if matches!(*request.input, Input::Batch(_)) {
             headers.insert(TOGETHER, MetadataValue::from_static("1"));
@@ -117,11 +117,11 @@ async fn read_schema(
     ))
 }
 
-/// The response's messages, and what they are judged by.
+/// The response's messages, and the state for their checks.
 struct Exchange {
     replies: Streaming<FlightData>,
     decoder: Decoder,
-    /// The timer for the whole stream, where the caller has none.
+    /// The timer for the complete stream, if the caller has none.
     deadline: Option<Pin<Box<Sleep>>>,
     input_error: InputError,
 }
@@ -144,7 +144,7 @@ impl Exchange {
     async fn next(&mut self) -> Result<Option<RecordBatch>, PredictError> {
         loop {
             let message = tokio::select! {
-                // First, so that a stream that never pauses ends in time as well.
+                // Polled first, so that a stream that is always ready also ends in time.
                 biased;
                 () = passed(&mut self.deadline) => return Err(deadline_passed()),
                 message = self.replies.message() => message,
@@ -160,7 +160,7 @@ impl Exchange {
     }
 }
 
-/// Waits for the deadline; for ever where there is none.
+/// Waits for the deadline, or forever without one.
 async fn passed(deadline: &mut Option<Pin<Box<Sleep>>>) {
     match deadline {
         Some(timer) => timer.as_mut().await,
@@ -188,7 +188,10 @@ fn deadline_passed() -> PredictError {
     )
 }
 
-/// What the node sent cannot be read: a defect there, not in the caller's input.
+/// A malformed response is a defect of the node, not of the caller's input.
 fn broken_reply(error: PredictError) -> PredictError {
-    PredictError::internal("the node that runs this model sent a broken answer", error)
+    PredictError::internal(
+        "the node that runs this model sent a malformed response",
+        error,
+    )
 }

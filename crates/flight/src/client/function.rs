@@ -1,4 +1,4 @@
-//! Models as functions: what they take and give, and their calls.
+//! Models as functions: their signatures and calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::udf::function::{self, Function};
 use crate::udf::types::argument_name;
 use crate::{describe, ingress};
 
-/// A model that can be called as a function, with what it takes and gives.
+/// A model that can be called as a function, with its signature.
 #[derive(Clone, Debug)]
 pub struct FunctionModel {
     /// Its function without options.
@@ -28,11 +28,11 @@ pub struct FunctionModel {
 }
 
 impl FunctionModel {
-    /// The function `name` of this model: the model's name, with `:version` and `?option=value&…` as
-    /// wanted. Options may choose the result.
+    /// The function `name` of this model: the model's name, optionally with `:version` and
+    /// `?option=value&…`. Options may select the result.
     ///
     /// # Errors
-    /// `InvalidInput`: what is wrong with the name or an option.
+    /// `InvalidInput` for an invalid name or option.
     pub fn named(&self, name: &str) -> Result<FunctionType, PredictError> {
         let (model, mut options) = function::parse_name(name)?;
         let function = Function::of_model(&model, &self.signature, &mut options)?;
@@ -50,17 +50,17 @@ impl FunctionModel {
 pub struct FunctionType {
     /// Its name: the model's.
     pub name: String,
-    /// The types of its arguments, of which each may be null.
+    /// The types of its arguments, which are all nullable.
     pub arguments: Vec<DataType>,
-    /// The type of its result, null where an argument is.
+    /// The type of its result, which is null if an argument is null.
     pub result: DataType,
 }
 
 impl FlightClient {
-    /// The function `name`: a model's name, with `:version` and `?option=value&…` as wanted.
+    /// The function `name`: a model's name, optionally with `:version` and `?option=value&…`.
     ///
     /// # Errors
-    /// `NotFound` and others as the node says; `Unavailable` when it cannot be reached.
+    /// The errors of the node, such as `NotFound`; `Unavailable` when it cannot be reached.
     pub async fn function(&self, name: &str) -> Result<FunctionType, PredictError> {
         let mut call = Request::new(FlightDescriptor::new_path(vec![name.to_owned()]));
         *call.metadata_mut() = self.function_headers();
@@ -73,14 +73,14 @@ impl FlightClient {
     /// Every model that can be called as a function here.
     ///
     /// # Errors
-    /// `Unavailable` when the node cannot be reached, and others as it says.
+    /// `Unavailable` when the node cannot be reached, and other errors of the node.
     pub async fn functions(&self) -> Result<Vec<FunctionType>, PredictError> {
         let by = self.accept_by(Instant::now());
         let infos = discovery::listed(self.service(), self.function_headers(), by).await?;
         Ok(infos.iter().filter_map(function_type).collect())
     }
 
-    /// The same with what each of them takes and gives, for functions with options.
+    /// As [`FlightClient::functions`], with signatures, for functions with options.
     ///
     /// # Errors
     /// As for [`FlightClient::functions`].
@@ -91,7 +91,7 @@ impl FlightClient {
         headers.insert(CALL, MetadataValue::from_static("rows"));
         let infos = discovery::listed(self.service(), headers, by).await?;
         let mut signatures: BTreeMap<_, _> = infos.iter().filter_map(named_signature).collect();
-        // A model that has come or gone between the two lists is left out.
+        // Models that were deployed or removed between the two lists are skipped.
         let models = functions.into_iter().filter_map(|function| {
             let signature = signatures.remove(&function.name)?;
             Some(FunctionModel {
@@ -106,10 +106,10 @@ impl FlightClient {
     /// within `timeout`.
     ///
     /// # Cancel safety
-    /// Dropping the future stops the work behind it.
+    /// Dropping the future cancels the call.
     ///
     /// # Errors
-    /// As the node says; `InvalidInput` when the columns differ in length.
+    /// The errors of the node; `InvalidInput` when the columns differ in length.
     pub async fn call(
         &self,
         name: &str,
@@ -159,7 +159,7 @@ fn named_signature(info: &FlightInfo) -> Option<(String, Signature)> {
 
 fn function_type(info: &FlightInfo) -> Option<FunctionType> {
     let schema = ingress::decode_schema_bytes(&info.schema).ok()?;
-    // What cannot be a function is described by its own rows.
+    // Models that cannot be functions are described by their own rows.
     let arguments = schema.metadata().get(ARGUMENTS)?.parse().ok()?;
     let (arguments, results) = schema.fields().split_at_checked(arguments)?;
     let [result] = results else {
@@ -176,6 +176,6 @@ fn function_type(info: &FlightInfo) -> Option<FunctionType> {
 fn unreadable() -> PredictError {
     PredictError::new(
         ErrorCode::Internal,
-        "the node described or answered the function in a form that cannot be read",
+        "the node returned a malformed description or response of the function",
     )
 }

@@ -12,12 +12,12 @@ use volley_types::{Input, PredictError};
 use crate::END;
 use crate::egress::{Encoder, REQUEST_MESSAGE_BYTES};
 
-/// The error that ended the input, where one did. The server sees an input without its end
-/// marker; the caller gets this.
+/// The error that ended the input, if any. The server receives an input without end marker; the
+/// caller receives this error.
 pub(super) type InputError = Arc<OnceLock<PredictError>>;
 
-/// The messages of one exchange's input. A type of its own: the compiler cannot prove a future
-/// that holds the bare trait object `Send`.
+/// The messages of one exchange's input. It is a named type because the compiler cannot prove that
+/// a future with the bare trait object is `Send`.
 pub(crate) struct Messages(Pin<Box<dyn Stream<Item = FlightData> + Send>>);
 
 impl Stream for Messages {
@@ -28,10 +28,10 @@ impl Stream for Messages {
     }
 }
 
-/// All messages of `input`, the first of which carries `descriptor`, the last the end marker.
+/// All messages of `input`. The first one has the `descriptor`, the last one the end marker.
 ///
 /// # Errors
-/// Those of [`Encoder::batch`], for rows that are here already.
+/// The errors of [`Encoder::batch`] for rows that are already in memory.
 pub(super) fn messages(
     descriptor: FlightDescriptor,
     input: Input,
@@ -78,7 +78,7 @@ fn streamed(
                 }
             };
             if let Some(error) = error {
-                // No end marker follows: the server must not take this for a complete input.
+                // No end marker follows, so that the server does not treat the input as complete.
                 let _already_failed = failed.set(error);
                 return None;
             }

@@ -7,8 +7,8 @@ use volley_types::{ErrorCode, PredictError};
 use super::malformed;
 use crate::MAX_ROWS;
 
-/// Checks a record batch's header: row count, nodes and buffers as the schema has them, every
-/// buffer inside the body and as long as its values need, no compression.
+/// Checks a record batch's header: the row count, the nodes and buffers of the schema, buffers
+/// inside the body and of sufficient length, and no compression.
 ///
 /// # Errors
 /// `InvalidInput`, or `TooLarge` for too many rows.
@@ -55,7 +55,7 @@ pub(super) fn check_batch(
     Ok(())
 }
 
-/// The lengths of the buffers, each of which lies inside the body.
+/// The lengths of the buffers in bytes. Each buffer must be inside the body.
 fn buffers(header: &BatchHeader<'_>, body_bytes: usize) -> Result<Vec<usize>, PredictError> {
     header
         .buffers()
@@ -70,11 +70,11 @@ fn buffers(header: &BatchHeader<'_>, body_bytes: usize) -> Result<Vec<usize>, Pr
         .ok_or_else(|| malformed("a buffer outside of its body"))
 }
 
-/// Goes through nodes and buffers in the order in which Arrow's reader takes them.
+/// Cursor over nodes and buffers in the order of Arrow's reader.
 struct Walk {
     nodes: Vec<FieldNode>,
     buffers: Vec<usize>,
-    /// How many buffers of texts each column of views has.
+    /// Number of text buffers of each view column.
     variadic: Vec<i64>,
     next_node: usize,
     next_buffer: usize,
@@ -82,7 +82,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// Takes one column with all its children; returns its length.
+    /// Checks one column with all its children; returns its length in rows.
     fn column(&mut self, data_type: &DataType) -> Result<usize, PredictError> {
         let (length, nulls) = self.node()?;
         match data_type {
@@ -156,8 +156,8 @@ impl Walk {
         }
     }
 
-    /// Takes one buffer; it must be at least `needed` bytes long. `None` means that the need
-    /// does not fit into an integer.
+    /// Checks that the next buffer has at least `needed` bytes. `None` means that the required size
+    /// overflows.
     fn buffer(&mut self, needed: Option<usize>) -> Result<usize, PredictError> {
         let length = *self
             .buffers
@@ -170,7 +170,7 @@ impl Walk {
         }
     }
 
-    /// How many buffers of texts the next column of views has.
+    /// Number of text buffers of the next view column.
     fn variadic(&mut self) -> Result<usize, PredictError> {
         let count = self.variadic.get(self.next_variadic).copied();
         self.next_variadic += 1;
@@ -184,7 +184,7 @@ impl Walk {
         self.buffer(Some(needed)).map(drop)
     }
 
-    /// Offsets are one more than values; an empty column may leave them out.
+    /// Checks the offsets, one more than values; an empty column may omit them.
     fn offsets(&mut self, length: usize, width: usize) -> Result<(), PredictError> {
         let needed = match length {
             0 => Some(0),
@@ -207,7 +207,7 @@ fn values_bytes(flat: &DataType, length: usize) -> Result<Option<usize>, Predict
         _ => {
             let width = flat
                 .primitive_width()
-                .ok_or_else(|| malformed("a type that this service does not carry"))?;
+                .ok_or_else(|| malformed("a type that this service does not support"))?;
             width.checked_mul(length)
         }
     })

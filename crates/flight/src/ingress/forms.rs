@@ -1,5 +1,5 @@
-//! Columns that come in another form than as plain values: as indices into a dictionary, and texts
-//! as views. They are handed on as plain values; nothing behind this knows the other forms.
+//! Columns with other encodings than plain values: dictionary indices and text views. They are
+//! converted to plain values; the rest of Volley only supports plain values.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use volley_types::{ErrorCode, PredictError};
 
 use super::malformed;
 
-/// The most bytes that one batch may become as plain values, beyond those that were sent, and the
-/// most of an exchange's dictionaries.
+/// Maximum growth of a batch in bytes by its conversion to plain values, and maximum size of an
+/// exchange's dictionaries.
 const MAX_BYTES: usize = 64 << 20;
 
-/// How the columns of one exchange come.
+/// Encodings of the columns of one exchange.
 #[derive(Debug)]
 pub(super) struct Forms {
-    /// As messages have them: indices in place of the values of a dictionary.
+    /// The schema of the messages, with indices instead of dictionary values.
     pub(super) sent: SchemaRef,
-    /// As they are handed on.
+    /// The schema of the decoded rows.
     pub(super) plain: SchemaRef,
     /// The dictionary of each column that has one.
     columns: Vec<Option<i64>>,
@@ -34,16 +34,16 @@ pub(super) struct Forms {
 
 #[derive(Debug)]
 struct Dictionary {
-    /// One column, of its values.
+    /// A schema with one column for the dictionary's values.
     schema: SchemaRef,
     values: Option<ArrayRef>,
 }
 
 impl Forms {
-    /// Those of a schema; `None` where all columns come as plain values.
+    /// The encodings of a schema; `None` if all columns are plain values.
     ///
     /// # Errors
-    /// `InvalidInput` where one dictionary has values of two types.
+    /// `InvalidInput` if a dictionary has values of two types.
     pub(super) fn of(header: Header<'_>, schema: &Schema) -> Result<Option<Self>, PredictError> {
         let headers = header.fields().into_iter().flatten();
         let ids: Vec<_> = headers
@@ -90,10 +90,11 @@ impl Forms {
         Ok(known.schema.clone())
     }
 
-    /// Keeps a dictionary's values in place of those before, or behind them.
+    /// Stores a dictionary's values: replaces the previous values or appends to them.
     ///
     /// # Errors
-    /// `InvalidInput` for values behind none, `TooLarge` where dictionaries are too many bytes.
+    /// `InvalidInput` for appended values without a dictionary, `TooLarge` if the dictionaries
+    /// exceed their limit.
     pub(super) fn keep(
         &mut self,
         id: i64,
@@ -110,9 +111,8 @@ impl Forms {
             bytes = bytes.saturating_add(dictionary.bytes());
             check_bytes(bytes.saturating_add(others))?;
             let before = dictionary.values.as_ref();
-            let before = before.ok_or_else(|| {
-                malformed("values behind a dictionary's, of which there are none")
-            })?;
+            let before =
+                before.ok_or_else(|| malformed("a dictionary update without a dictionary"))?;
             values = arrow_select::concat::concat(&[before, &values]).map_err(unreadable)?;
         }
         check_bytes(bytes.saturating_add(others))?;
@@ -120,11 +120,11 @@ impl Forms {
         Ok(())
     }
 
-    /// The rows of `batch`, of the schema that was sent, as plain values.
+    /// Converts the rows of `batch`, which has the schema of the messages, to plain values.
     ///
     /// # Errors
-    /// `InvalidInput` for an index outside its dictionary, `TooLarge` where plain values are too
-    /// many bytes.
+    /// `InvalidInput` for an index outside its dictionary, `TooLarge` if the plain values exceed
+    /// their limit.
     pub(super) fn plain(&self, batch: &RecordBatch) -> Result<RecordBatch, PredictError> {
         let mut bytes = 0;
         let columns = batch.columns().iter().zip(&self.columns);
@@ -135,7 +135,7 @@ impl Forms {
                 let dictionary = self.dictionaries.get(id).and_then(|it| it.values.as_ref());
                 let values = match dictionary {
                     Some(values) => values.clone(),
-                    // A dictionary need not come where all rows are null.
+                    // A dictionary may be missing if all rows are null.
                     None => arrow_array::new_empty_array(field.data_type()),
                 };
                 looked_up(&values, column, &mut bytes)
@@ -161,7 +161,7 @@ fn looked_up(
     indices: &ArrayRef,
     bytes: &mut usize,
 ) -> Result<ArrayRef, PredictError> {
-    // What does not fit becomes null here, and is refused below.
+    // Values out of range become null here and are rejected below.
     let wide = arrow_cast::cast(indices, &DataType::UInt64).map_err(unreadable)?;
     let wide = wide.as_primitive::<UInt64Type>();
     let length = |index: u64| usize::try_from(index).map_or(0, |index| length(values, index));
@@ -267,7 +267,7 @@ fn check_bytes(bytes: usize) -> Result<(), PredictError> {
     }
     Err(PredictError::new(
         ErrorCode::TooLarge,
-        "dictionaries and views stand for over 64 MiB of values; send fewer rows in one batch",
+        "dictionaries and views expand to over 64 MiB of values; send fewer rows in one batch",
     ))
 }
 

@@ -1,23 +1,22 @@
-//! Checks of schema messages, before Arrow's reader sees them: it panics on types that it does
-//! not know.
+//! Checks of schema messages, before Arrow's reader sees them: it panics on unknown types.
 
 use arrow_ipc::{DateUnit, Endianness, Field, IntervalUnit, Precision, Schema, TimeUnit, Type};
 use volley_types::PredictError;
 
 use super::malformed;
 
-/// The most columns, nested ones counted too.
+/// Maximum number of columns, including nested ones.
 const MAX_FIELDS: usize = 4096;
 
 /// The deepest nesting of types.
 const MAX_DEPTH: usize = 16;
 
-/// Why a column is refused.
+/// Reason for the rejection of a column.
 type Refusal = &'static str;
 
 const UNKNOWN: Refusal = "a type that this service does not know";
 
-/// Checks that every column is of a type that this contract carries.
+/// Checks that every column has a supported type.
 ///
 /// # Errors
 /// `InvalidInput`, naming the column.
@@ -44,7 +43,7 @@ pub(super) fn check(schema: Schema<'_>) -> Result<(), PredictError> {
     Ok(())
 }
 
-/// A column itself may be of a dictionary's values, which are no lists.
+/// A top-level column may use a dictionary of values that are not lists.
 fn check_column(field: Field<'_>, left: &mut usize) -> Result<(), Refusal> {
     let Some(dictionary) = field.dictionary() else {
         return check_field(field, MAX_DEPTH, left);
@@ -88,7 +87,7 @@ fn check_field(field: Field<'_>, depth: usize, left: &mut usize) -> Result<(), R
         | Type::RunEndEncoded
         | Type::ListView
         | Type::LargeListView
-        | Type::BinaryView => Err("a type that this service does not carry"),
+        | Type::BinaryView => Err("a type that this service does not support"),
         _ => known_flat_type(field).then_some(()).ok_or(UNKNOWN),
     }
 }
@@ -100,7 +99,7 @@ fn check_item(field: Field<'_>, depth: usize, left: &mut usize) -> Result<(), Re
     }
 }
 
-/// Whether Arrow's reader knows every property of this type.
+/// Whether Arrow's reader supports every property of this type.
 fn known_flat_type(field: Field<'_>) -> bool {
     match field.type_type() {
         Type::Null

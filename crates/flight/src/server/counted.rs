@@ -1,4 +1,4 @@
-//! Request bodies, counted as they come.
+//! Request bodies whose memory is counted while they arrive.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use volley_types::{PredictError, Share};
 
 use crate::status::to_status;
 
-/// What one call has taken of the memory for bodies. Cloning gives another handle.
+/// Memory share of one call's bodies. Clones share their state.
 #[derive(Clone, Debug)]
 pub(crate) struct MessageShare(Arc<Mutex<Share>>);
 
@@ -25,7 +25,7 @@ impl MessageShare {
         self.0.lock().grow(bytes)
     }
 
-    /// Gives so much of it back.
+    /// Releases this number of bytes.
     pub(super) fn release(&self, bytes: usize) {
         let mut share = self.0.lock();
         let left = share.bytes().saturating_sub(bytes);
@@ -33,7 +33,7 @@ impl MessageShare {
     }
 }
 
-/// A body that fails where there is no memory for its next piece.
+/// A body that fails when no memory is available for its next frame.
 pub(crate) struct CountedBody<B> {
     body: Pin<Box<B>>,
     taken: MessageShare,

@@ -1,4 +1,4 @@
-//! What the server says about its models, and its actions.
+//! Descriptions of the server's models, and its actions.
 
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ const PROTOCOL_VERSION: &str = "protocol_version";
 /// The version of the Arrow UDF protocol that path descriptors follow.
 const UDF_PROTOCOL: u8 = 2;
 
-/// One model as a flight: its function for callers by path, else its signature as one schema.
-/// There are no endpoints.
+/// One model as a flight: its function for calls by path, otherwise its signature as one schema.
+/// The flight has no endpoints.
 pub(super) async fn flight_info(
     predict: &dyn Predict,
     descriptor: &FlightDescriptor,
@@ -53,7 +53,7 @@ pub(super) async fn flight_info(
     function_info(&function, descriptor.clone())
 }
 
-/// One side of a model's signature, or of its function for callers who ask for functions.
+/// One schema of a model's signature, or of its function for callers of functions.
 pub(super) async fn schema(
     predict: &dyn Predict,
     descriptor: &FlightDescriptor,
@@ -86,9 +86,8 @@ pub(super) async fn schema(
         .map_err(unwritable)
 }
 
-/// Every model that can be called here, as the caller reads them. One that vanishes meanwhile is
-/// left out; one that cannot be a function is described by its signature, and left out for
-/// DuckDB.
+/// All callable models, in the format of the caller. A model that is removed meanwhile is skipped.
+/// A model that cannot be a function is described by its signature, and skipped for DuckDB.
 pub(super) async fn flights(
     predict: Arc<dyn Predict>,
     caller: UdfCaller,
@@ -166,10 +165,10 @@ fn unwritable(error: arrow_schema::ArrowError) -> PredictError {
     PredictError::internal("the model's schema could not be written", error)
 }
 
-/// The actions that [`act`] knows.
+/// The actions of [`act`].
 pub(super) fn actions() -> impl Iterator<Item = ActionType> {
     [
-        (HEALTH, "says that this node answers; returns JSON"),
+        (HEALTH, "checks that this node responds; returns JSON"),
         (MODEL, "describes the model named in the body; returns JSON"),
         (
             PROTOCOL_VERSION,
@@ -201,13 +200,13 @@ pub(super) async fn act(predict: &dyn Predict, action: &Action) -> Result<Bytes,
             .ok_or_else(|| {
                 PredictError::new(
                     ErrorCode::Unimplemented,
-                    "no such action; ListActions names those that there are",
+                    "this action does not exist; ListActions lists the actions",
                 )
             }),
     }
 }
 
-/// Whether a connector works from here.
+/// Checks a connector on this node.
 pub(super) async fn check_connector(
     connectors: &dyn CheckConnector,
     body: &[u8],

@@ -1,4 +1,4 @@
-//! One `DoExchange`, seen from the server.
+//! Server side of one `DoExchange`.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -37,17 +37,17 @@ use crate::udf::{self, airport};
 mod function;
 mod passing;
 
-/// The header by which a plain call asks for what `pass_columns` of a command asks for.
+/// Header of plain calls that corresponds to `pass_columns` of a command.
 const PASS_COLUMNS: &str = "volley-pass-columns";
 
-/// Messages that wait for the connection to take them.
+/// Maximum number of messages that wait for the connection.
 const READY_MESSAGES: usize = 2;
 
-/// How long the headers and the schema wait for the first rows, where the client lets them.
+/// Time for which the headers and the schema wait for the first rows, if the client allows it.
 const FIRST_ROWS_WITHIN: Duration = Duration::from_millis(250);
 
-/// Starts an exchange. It runs on its own, so that it notices a client that does not read, and
-/// ends with the stream that is returned, or with the error of `revoked`.
+/// Starts an exchange in its own task, so that it detects a client that does not read. It ends with
+/// the returned stream, or with the error of `revoked`.
 pub(super) fn start(
     predict: Arc<dyn Predict>,
     caller: UdfCaller,
@@ -81,10 +81,10 @@ pub(super) fn start(
     }
 }
 
-/// The response's messages, then the error where one ended the exchange. Dropping it stops the
-/// exchange.
+/// The response's messages, followed by the error that ended the exchange, if any. Dropping it
+/// cancels the exchange.
 pub struct ExchangeOutput {
-    /// Messages that were taken already.
+    /// Messages that were already received.
     gathered: VecDeque<FlightData>,
     messages: mpsc::Receiver<FlightData>,
     task: Option<AbortOnDropHandle<Result<(), Status>>>,
@@ -102,7 +102,7 @@ impl ExchangeOutput {
                 self.gathered.push_back(message);
             }
         };
-        // What has not come by then comes by itself.
+        // Later messages are sent separately.
         let _ = timeout(FIRST_ROWS_WITHIN, first_rows).await;
         self
     }
@@ -126,7 +126,7 @@ impl Stream for ExchangeOutput {
         Poll::Ready(match outcome {
             Ok(Ok(())) => None,
             Ok(Err(status)) => Some(Err(status)),
-            // What was produced before the panic has been sent; the client hears of the rest.
+            // Rows from before the panic have been sent; the client receives an error for the rest.
             Err(panic) => {
                 let error = PredictError::internal("the exchange failed", panic);
                 tracing::error!(error = %error.chain(), "exchange panicked");
@@ -150,10 +150,10 @@ struct Exchange {
     taken: MessageShare,
 }
 
-/// What a descriptor and the headers with it ask for.
+/// Target of an exchange, from its descriptor and headers.
 struct ExchangeTarget {
     head: PredictHead,
-    /// The descriptor's message, with what else it carried.
+    /// The message with the descriptor and its other content.
     first: FlightData,
     /// The name in a path.
     name: String,
@@ -203,7 +203,7 @@ impl Exchange {
         let now = Instant::now();
         let mut head = descriptor::head(descriptor, now)?;
         adopt_headers(&mut head, descriptor, metadata);
-        // gRPC's own deadline holds for the whole stream, whatever the descriptor says.
+        // gRPC's deadline applies to the complete stream, regardless of the descriptor.
         if let Some(called) = metadata.get("grpc-timeout") {
             let given = called.to_str().ok().and_then(grpc_timeout);
             let given = given
@@ -218,7 +218,7 @@ impl Exchange {
         if target == CallTarget::Function(Engine::Airport) {
             airport::check_operation(&self.caller)?;
         }
-        // Each step of the exchange keeps a place for it.
+        // Boxed, because each step of the exchange stores it.
         Ok(Box::new(ExchangeTarget {
             head,
             first,
@@ -227,7 +227,7 @@ impl Exchange {
         }))
     }
 
-    /// Everything after the descriptor, within the deadline.
+    /// Handles everything after the descriptor, within the deadline.
     async fn bounded(
         &self,
         called: Box<ExchangeTarget>,
@@ -247,8 +247,8 @@ impl Exchange {
             })
     }
 
-    /// Chooses between rows and values. Whoever is not known by its headers is known by the
-    /// names of its columns, which clients of functions send at once.
+    /// Selects between rows and functions. Callers without a header are recognized by the names of
+    /// their columns, which clients of functions send immediately.
     async fn answer(
         &self,
         called: Box<ExchangeTarget>,
@@ -288,14 +288,14 @@ impl Exchange {
             Some(engine) => {
                 let function = Function::of_model(&head.model, &signature, &mut head.parameters)?;
                 let answer = self.answer_function(head, function, incoming, schema, engine);
-                // Apart: answers of rows need no room for it.
+                // Boxed separately: calls for rows need no memory for it.
                 Box::pin(answer).await
             }
         }
     }
 
-    /// The schema goes out before the input is read: many clients wait for it. `schema` is the
-    /// request's, where it has been read already.
+    /// Sends the schema before it reads the input, because many clients wait for it. `schema` is
+    /// the request's schema, if it has been read already.
     async fn answer_rows(
         &self,
         head: PredictHead,
@@ -305,7 +305,7 @@ impl Exchange {
     ) -> Result<(), PredictError> {
         let signature = &resolved.signature;
         if head.pass_columns {
-            // Apart: other answers need no room for it.
+            // Boxed separately: other calls need no memory for it.
             return Box::pin(self.answer_passing(head, &resolved, incoming, schema)).await;
         }
         let encoder = Encoder::new(RESPONSE_MESSAGE_BYTES);
@@ -348,7 +348,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Hands `message` to the connection; waits for a slow reader up to the stall timeout.
+    /// Sends `message` to the connection; waits for a slow reader up to the stall timeout.
     async fn send(&self, message: FlightData) -> Result<(), PredictError> {
         let message = match self.replies.try_send(message) {
             Ok(()) => return Ok(()),
@@ -358,24 +358,24 @@ impl Exchange {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_closed)) => Err(PredictError::new(
                 ErrorCode::Cancelled,
-                "the client went away",
+                "the client disconnected",
             )),
             Err(_elapsed) => Err(PredictError::new(
                 ErrorCode::Cancelled,
-                "the client did not read its answer for too long",
+                "the client did not read its response for too long",
             )),
         }
     }
 }
 
-/// A request whose deadline the exchange keeps: see [`Exchange::bounded`].
+/// A request whose deadline the exchange enforces: see [`Exchange::bounded`].
 fn within_exchange(head: PredictHead, input: impl Into<Checked<Input>>) -> PredictRequest {
     let mut request = head.with_input(input);
     request.caller_keeps_deadline = true;
     request
 }
 
-/// Plain calls may carry trace and request id in headers; a command has its own.
+/// Plain calls may have trace and request id in headers; a command has its own.
 fn adopt_headers(head: &mut PredictHead, descriptor: &FlightDescriptor, metadata: &MetadataMap) {
     if !descriptor.cmd.is_empty() {
         return;
@@ -390,7 +390,7 @@ fn adopt_headers(head: &mut PredictHead, descriptor: &FlightDescriptor, metadata
     }
 }
 
-/// A table without rows has an answer without rows; a generation without a prompt is a mistake.
+/// Tables without rows get a response without rows; a generation without a prompt is an error.
 fn no_rows(task: Task) -> Result<(), PredictError> {
     match task {
         Task::Generate => Err(PredictError::invalid(
@@ -400,7 +400,8 @@ fn no_rows(task: Task) -> Result<(), PredictError> {
     }
 }
 
-/// The schema has been sent already; another version may have been deployed since.
+/// Checks the response against the schema that was already sent; another version may have been
+/// deployed since.
 fn check_output(chunks: &ChunkStream, told: &SchemaRef) -> Result<(), PredictError> {
     let columns = |schema: &Schema| -> Vec<_> {
         schema

@@ -1,4 +1,4 @@
-//! The request's messages, as the server reads them.
+//! Input messages of an exchange on the server.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ use crate::status::from_status;
 pub(super) struct ExchangeInput {
     messages: Streaming<FlightData>,
     decoder: Decoder,
-    /// The message that carried the descriptor, where it carried more.
+    /// The message with the descriptor, if it has more content.
     first: Option<FlightData>,
     input: SchemaRef,
     must_mark_end: bool,
     ended: bool,
     taken: MessageShare,
-    /// Bytes of the messages whose rows may be held still.
+    /// Size in bytes of messages whose rows may still be in use.
     held: usize,
 }
 
@@ -74,7 +74,7 @@ impl ExchangeInput {
                 }
                 Some(Ingress::Empty) => {}
                 Some(Ingress::Batch { .. }) => {
-                    return Err(PredictError::invalid("rows came before their schema"));
+                    return Err(PredictError::invalid("rows arrived before their schema"));
                 }
                 Some(Ingress::End) | None => self.ended = true,
             }
@@ -82,10 +82,10 @@ impl ExchangeInput {
         Ok(None)
     }
 
-    /// The rows after [`Self::schema`]: whole where they arrive as one batch whose end is known
-    /// within `grace`, else as a stream. `None` when there are no rows.
+    /// The rows after [`Self::schema`]: a batch if it is the only one and its end arrives within
+    /// `grace`, otherwise a stream. `None` when there are no rows.
     ///
-    /// The second part must be kept until the answer is complete.
+    /// The second value must be kept until the response is complete.
     pub(super) async fn rows(
         mut self,
         schema: SchemaRef,
@@ -120,7 +120,7 @@ impl ExchangeInput {
         })
     }
 
-    /// The next batch that has rows. Cancel-safe.
+    /// The next batch with rows. Cancel safe.
     async fn next(&mut self) -> Result<Option<RecordBatch>, PredictError> {
         while let Some(batch) = self.batch().await? {
             if batch.num_rows() > 0 {
@@ -131,7 +131,7 @@ impl ExchangeInput {
         Ok(None)
     }
 
-    /// Every batch after [`Self::schema`] as it is, with nulls, and where it has no rows.
+    /// Every batch after [`Self::schema`] unchanged, including nulls and empty batches.
     pub(super) fn batches(self) -> impl Stream<Item = Result<RecordBatch, PredictError>> + Send {
         stream::try_unfold(self, |mut incoming| async move {
             incoming.release();
@@ -158,13 +158,13 @@ impl ExchangeInput {
         Ok(None)
     }
 
-    /// Gives back what the messages took whose rows are taken: whoever comes for more has done
-    /// with them.
+    /// Releases the memory of messages whose rows were read: a caller that polls again has
+    /// processed them.
     fn release(&mut self) {
         self.taken.release(std::mem::take(&mut self.held));
     }
 
-    /// `None` is the end of a client that marks no end. Cancel-safe.
+    /// The next message; `None` is the end of a client without end marker. Cancel safe.
     async fn message(&mut self) -> Result<Option<Ingress>, PredictError> {
         let data = match self.first.take() {
             Some(first) => Some(first),
@@ -182,7 +182,7 @@ impl ExchangeInput {
     }
 }
 
-/// Clients in other languages declare every column nullable; the values decide.
+/// Checks nulls by value, because clients in other languages declare every column as nullable.
 fn check_nulls(batch: &RecordBatch, declared: &SchemaRef) -> Result<(), PredictError> {
     for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
         let required = declared
@@ -198,9 +198,8 @@ fn check_nulls(batch: &RecordBatch, declared: &SchemaRef) -> Result<(), PredictE
     Ok(())
 }
 
-/// Too large a message is the client's mistake, and what this node refused has its own error;
-/// everything else that ends the request stream
-/// is the client going away.
+/// Maps the end of the request stream to an error: a message over the limit is the client's error,
+/// a rejection of this node has its own error, and everything else is a disconnect of the client.
 fn broken_off(status: tonic::Status) -> PredictError {
     if !status.details().is_empty() {
         return from_status(status);
@@ -211,5 +210,5 @@ fn broken_off(status: tonic::Status) -> PredictError {
             "a message is over 16 MiB; send fewer rows in one batch",
         );
     }
-    PredictError::new(ErrorCode::Cancelled, "the client broke off its input").with_source(status)
+    PredictError::new(ErrorCode::Cancelled, "the client aborted its input").with_source(status)
 }

@@ -1,5 +1,5 @@
-//! The gRPC service of a server: exchanges with small buffers, and all other calls as the generated
-//! code has them.
+//! The gRPC service of a server: exchanges with small buffers, and all other calls with the
+//! generated code.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::small_buffer_codec::{EXCHANGE, SmallBufferCodec};
 #[derive(Clone, Debug)]
 pub struct FlightGrpcService {
     server: Arc<FlightServer>,
-    /// All calls but exchanges.
+    /// All calls except exchanges.
     rest: FlightServiceServer<FlightServer>,
 }
 

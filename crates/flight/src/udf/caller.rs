@@ -1,4 +1,4 @@
-//! Who calls: what headers, path and request schema tell of it.
+//! Detection of the caller from headers, path and request schema.
 
 use arrow_schema::Schema;
 use tonic::metadata::{KeyRef, MetadataMap};
@@ -6,45 +6,44 @@ use volley_types::{PredictError, Signature};
 
 use super::types::argument_name;
 
-/// The header by which a caller says what it wants: `rows` or `function`.
+/// Header that selects the kind of call: `rows` or `function`.
 pub(crate) const CALL: &str = "volley-call";
-/// The metadata in which Databend's clients, and ours, read how many of a function's fields are
-/// arguments.
+/// Metadata key for Databend's and Volley's clients: the number of argument fields of a function.
 pub(crate) const ARGUMENTS: &str = "x-databend-udf-input-count";
 const DATABEND: &str = "x-databend-";
 const AIRPORT: &str = "airport-";
 
-/// The engine whose wire a function's caller speaks.
+/// The engine of a function's caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
-    /// RisingWave, and whoever else speaks Arrow UDF's protocol.
+    /// RisingWave and other clients of the Arrow UDF protocol.
     ArrowUdf,
     /// Databend.
     Databend,
-    /// DuckDB with the extension Airport: one answer for each message, and errors of its own.
+    /// DuckDB with the extension Airport: one response for each message, and its own error format.
     Airport,
 }
 
-/// What a call by path wants of a model.
+/// Kind of a call by path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallTarget {
     /// The model's own rows.
     Rows,
     /// One value for each row.
     Function(Engine),
-    /// The names of the request's columns will tell; see [`is_call`].
+    /// Decided by the names of the request's columns; see [`is_call`].
     Undecided,
 }
 
-/// What the headers of a call tell of its sender.
+/// Data about the caller from the headers of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct UdfCaller {
     target: CallTarget,
     /// The catalogue that Airport was told to attach.
     pub(crate) catalog: String,
-    /// The one schema that Airport asks for.
+    /// The schema that Airport requests.
     pub(crate) schema: Option<String>,
-    /// What Airport is about.
+    /// The operation that Airport requests.
     pub(crate) operation: Option<String>,
 }
 
@@ -52,7 +51,7 @@ impl UdfCaller {
     /// The sender of a call with these headers.
     ///
     /// # Errors
-    /// `InvalidInput` where the target that it names is none.
+    /// `InvalidInput` for an unknown target.
     pub(crate) fn of(headers: &MetadataMap) -> Result<Self, PredictError> {
         let text = |name: &str| {
             let value = headers.get(name).and_then(|value| value.to_str().ok());
@@ -86,7 +85,7 @@ impl UdfCaller {
         })
     }
 
-    /// What a call of `name` wants. Only functions have options or are built in.
+    /// The kind of a call of `name`. Only functions have options or are built in.
     pub(crate) fn target(&self, name: &str) -> CallTarget {
         match self.target {
             CallTarget::Undecided if name.contains('?') || super::function::is_builtin(name) => {
@@ -101,7 +100,7 @@ impl UdfCaller {
         self.target == CallTarget::Function(Engine::Airport)
     }
 
-    /// Whether the caller asks for the model's own rows.
+    /// Whether the caller requests the model's own rows.
     pub(crate) fn wants_rows(&self) -> bool {
         self.target == CallTarget::Rows
     }

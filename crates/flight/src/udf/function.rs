@@ -1,4 +1,4 @@
-//! What a model is as a function: its arguments, its result, and the rows that it is asked for.
+//! Models as functions: arguments, result, and conversion to the model's rows.
 
 use std::sync::Arc;
 
@@ -16,26 +16,26 @@ use volley_types::{ErrorCode, ModelRef, ParamValue, Parameters, PredictError, Si
 use super::gather::AnswerValue;
 use super::types::{argument_name, argument_type, convert, engine_field, fits};
 
-/// The functions that Databend expects of every server.
+/// Built-in functions that Databend expects from every server.
 const ECHO: &str = "builtin_echo";
 const HEALTHY: &str = "builtin_healthy";
 
-/// The metadata of an argument that says which of the model's columns it is.
+/// Metadata key of an argument: the name of the model's column.
 const COLUMN: &str = "volley.column";
 
-/// Rows of one call of the model: a large batch is answered piece by piece.
+/// Maximum number of rows in one call of the model; larger batches are split.
 const ROWS_AT_ONCE: usize = 1024;
-/// The same where each row is a generation.
+/// The same for generations.
 const GENERATIONS_AT_ONCE: usize = 64;
 
 /// A model, or one of the functions that are built in, as a function of its arguments.
 #[derive(Debug)]
 pub(crate) struct Function {
-    /// The arguments, which may all be null.
+    /// The arguments, all nullable.
     pub(crate) args: SchemaRef,
-    /// The one column of the result, null where an argument is.
+    /// The result column, which is null if an argument is null.
     pub(crate) result: SchemaRef,
-    /// The most rows that one call of the model is given.
+    /// Maximum number of rows in one call of the model.
     pub(crate) rows_at_once: usize,
     kind: Kind,
 }
@@ -56,12 +56,12 @@ struct Model {
     answer: AnswerValue,
 }
 
-/// What a batch of arguments asks a model.
+/// Model request for a batch of arguments.
 #[derive(Debug)]
 pub(crate) struct FunctionCall {
     /// The rows without nulls, in the model's columns; `None` where there are none.
     pub(crate) input: Option<RecordBatch>,
-    /// For each row of the batch which row of the answer is its value; `None` where each is.
+    /// Index of the response row for each row of the batch; `None` for the identity.
     places: Option<UInt32Array>,
 }
 
@@ -71,10 +71,10 @@ pub(crate) fn is_builtin(name: &str) -> bool {
 }
 
 /// The model and the options of a function's name: `model`, or `model?name=value&…`. A value is
-/// read as JSON, and as text where it is none.
+/// parsed as JSON, or used as text if it is not JSON.
 ///
 /// # Errors
-/// `InvalidInput`: what is wrong with the name.
+/// `InvalidInput` for a malformed name.
 pub(crate) fn parse_name(name: &str) -> Result<(ModelRef, Parameters), PredictError> {
     let (model, options) = name.split_once('?').unwrap_or((name, ""));
     let mut parameters = Parameters::default();
@@ -125,8 +125,8 @@ impl Function {
         })
     }
 
-    /// `model` as a function. Options that are text columns of its own leave `options` for
-    /// every row; the others are parameters of the call.
+    /// `model` as a function. Options with the name of a text column are removed from `options` and
+    /// become constants; the others are parameters of the call.
     ///
     /// # Errors
     /// `Unimplemented` where a column is of a type that engines do not have.
@@ -179,7 +179,7 @@ impl Function {
         })
     }
 
-    /// How the answer becomes the result; `None` for what is built in.
+    /// Conversion of the response to the result; `None` for built-in functions.
     pub(crate) fn answer(&self) -> Option<&AnswerValue> {
         match &self.kind {
             Kind::Model(model) => Some(&model.answer),
@@ -195,7 +195,7 @@ impl Function {
     /// Checks the columns of a call, by position.
     ///
     /// # Errors
-    /// `InvalidInput`: what the function takes.
+    /// `InvalidInput` with the arguments of the function.
     pub(crate) fn check(&self, given: &Schema) -> Result<(), PredictError> {
         let wanted = self.args.fields();
         let matches = given.fields().len() == wanted.len()
@@ -212,8 +212,8 @@ impl Function {
             types.join(", ")
         };
         Err(PredictError::invalid(format!(
-            "the function '{}' takes ({}), it was called with ({}); a call for the model's own \
-             rows names its columns: {}",
+            "the function '{}' has the arguments ({}), but it was called with ({}); a call in \
+             rows mode needs the model's columns: {}",
             self.result.field(0).name(),
             types(wanted),
             types(given.fields()),
@@ -230,7 +230,7 @@ impl Function {
         names.join(", ")
     }
 
-    /// The result of what is built in; `None` for a model.
+    /// The result of a built-in function; `None` for a model.
     ///
     /// # Errors
     /// `InvalidInput` for a value that does not fit.
@@ -246,7 +246,7 @@ impl Function {
         self.batch(column).map(Some)
     }
 
-    /// What `args`, of columns that passed [`Self::check`], asks the model.
+    /// The model request for `args`, whose columns passed [`Self::check`].
     ///
     /// # Errors
     /// `InvalidInput` for a value that does not fit the model's type.
@@ -289,7 +289,7 @@ impl Function {
         }
         let input =
             RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).map_err(|error| {
-                PredictError::invalid("the arguments hold nulls").with_source(error)
+                PredictError::invalid("the arguments contain nulls").with_source(error)
             })?;
         Ok(FunctionCall {
             input: Some(input),
@@ -297,10 +297,10 @@ impl Function {
         })
     }
 
-    /// The result for each row of a batch, from the values of those that were asked for.
+    /// The result for each row of a batch, from the values of the rows without nulls.
     ///
     /// # Errors
-    /// `Internal` where they are not as many.
+    /// `Internal` if the number of values differs.
     pub(crate) fn result(
         &self,
         values: &ArrayRef,
@@ -318,7 +318,7 @@ impl Function {
     fn batch(&self, column: ArrayRef) -> Result<RecordBatch, PredictError> {
         let options = RecordBatchOptions::new().with_row_count(Some(column.len()));
         RecordBatch::try_new_with_options(self.result.clone(), vec![column], &options).map_err(
-            |error| PredictError::internal("the answer is not of the function's type", error),
+            |error| PredictError::internal("the result does not have the function's type", error),
         )
     }
 }
@@ -329,12 +329,12 @@ fn schema_of(name: &str, result: DataType) -> SchemaRef {
 
 fn column(signature: &Signature, name: &str) -> Result<FieldRef, PredictError> {
     let field = signature.input.field_with_name(name);
-    field
-        .map(|field| Arc::new(field.clone()))
-        .map_err(|error| PredictError::internal("the model has not the columns of its task", error))
+    field.map(|field| Arc::new(field.clone())).map_err(|error| {
+        PredictError::internal("the model does not have the columns of its task", error)
+    })
 }
 
-/// Takes the options out of `options` that are text columns which no argument fills.
+/// Removes options that set text columns without an argument.
 fn constants(
     signature: &Signature,
     columns: &[FieldRef],
@@ -351,7 +351,7 @@ fn constants(
         .collect()
 }
 
-/// The rows of `args` in which nothing is null, and which of them each row is.
+/// The rows of `args` without nulls, and the index of each row among them.
 fn without_nulls(args: &RecordBatch) -> Result<(RecordBatch, Option<UInt32Array>), PredictError> {
     let nulls = args.columns().iter().fold(None, |nulls, column| {
         NullBuffer::union(nulls.as_ref(), column.logical_nulls().as_ref())

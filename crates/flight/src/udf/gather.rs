@@ -1,4 +1,4 @@
-//! A model's answer as one column: one value for each row that was asked for.
+//! Conversion of a model's response to one column with one value for each row.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use volley_types::{ErrorCode, GenerationRow, Parameters, PredictError, Signature
 
 use super::types::{convert, engine_type, items};
 
-/// The most bytes that the answer to one piece of a batch may hold.
+/// Maximum size of the response to one piece of a batch in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// Which value an answer's row has for an engine.
+/// Selects the value of a response row for an engine.
 #[derive(Clone, Debug)]
 pub(crate) enum AnswerValue {
     /// The text of a generation.
@@ -37,17 +37,16 @@ pub(crate) enum AnswerValue {
     Class(FieldRef, usize),
 }
 
-/// The option that chooses one of a tensor model's outputs, and the one that chooses one of its
-/// values by name.
+/// Options that select one of a tensor model's outputs, and one of its values by name.
 const OUTPUT: &str = "output";
 const CLASS: &str = "class";
 
 impl AnswerValue {
-    /// The value of a model of this signature. Takes `output` and `class`, which choose one of a
-    /// tensor model's, out of `options`.
+    /// The value of a model with this signature. Removes `output` and `class`, which select a value
+    /// of a tensor model, from `options`.
     ///
     /// # Errors
-    /// `InvalidInput` where they choose what the model does not have.
+    /// `InvalidInput` if the model does not have the selected output or class.
     pub(crate) fn of(
         signature: &Signature,
         options: &mut Parameters,
@@ -74,8 +73,8 @@ impl AnswerValue {
             return match class {
                 None => Ok(Self::Outputs(outputs.clone())),
                 Some(_) => Err(PredictError::invalid(
-                    "the option 'class' of a function needs 'output', the name of the column that \
-                     has the classes",
+                    "the option 'class' of a function needs 'output', the name of the column with \
+                     the classes",
                 )),
             };
         };
@@ -110,7 +109,7 @@ impl AnswerValue {
         Ok(Self::Class(field.clone(), place))
     }
 
-    /// The type of the value; `None` where engines have none for it.
+    /// The type of the value; `None` if engines have no such type.
     pub(crate) fn engine_type(&self, signature: &Signature) -> Option<DataType> {
         match self {
             Self::Text | Self::Label | Self::Entities | Self::Terms => Some(DataType::Utf8),
@@ -132,7 +131,7 @@ impl AnswerValue {
     }
 }
 
-/// Takes an answer's batches as they come.
+/// Collects the batches of a response.
 #[derive(Debug)]
 pub(crate) struct Gather<'a> {
     answer: &'a AnswerValue,
@@ -144,7 +143,7 @@ pub(crate) struct Gather<'a> {
 }
 
 impl<'a> Gather<'a> {
-    /// For the answer to `rows` rows.
+    /// Creates a collector for the response to `rows` rows.
     pub(crate) fn new(answer: &'a AnswerValue, rows: usize) -> Self {
         let texts = match answer {
             AnswerValue::Text => vec![String::new(); rows],
@@ -160,7 +159,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Takes the next batch.
+    /// Adds the next batch.
     ///
     /// # Errors
     /// `TooLarge` past 64 MiB; the error of a row that failed.
@@ -179,7 +178,7 @@ impl<'a> Gather<'a> {
         if self.bytes > MAX_ANSWER_BYTES {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
-                "the answer is over 64 MiB; call the function on fewer rows at a time",
+                "the result is over 64 MiB; call the function on fewer rows at a time",
             ));
         }
         Ok(())
@@ -199,11 +198,11 @@ impl<'a> Gather<'a> {
         Ok(())
     }
 
-    /// The values, as `kind`.
+    /// Returns the values with the type `kind`.
     ///
     /// # Errors
-    /// `UpstreamIncomplete` where a generation did not end, `Internal` where the answer has not
-    /// one row for each.
+    /// `UpstreamIncomplete` if a generation did not end, `Internal` if the response does not have
+    /// one row for each input row.
     pub(crate) fn finish(self, kind: &DataType) -> Result<ArrayRef, PredictError> {
         if matches!(self.answer, AnswerValue::Text) {
             if !self.complete {
@@ -241,7 +240,7 @@ fn values(answer: &AnswerValue, rows: &RecordBatch) -> Result<ArrayRef, PredictE
         Arc::new((0..rows.num_rows()).map(value).collect::<StringArray>())
     };
     Ok(match answer {
-        AnswerValue::Text => return Err(broken("a generation has no such rows")),
+        AnswerValue::Text => return Err(broken("a generation does not return such rows")),
         AnswerValue::Column(name) => column(name)?,
         AnswerValue::Label => {
             let labels = column("labels")?;
@@ -270,7 +269,7 @@ fn values(answer: &AnswerValue, rows: &RecordBatch) -> Result<ArrayRef, PredictE
         AnswerValue::Output(field) => column(field.name())?,
         AnswerValue::Class(field, place) => {
             let lists = column(field.name())?;
-            let none = || broken("an output of classes is no list");
+            let none = || broken("an output of classes is not a list");
             let lists = lists.as_fixed_size_list_opt().ok_or_else(none)?;
             let size = u32::try_from(lists.value_length()).map_err(broken)?;
             let place = u32::try_from(*place).map_err(broken)?;
@@ -315,5 +314,5 @@ fn entities_json(entities: &StructArray) -> Value {
 }
 
 fn broken(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> PredictError {
-    PredictError::internal("the model's answer has not one value for each row", cause)
+    PredictError::internal("the model did not return one value for each row", cause)
 }

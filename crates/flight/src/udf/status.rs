@@ -1,4 +1,4 @@
-//! Errors as each engine's client reads them.
+//! Errors in the format of each engine's client.
 
 use tonic::{Code, Status};
 use volley_proto::status::{grpc_code, public_message};
@@ -10,9 +10,8 @@ use crate::status::{details, status_of};
 
 /// The status of `error` for a caller from `engine`.
 ///
-/// What may pass by itself is UNAVAILABLE: RisingWave tries again on that alone. DuckDB raises an
-/// exception of the class that the details name, and an I/O error with the message where there
-/// are none.
+/// Transient errors are UNAVAILABLE, the only code that RisingWave retries. DuckDB raises an
+/// exception of the class in the details, or an I/O error with the message if there are no details.
 pub(crate) fn to_status(
     error: &PredictError,
     request_id: Option<&RequestId>,
@@ -29,7 +28,7 @@ pub(crate) fn to_status(
     status_of(code, public_message(error), details)
 }
 
-/// What Airport raises, where it knows a class for it.
+/// The exception class that Airport raises, if it has one for the error.
 fn exception(error: &PredictError) -> Option<Vec<u8>> {
     let class = match error.code {
         ErrorCode::InvalidInput

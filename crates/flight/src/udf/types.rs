@@ -1,4 +1,4 @@
-//! The types that SQL engines have, and columns in them.
+//! Types of SQL engines, and conversion of columns.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use arrow_select::take::take;
 use volley_types::PredictError;
 use volley_types::signature::is_bfloat16;
 
-/// The type that stands for a column's in every engine: signed integers of at least 16 bits,
-/// lists without a fixed size whose items may be null. `None` where there is no such type.
+/// The type of a column that every engine supports: signed integers of at least 16 bits, lists of
+/// variable size with nullable items. `None` if there is no such type.
 pub(crate) fn engine_type(field: &Field) -> Option<DataType> {
     if is_bfloat16(field) {
         return None;
@@ -36,8 +36,8 @@ pub(crate) fn engine_type(field: &Field) -> Option<DataType> {
     })
 }
 
-/// The type that stands for a model's column in an engine's table: of a tensor of one value, that
-/// value's.
+/// The type of a model's column in an engine's table; for a tensor with one value, the type of the
+/// value.
 pub(crate) fn argument_type(field: &Field) -> Option<DataType> {
     match field.data_type() {
         DataType::FixedSizeList(item, 1) => engine_type(item),
@@ -45,7 +45,7 @@ pub(crate) fn argument_type(field: &Field) -> Option<DataType> {
     }
 }
 
-/// The widest type of the same kind, to which engines cast all others of it by themselves.
+/// The widest type of the same kind, to which engines cast automatically.
 pub(crate) fn widest(kind: &DataType) -> DataType {
     match kind {
         kind if kind.is_integer() => DataType::Int64,
@@ -55,8 +55,8 @@ pub(crate) fn widest(kind: &DataType) -> DataType {
     }
 }
 
-/// Whether an argument of type `given` can be passed as `wanted`, an engine's type, without
-/// losing anything but by a value that does not fit, which is refused.
+/// Whether an argument of type `given` can be cast losslessly to the engine's type `wanted`. Values
+/// out of range are rejected later.
 pub(crate) fn fits(given: &DataType, wanted: &DataType) -> bool {
     let field = Field::new("", given.clone(), true);
     let Some(given) = engine_type(&field) else {
@@ -73,10 +73,10 @@ pub(crate) fn fits(given: &DataType, wanted: &DataType) -> bool {
     }
 }
 
-/// `column` as `kind`; a value that does not fit is an error.
+/// Casts `column` to `kind`; a value out of range is an error.
 ///
 /// # Errors
-/// `InvalidInput` with what Arrow says of it.
+/// `InvalidInput` with Arrow's error.
 pub(crate) fn convert(column: &ArrayRef, kind: &DataType) -> Result<ArrayRef, PredictError> {
     if column.data_type() == kind {
         return Ok(column.clone());
@@ -95,20 +95,20 @@ pub(crate) fn convert(column: &ArrayRef, kind: &DataType) -> Result<ArrayRef, Pr
     cast_with_options(column, kind, &options).map_err(unfit)
 }
 
-/// `column` with lists that begin at their values' beginning. Arrow's cast to lists of a fixed
-/// size takes a slice's values from the beginning of what it is a slice of.
+/// Rebuilds a sliced list column so that its values start at offset 0, because Arrow's cast to
+/// fixed-size lists ignores the offset of a slice.
 fn rebased(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     let rows = u32::try_from(column.len()).unwrap_or(u32::MAX);
     take(column, &UInt32Array::from_iter_values(0..rows), None)
 }
 
-/// The items of each row of a list; `None` where the row is null or the column no list.
+/// The items of a row of a list; `None` if the row is null or the column is not a list.
 pub(crate) fn items(column: &ArrayRef, row: usize) -> Option<ArrayRef> {
     let list = column.as_any().downcast_ref::<arrow_array::ListArray>()?;
     list.is_valid(row).then(|| list.value(row))
 }
 
-/// A field of an engine's type, which may be null as all of them may.
+/// A nullable field of an engine's type.
 pub(crate) fn engine_field(name: &str, kind: DataType) -> Arc<Field> {
     Arc::new(Field::new(name, kind, true))
 }

@@ -1,8 +1,7 @@
-//! One held stream: a ring of written events with at most one reader.
+//! A buffered stream: a ring of encoded events with at most one reader.
 //!
-//! The ring keeps what a reader has had for as long as there is room, because what was handed to
-//! a connection need not have arrived. What no reader has had is never dropped: once it is half
-//! of the ring, whoever fills it waits.
+//! The ring keeps read events while it has space, because the client may not have received them.
+//! Unread events are never dropped: when they fill half of the ring, the writer waits.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use volley_types::{ErrorCode, PredictError, StreamId, StreamOwner};
 
 /// A reader is given about so much at once.
 const PIECE_BYTES: usize = 64 << 10;
-/// What an event costs besides its bytes.
+/// Memory of an event besides its bytes.
 const EVENT_BYTES: usize = 64;
 
 /// How a stream has ended.
@@ -42,17 +41,17 @@ pub(super) struct BufferedStream {
 }
 
 struct State {
-    /// The events that are held, oldest first, their ids included.
+    /// The buffered events with their ids, oldest first.
     events: VecDeque<Bytes>,
-    /// The place of the oldest.
+    /// Sequence number of the oldest event.
     first: u64,
-    /// What the events cost.
+    /// Memory of the events in bytes.
     bytes: usize,
-    /// What the stream itself costs.
+    /// Memory of the stream itself in bytes.
     fixed: usize,
     /// The last event that was given to a reader.
     read: u64,
-    /// What the events behind it cost.
+    /// Memory of the unread events in bytes.
     unread: usize,
     reader: Option<u64>,
     readers: u64,
@@ -65,8 +64,8 @@ impl State {
         self.first + self.events.len() as u64 - 1
     }
 
-    /// Drops events that were read, oldest first, until `enough` is free or none is left; gives
-    /// what that freed.
+    /// Drops read events, oldest first, until `enough` is free or none is left; returns the freed
+    /// bytes.
     fn trim(&mut self, enough: impl Fn(&Self, usize) -> bool) -> usize {
         let mut freed = 0;
         while self.first <= self.read && !enough(self, freed) {
@@ -85,13 +84,13 @@ fn cost(event: &Bytes) -> usize {
     event.len() + EVENT_BYTES
 }
 
-/// What `events` take of a ring.
+/// Memory of `events` in a ring, in bytes.
 pub(super) fn total(events: &[Bytes]) -> usize {
     events.iter().map(cost).sum()
 }
 
 impl BufferedStream {
-    /// A stream of its own cost `fixed`, with a ring of `limit` bytes.
+    /// Creates a stream with `fixed` bytes of own memory and a ring of `limit` bytes.
     pub(super) fn new(id: StreamId, owner: StreamOwner, limit: usize, fixed: usize) -> Self {
         Self {
             id,
@@ -136,7 +135,7 @@ impl BufferedStream {
         .await;
     }
 
-    /// Adds events; gives what was freed for them.
+    /// Adds events; returns the bytes that were freed for them.
     pub(super) fn push(&self, events: Vec<Bytes>) -> usize {
         let mut state = self.state.lock();
         let added = total(&events);
@@ -149,7 +148,7 @@ impl BufferedStream {
         freed
     }
 
-    /// Drops events that were read until `wanted` is free; gives what is.
+    /// Drops read events until `wanted` bytes are free; returns the freed bytes.
     pub(super) fn squeeze(&self, wanted: usize) -> usize {
         self.state.lock().trim(|_, freed| wanted <= freed)
     }
@@ -168,7 +167,8 @@ impl BufferedStream {
         self.state.lock().reader.is_some()
     }
 
-    /// Ends it. Cancelled, it gives all that it cost, once, and a reader is sent away.
+    /// Ends the stream. A cancelled stream returns all its bytes, once, and its reader is
+    /// disconnected.
     pub(super) fn end(&self, end: StreamEnd) -> usize {
         let mut state = self.state.lock();
         let mut freed = 0;
@@ -198,7 +198,7 @@ impl BufferedStream {
         .await;
     }
 
-    /// Waits until nobody has read for `window`.
+    /// Completes when no client has read for `window`.
     pub(super) async fn abandoned(&self, window: Duration) {
         let alone = |state: &mut State| state.reader.is_none().then_some(state.alone_since);
         loop {
@@ -210,12 +210,12 @@ impl BufferedStream {
         }
     }
 
-    /// Begins to read behind the event `after`; whoever read before is sent away. `None` when
-    /// that was the last event.
+    /// Starts reading after the event `after`; a previous reader is disconnected. `None` when that
+    /// was the last event.
     ///
     /// # Errors
-    /// `NotFound` when that part is not held any more, `InvalidInput` when there is no such
-    /// event.
+    /// `NotFound` when that part is no longer buffered, `InvalidInput` when the event does not
+    /// exist.
     pub(super) fn read(self: &Arc<Self>, after: u64) -> Result<Option<Reader>, PredictError> {
         let mut state = self.state.lock();
         if state.end == Some(StreamEnd::Cancelled) {
@@ -227,7 +227,7 @@ impl BufferedStream {
         if after + 1 < state.first {
             return Err(PredictError::new(
                 ErrorCode::NotFound,
-                "the events behind that one are not held any more: more came since than is kept",
+                "the events after that one are no longer buffered",
             ));
         }
         if state.end == Some(StreamEnd::Finished) && after == state.last() {
@@ -249,16 +249,16 @@ impl BufferedStream {
     }
 }
 
-/// What is said of a stream that is not there (any more).
+/// The error for an unknown or expired stream.
 pub(super) fn gone() -> PredictError {
     PredictError::new(
         ErrorCode::NotFound,
-        "this stream is not held: it was cancelled, or nobody took it up in time, or its \
-         coordinator was started again; send the request again",
+        "this stream is not available: it was cancelled, was not resumed in time, or its \
+         coordinator was restarted; send the request again",
     )
 }
 
-/// The one who reads. Dropped, the stream waits for the next.
+/// The reader of a stream. When it is dropped, the stream waits for the next reader.
 pub(super) struct Reader {
     held: Arc<BufferedStream>,
     turn: u64,
@@ -276,7 +276,7 @@ impl Reader {
                 return Some(Some(Err(gone())));
             }
             if state.reader != Some(turn) {
-                let message = "this stream is read over another connection now";
+                let message = "another connection has resumed this stream";
                 let error = PredictError::new(ErrorCode::Conflict, message);
                 return Some(Some(Err(error)));
             }
@@ -291,7 +291,7 @@ impl Reader {
     }
 }
 
-/// The next unread events, as many as make a piece.
+/// Takes the next unread events, up to one frame.
 fn take(state: &mut State) -> Bytes {
     let mut at = usize::try_from(state.read + 1 - state.first).unwrap_or(usize::MAX);
     let mut piece = BytesMut::new();

@@ -1,4 +1,4 @@
-//! All streams that this node holds, their bytes, and the tasks that fill them.
+//! All buffered streams of this node, their memory, and the tasks that fill them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,27 +22,27 @@ use volley_types::{
 use super::buffered_stream::{BufferedStream, StreamEnd, gone, total};
 use crate::gateway_config::ResumeConfig;
 
-/// What a stream costs besides its events.
+/// Memory of a stream besides its events.
 const STREAM_BYTES: usize = 2 << 10;
 /// Under pressure, this part of all bytes is freed at a time.
 const SQUEEZE: usize = 16;
-/// Between two looks for room that others may have made.
+/// Interval of checks for freed memory.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The streams that a coordinator holds for clients that come back. Cloning gives another handle.
+/// The resumable streams of a coordinator. Clones share their state.
 #[derive(Clone)]
 pub struct Streams(Arc<Store>);
 
-/// How many streams are held, and what became of others.
+/// Counters of resumable streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResumeCounts {
-    /// Streams that are held now, those included that have ended.
+    /// Buffered streams, including ended ones.
     pub streams: usize,
-    /// The memory that they take.
+    /// Their memory in bytes.
     pub bytes: usize,
-    /// Streams that were taken up, each time counted.
+    /// Number of resumes.
     pub resumed: u64,
-    /// Streams that nobody took up again, and that were cancelled before their end.
+    /// Streams that were cancelled before their end because no client resumed them.
     pub abandoned: u64,
 }
 
@@ -102,7 +102,7 @@ impl Streams {
         self.0.stop.clone().drop_guard()
     }
 
-    /// Lets those that somebody reads go on until `timeout`; then ends all.
+    /// Lets streams with readers continue until `timeout`; then ends all.
     pub(crate) async fn drain(&self, timeout: Duration) {
         let by = tokio::time::Instant::now() + timeout;
         let in_use = || self.0.streams.lock().values().any(|held| held.in_use());
@@ -129,8 +129,8 @@ impl Streams {
         if store.stop.is_cancelled() || !store.reserve(&owner.tenant, STREAM_BYTES) {
             return Err(PredictError::new(
                 ErrorCode::Overloaded,
-                "this node holds as many resumable streams as it may; try again, or ask for a \
-                 plain stream",
+                "this node has its limit of resumable streams; try again, or request a plain \
+                 stream",
             )
             .with_retry_after(Duration::from_secs(1)));
         }
@@ -155,7 +155,7 @@ impl Streams {
         Ok(id)
     }
 
-    /// What is left behind the event `after`.
+    /// The rest of a stream after the event `after`.
     ///
     /// # Errors
     /// As [`StreamSource::resume`].
@@ -214,8 +214,8 @@ impl StreamSource for Streams {
 }
 
 impl Store {
-    /// Takes `bytes` of what may be held for a tenant and in all. Where there is not so much,
-    /// tells whose it is that is used up.
+    /// Reserves `bytes` of the tenant's limit and the total limit. Returns the exceeded limit on
+    /// failure.
     fn take(&self, tenant: &TenantId, bytes: usize) -> Result<(), StoreFull> {
         let mut used = self.used.lock();
         let of_tenant = used.tenants.get(tenant).copied().unwrap_or(0);
@@ -246,7 +246,7 @@ impl Store {
         self.freed.notify_waiters();
     }
 
-    /// As [`Store::take`], making room first where there is none.
+    /// As [`Store::take`], but frees memory first if needed.
     fn reserve(&self, tenant: &TenantId, bytes: usize) -> bool {
         let full = match self.take(tenant, bytes) {
             Ok(()) => return true,
@@ -294,7 +294,7 @@ enum StoreFull {
     Node,
 }
 
-/// A held stream with the work behind it. Dropped, both are gone.
+/// A buffered stream with its work. Dropping it removes both.
 struct BufferGuard {
     store: Arc<Store>,
     held: Arc<BufferedStream>,
@@ -333,9 +333,9 @@ impl BufferGuard {
             }
             StreamOutcome::Abandoned => {
                 self.store.abandoned.fetch_add(1, Ordering::Relaxed);
-                tracing::info!("a resumable stream was cancelled: nobody took it up");
+                tracing::info!("resumable stream cancelled: no client resumed it");
             }
-            StreamOutcome::Cancelled => tracing::info!("a resumable stream was cancelled"),
+            StreamOutcome::Cancelled => tracing::info!("resumable stream cancelled"),
         }
     }
 
@@ -350,7 +350,7 @@ impl BufferGuard {
                 // Others read on, or are abandoned.
                 let freed = self.store.freed.notified();
                 if tokio::time::timeout(LOOK, freed).await.is_err() {
-                    tracing::debug!("no room for events of a resumable stream yet");
+                    tracing::debug!("resumable stream waits for buffer space");
                 }
             }
             let freed = self.held.push(events);

@@ -1,4 +1,4 @@
-//! What a client says: pure.
+//! Parsing of client messages. Pure.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(super) struct PredictMessage {
     pub(super) timeout: Option<Duration>,
 }
 
-/// What was wrong with a message, and the id in it where there is one.
+/// The error of a message, with its id if it has one.
 #[derive(Debug)]
 pub(super) struct MessageError {
     pub(super) id: Option<String>,

@@ -1,8 +1,8 @@
-//! What is said on one socket. Everything is bounded: how many requests run, what is waiting to be
-//! written, and for how long a client may be silent. Nothing is asked of a model while its last
-//! words are not written, so a client that does not read makes its models wait.
+//! Messages of one socket. The number of running requests, the pending output and the idle time of
+//! a client are limited. A model's stream is not polled while its last output is not written, so a
+//! client that does not read makes its models wait.
 //!
-//! All work lives in the future of [`Session::run`]; when the socket goes, it goes.
+//! The future of [`Session::run`] owns all work and drops it when the socket closes.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -35,7 +35,7 @@ use volley_http_edge::intake::tree_room;
 const MAX_RUNNING: usize = 16;
 /// Replies that wait to be written; with more, nothing is read.
 const MAX_OUTBOX: usize = 64;
-/// How long the other side may take to say close_frame.
+/// Time limit for the client's close frame.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// One socket to a model.
@@ -47,7 +47,7 @@ pub(super) struct Session {
     pub(super) draining: CancellationToken,
 }
 
-/// What a running request gives.
+/// Output of a running request.
 enum SessionEvent {
     Rows(String, Vec<Value>),
     Over(String),
@@ -85,7 +85,7 @@ impl Outbox {
     /// Writes everything.
     ///
     /// # Cancel safety
-    /// What was not written stays.
+    /// Unwritten output is kept.
     async fn write(
         &mut self,
         sink: &mut (impl Sink<Message, Error = Error> + Unpin),
@@ -131,11 +131,11 @@ impl Session {
                 // The answer to the client's close_frame is written already, but not sent.
                 let _ = tokio::time::timeout(GOODBYE, sink.close()).await;
             }
-            Err(error) => tracing::debug!(error = %error, "a socket ended"),
+            Err(error) => tracing::debug!(error = %error, "WebSocket session failed"),
         }
     }
 
-    /// Talks until there is nothing more to say; `None` when the client has said close_frame.
+    /// Runs the session until it ends; `None` when the client has sent a close frame.
     async fn talk(
         &self,
         sink: &mut (impl Sink<Message, Error = Error> + Unpin),
@@ -164,7 +164,7 @@ impl Session {
                             self.hear(&text, leaving.is_some(), &mut running, &mut outbox);
                         }
                         Some(Ok(Message::Binary(_))) => {
-                            return Ok(Some((CloseCode::Unsupported, "messages are JSON text")));
+                            return Ok(Some((CloseCode::Unsupported, "messages must be JSON text")));
                         }
                         Some(Ok(_)) => {}
                         Some(Err(error)) => return close_frame(error).map(Some),
@@ -190,7 +190,7 @@ impl Session {
                     }
                 }
                 () = self.draining.cancelled(), if leaving.is_none() => {
-                    leaving = Some((CloseCode::Away, "this node shuts down"));
+                    leaving = Some((CloseCode::Away, "this node is shutting down"));
                 }
                 () = &mut lifetime, if leaving.is_none() => {
                     leaving = Some((CloseCode::Away, "open the socket again"));
@@ -210,7 +210,8 @@ impl Session {
                 // One that has ended meanwhile has said so.
                 if let Some(handle) = running.by_id.remove(&id) {
                     handle.abort();
-                    let error = PredictError::new(ErrorCode::Cancelled, "it was cancelled");
+                    let error =
+                        PredictError::new(ErrorCode::Cancelled, "the request was cancelled");
                     outbox.put(Some(&id), failure(&error));
                 }
             }
@@ -234,15 +235,15 @@ impl Session {
     ) -> Result<(), PredictError> {
         let config = &self.caller.config;
         if leaving {
-            let message = "this socket is about to be closed; open another one";
+            let message = "this socket is closing; open another one";
             return Err(PredictError::new(ErrorCode::Unavailable, message));
         }
         if running.by_id.contains_key(&ask.id) {
-            let message = "a request of this id is running";
+            let message = "a request with this id is already running";
             return Err(PredictError::invalid(message));
         }
         if MAX_RUNNING <= running.by_id.len() {
-            let message = format!("{MAX_RUNNING} requests of this socket are running");
+            let message = format!("this socket runs its limit of {MAX_RUNNING} requests");
             return Err(PredictError::new(ErrorCode::Overloaded, message));
         }
         let timeout = ask.timeout.unwrap_or(config.request_timeout);
@@ -310,12 +311,12 @@ impl Session {
     }
 }
 
-/// What is said to a client that breaks the rules; an error when there is nobody to tell.
+/// The close frame for a client that violates the protocol; an error when the connection is lost.
 fn close_frame(error: Error) -> Result<CloseReason, Error> {
     match error {
         Error::Capacity(_) => Ok((CloseCode::Size, "the message is too large")),
-        Error::Utf8(_) => Ok((CloseCode::Invalid, "the message is no text")),
-        Error::Protocol(_) => Ok((CloseCode::Protocol, "this is no WebSocket message")),
+        Error::Utf8(_) => Ok((CloseCode::Invalid, "the message is not text")),
+        Error::Protocol(_) => Ok((CloseCode::Protocol, "this is not a WebSocket message")),
         other => Err(other),
     }
 }

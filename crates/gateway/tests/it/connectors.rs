@@ -374,7 +374,7 @@ async fn a_change_is_checked_on_the_workers_as_a_creation_is() {
         warned["warnings"][0]
             .as_str()
             .unwrap()
-            .contains("no worker is up")
+            .contains("no worker is live")
     );
     change("?tset=true", "five").await.refused(400);
 }

@@ -51,7 +51,7 @@ async fn who_is_not_there_is_not_drained_and_bad_bodies_are_told() {
     ] {
         let path = format!("/_volley/nodes/{node}/drain");
         let refused = edge.post(&path, body).await.refused(404);
-        assert!(refused.contains("called"), "{refused}");
+        assert!(refused.contains("the id"), "{refused}");
     }
     for body in [
         r#"{"force":"yes"}"#,

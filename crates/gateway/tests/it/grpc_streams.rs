@@ -163,7 +163,7 @@ async fn a_failed_generation_leaves_the_others_alone() {
     // One that just stops has failed.
     drop(good);
     let message = next(&mut stream).await.unwrap();
-    assert!(message.error_message.contains("without its end"));
+    assert!(message.error_message.contains("without a terminal event"));
     let mut two = prompt("good", "3", "tell");
     two.inputs[0].shape = vec![2];
     two.raw_input_contents = vec![words(&["a", "b"])];

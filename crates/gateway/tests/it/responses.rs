@@ -246,7 +246,7 @@ async fn a_stream_that_fails_says_so_last_and_a_refusal_is_an_error_in_their_sha
     assert!(
         refused
             .refused_openai(400)
-            .contains("names no response that is held")
+            .contains("names a response that is not stored")
     );
     assert_eq!(refused.json()["error"]["param"], "previous_response_id");
     let unknown = json!({ "model": "nobody", "input": "Hi" }).to_string();

@@ -265,7 +265,7 @@ async fn a_stream_that_nobody_takes_up_is_cancelled_and_then_gone() {
     tokio::time::timeout(SOON, feed.closed()).await.unwrap();
     eventually("the permit is given back", || open_streams(&edge) == 0).await;
     let gone = edge.send(rest(&id, Some(&format!("{id}.1")))).await;
-    assert!(gone.refused(410).contains("nobody took it up"));
+    assert!(gone.refused(410).contains("not resumed in time"));
 }
 
 #[tokio::test]
@@ -341,7 +341,7 @@ async fn a_reader_who_does_not_read_holds_the_model_back_and_memory_stays_bounde
     drop(response);
     // What the connection has swallowed is too long ago: that is said, not skipped.
     let late = edge.send(rest(&id, Some(&format!("{id}.1")))).await;
-    assert!(late.refused(410).contains("not held any more"));
+    assert!(late.refused(410).contains("no longer buffered"));
     assert_eq!(edge.delete(&format!("/v1/streams/{id}")).await.status, 200);
     eventually("all is freed", || streams.counts().bytes == 0).await;
 }

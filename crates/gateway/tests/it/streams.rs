@@ -146,7 +146,7 @@ async fn an_error_amid_the_stream_is_its_last_event() {
             "the slot was lost",
             503,
         ),
-        (None, "without its end", 500),
+        (None, "without a terminal event", 500),
     ] {
         let edge = Edge::start().await;
         let feed = edge.cluster.feed("m");

@@ -182,7 +182,7 @@ async fn a_request_can_be_cancelled_a_socket_has_so_many_and_one_that_goes_takes
         told(&mut socket).await["error"]
             .as_str()
             .unwrap()
-            .contains("of this id")
+            .contains("with this id")
     );
     say(&mut socket, json!({ "cancel": "a" })).await;
     let over = told(&mut socket).await;

@@ -1,4 +1,4 @@
-//! What bodies hold, and why they break off.
+//! Content of bodies, and errors of incomplete bodies.
 
 use axum::BoxError;
 use serde_json::{Map, Value};
@@ -6,28 +6,29 @@ use volley_types::{ErrorCode, PredictError};
 
 use crate::encoding;
 
-/// Why a body broke off.
+/// The error of an incomplete body.
 pub fn broken(source: BoxError) -> PredictError {
     let error = if encoding::is_too_much(&*source) {
         PredictError::new(
             ErrorCode::TooLarge,
-            "the request's body inflates to far more than it is; send it in parts, or compress it \
-             less",
+            "the request's body expands too much when decompressed; send it in parts, or compress \
+             it less",
         )
     } else {
         PredictError::invalid(
-            "the request's body could not be read; is it whole, and compressed as its header says?",
+            "the request's body could not be read; check that it is complete and compressed as \
+             its header declares",
         )
     };
     error.with_source(source)
 }
 
-/// Whether a body is empty, which stands for an empty object.
+/// Whether a body is empty and so counts as an empty object.
 pub(super) fn is_blank(bytes: &[u8]) -> bool {
     bytes.iter().all(u8::is_ascii_whitespace)
 }
 
-/// Parses a body. The parser's own limit on depth (128) holds.
+/// Parses a body. The parser limits the depth to 128.
 pub fn parse(bytes: &[u8]) -> Result<Map<String, Value>, PredictError> {
     if is_blank(bytes) {
         return Ok(Map::new());

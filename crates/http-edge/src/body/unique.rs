@@ -1,4 +1,4 @@
-//! JSON whose objects have each name once.
+//! JSON without duplicate names in objects.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use volley_types::PredictError;
 
 use super::content::{is_blank, parsed};
 
-/// As [`super::parse`], and a name that stands twice in an object is refused.
+/// As [`super::parse`], but rejects duplicate names in an object.
 ///
 /// # Errors
 /// `InvalidInput` naming it.
@@ -19,7 +19,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Map<String, Value>, PredictError> {
     parsed(serde_json::from_slice(bytes).map(|Unique(value)| value))
 }
 
-/// A value whose objects have each name once.
+/// A value without duplicate names in objects.
 struct Unique(Value);
 
 impl<'de> Deserialize<'de> for Unique {
@@ -78,7 +78,7 @@ impl<'de> Visitor<'de> for Names {
         while let Some(name) = members.next_key::<String>()? {
             if all.contains_key(&name) {
                 let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-                return Err(A::Error::custom(format!("'{name}' stands in it twice")));
+                return Err(A::Error::custom(format!("'{name}' occurs twice")));
             }
             let Unique(value) = members.next_value()?;
             all.insert(name, value);

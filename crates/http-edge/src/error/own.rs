@@ -1,4 +1,4 @@
-//! Errors in the form of Volley's own routes, which OpenSearch's clients read.
+//! Error format of Volley's own routes, which is OpenSearch's.
 
 use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use volley_types::{ErrorCode, PredictError};
 
 use super::{ErrorFormat, Failure};
 
-/// The form of requests that no dialect claims.
+/// The format for requests that no dialect claims.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnErrors;
 
@@ -28,7 +28,7 @@ impl ErrorFormat for OwnErrors {
     }
 }
 
-/// OpenSearch's name for a code: its exception where it has one, else the code's own name.
+/// OpenSearch's exception for a code, or else the name of the code.
 pub fn kind(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::InvalidInput => "illegal_argument_exception",

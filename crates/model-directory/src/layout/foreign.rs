@@ -78,7 +78,7 @@ pub(crate) fn refusal(directory: &Path) -> Option<String> {
         return Some(told(
             "OpenVINO",
             "optimum-cli export onnx --model MODEL OUTPUT",
-            "MODEL is what the OpenVINO files were made from",
+            "MODEL is the source of the OpenVINO files",
         ));
     }
     // Files of optimizers and the like are beside the weights of many exports.
@@ -91,12 +91,12 @@ pub(crate) fn refusal(directory: &Path) -> Option<String> {
             "optimum-cli export onnx --model DIRECTORY --task {} OUTPUT",
             task(directory)
         );
-        return Some(told(format, &command, "OUTPUT is what you register"));
+        return Some(told(format, &command, "register OUTPUT"));
     }
     let mut formats = FORMATS.iter();
     let (_, format, command) =
         formats.find(|(endings, ..)| endings.iter().any(|ending| has(ending)))?;
-    Some(told(format, command, "what it writes is what you register"))
+    Some(told(format, command, "register its output"))
 }
 
 /// The same for a path that is a single file.
@@ -104,16 +104,20 @@ pub(super) fn refusal_of_file(file: &Path) -> Option<String> {
     let ending = file.extension()?.to_str()?;
     if ending == "safetensors" {
         let command = "optimum-cli export onnx --model DIRECTORY OUTPUT";
-        return Some(told("safetensors", command, "DIRECTORY is the file's"));
+        return Some(told(
+            "safetensors",
+            command,
+            "DIRECTORY is the directory of the file",
+        ));
     }
     let mut formats = FORMATS.iter();
     let (_, format, command) = formats.find(|(endings, ..)| endings.contains(&ending))?;
-    Some(told(format, command, "what it writes is what you register"))
+    Some(told(format, command, "register its output"))
 }
 
 fn told(format: &str, command: &str, what: &str) -> String {
     format!(
-        "the model is in the format {format}, and only ONNX is served; export it with `{command}`: \
+        "the model has the format {format}, but only ONNX is served; export it with `{command}`: \
          {what}"
     )
 }

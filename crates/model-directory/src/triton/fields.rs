@@ -7,7 +7,7 @@ pub(crate) fn messages<'a>(message: &'a Message, field: &str) -> Result<Vec<&'a 
     let named = message.0.iter().filter(|(name, _)| name == field);
     let each = named.map(|(_, value)| match value {
         Value::Message(message) => Ok(message),
-        Value::Word(_) | Value::Text(_) => Err(format!("'{field}' is no message")),
+        Value::Word(_) | Value::Text(_) => Err(format!("'{field}' is not a message")),
     });
     each.collect()
 }
@@ -17,7 +17,7 @@ pub(super) fn string(message: &Message, field: &str) -> Result<Option<String>, S
     match message.last(field) {
         None => Ok(None),
         Some(Value::Text(text)) => Ok(Some(text.clone())),
-        Some(_) => Err(format!("'{field}' is no string")),
+        Some(_) => Err(format!("'{field}' is not a string")),
     }
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn word(message: &Message, field: &str) -> Result<Option<String>, Str
         None => Ok(None),
         // In JSON, names are texts.
         Some(Value::Word(word) | Value::Text(word)) => Ok(Some(word.clone())),
-        Some(Value::Message(_)) => Err(format!("'{field}' is no name")),
+        Some(Value::Message(_)) => Err(format!("'{field}' is not a name")),
     }
 }
 
@@ -49,5 +49,5 @@ pub(crate) fn plain<T: std::str::FromStr>(value: &Value, field: &str) -> Result<
         Value::Word(word) | Value::Text(word) => word.parse().ok(),
         Value::Message(_) => None,
     };
-    number.ok_or_else(|| format!("'{field}' is no number, or none that it can be"))
+    number.ok_or_else(|| format!("'{field}' is not a number, or is out of range"))
 }

@@ -97,7 +97,7 @@ fn value_of(value: &Value) -> Json {
 /// What is wrong, where something lies too deep.
 pub(super) fn from_json(object: &Map<String, Json>, depth: usize) -> Result<Message, String> {
     if 32 < depth {
-        return Err("messages lie too deep in each other".to_owned());
+        return Err("messages are nested too deeply".to_owned());
     }
     let mut fields = Vec::new();
     for (name, json) in object {
@@ -127,7 +127,7 @@ fn value_from(json: &Json, depth: usize) -> Result<Value, String> {
         Json::Object(object) => Value::Message(from_json(object, depth + 1)?),
         Json::String(text) => Value::Text(text.clone()),
         Json::Bool(_) | Json::Number(_) => Value::Word(json.to_string()),
-        Json::Null | Json::Array(_) => return Err("a list has a list or null in it".to_owned()),
+        Json::Null | Json::Array(_) => return Err("a list contains a list or null".to_owned()),
     })
 }
 

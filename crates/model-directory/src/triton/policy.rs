@@ -118,7 +118,9 @@ impl QueuePolicy {
             None | Some("REJECT") => false,
             Some("DELAY") => true,
             Some(other) => {
-                return Err(format!("'timeout_action' is {other}, not REJECT or DELAY"));
+                return Err(format!(
+                    "'timeout_action' is {other}; it must be REJECT or DELAY"
+                ));
             }
         };
         let timeout: u64 = number(message, "default_timeout_microseconds")?.unwrap_or(0);

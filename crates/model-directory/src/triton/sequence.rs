@@ -91,7 +91,7 @@ impl Sequences {
                 .last(field)
                 .is_some_and(|value| *value == Value::Word("true".to_owned()))
             {
-                return Err(format!("'{field}' is not offered"));
+                return Err(format!("'{field}' is not supported"));
             }
         }
         let idle: Option<u64> = number(batching, "max_sequence_idle_microseconds")?;
@@ -128,7 +128,7 @@ impl Sequences {
             match outlet.dtype() {
                 ValueType::Tensor { ty, .. } if *ty == wanted => Ok(()),
                 other => Err(format!(
-                    "'{name}' is {wanted} here, and {other} in the graph"
+                    "'{name}' is {wanted} here, but {other} in the graph"
                 )),
             }
         };
@@ -148,11 +148,11 @@ impl Sequences {
             let Some(file) = &state.file else { continue };
             let path = directory.join("initial_state").join(file);
             let input = &state.input;
-            let told = || format!("the 'data_file' of the state '{input}' is not there");
+            let told = || format!("the 'data_file' of the state '{input}' does not exist");
             let size = std::fs::metadata(&path).map_err(|_| told())?;
             if !size.is_file() || MAX_STATE_BYTES < size.len() {
                 return Err(format!(
-                    "the 'data_file' of the state '{input}' is no file, or more than 64 MiB"
+                    "the 'data_file' of the state '{input}' is not a file, or is larger than 64 MiB"
                 ));
             }
             state.data = Some(std::fs::read(&path).map_err(|_| told())?);
@@ -197,7 +197,9 @@ impl Control {
             Some("CONTROL_SEQUENCE_READY") => ControlKind::Ready,
             Some("CONTROL_SEQUENCE_CORRID") => ControlKind::Id,
             Some(other) => {
-                return Err(format!("the control '{other}' of '{input}' is not offered"));
+                return Err(format!(
+                    "the control '{other}' of '{input}' is not supported"
+                ));
             }
         };
         if kind == ControlKind::Id {
@@ -269,7 +271,9 @@ impl State {
             .as_ref()
             .is_some_and(|file| file.contains(['/', '\\']) || file == "..")
         {
-            return Err(format!("'data_file' of '{input}' is no name of a file"));
+            return Err(format!(
+                "'data_file' of '{input}' is not the name of a file"
+            ));
         }
         Ok(Self {
             output: name("output_name")?,

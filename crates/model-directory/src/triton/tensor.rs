@@ -32,7 +32,7 @@ impl Tensor {
         let read = |tensor: &Message| {
             let name = string(tensor, "name")?.ok_or_else(|| format!("an {field} has no name"))?;
             if tensor.last("allow_ragged_batch").is_some_and(is_true) {
-                return Err(format!("'allow_ragged_batch' of '{name}' is not offered"));
+                return Err(format!("'allow_ragged_batch' of '{name}' is not supported"));
             }
             let told = ["is_shape_tensor", "optional", "is_non_linear_format_io"];
             let told = told
@@ -48,7 +48,7 @@ impl Tensor {
                 },
                 labels: string(tensor, "label_filename")?.filter(|file| !file.is_empty()),
                 kind: element(&kind)
-                    .ok_or_else(|| format!("'{name}' has the data type '{kind}', which is none"))?,
+                    .ok_or_else(|| format!("'{name}' has the unknown data type '{kind}'"))?,
                 name,
             };
             tensor.reshaped()?;
@@ -71,11 +71,11 @@ impl Tensor {
         };
         match (count(dims), count(inner)) {
             (None, _) | (_, None) => Err(format!(
-                "'reshape' of '{name}' has an open dimension, which is not offered"
+                "'reshape' of '{name}' has a dynamic dimension, which is not supported"
             )),
             (declared, graph) if declared == graph => Ok(()),
             _ => Err(format!(
-                "'reshape' of '{name}' is {inner:?}, which has not as many values as {dims:?}"
+                "'reshape' of '{name}' is {inner:?}, which does not have as many values as {dims:?}"
             )),
         }
     }
@@ -110,7 +110,7 @@ impl Tensor {
         let dims = self.inner.as_ref().unwrap_or(dims);
         if self.kind != kind {
             let told = format!(
-                "'{name}' is declared as {}, and is {kind} in the graph",
+                "'{name}' is declared as {}, but is {kind} in the graph",
                 self.kind
             );
             return Err(told);
@@ -120,8 +120,8 @@ impl Tensor {
             (true, Some((first, rest))) if *first < 0 => rest,
             (true, _) => {
                 return Err(format!(
-                    "'max_batch_size' is set, but the first dimension of '{name}' is no batch in \
-                     the graph; set it to 0"
+                    "'max_batch_size' is set, but the first dimension of '{name}' is not a batch \
+                     in the graph; set it to 0"
                 ));
             }
         };
@@ -132,7 +132,7 @@ impl Tensor {
             return Ok(());
         }
         Err(format!(
-            "'{name}' is declared as {dims:?}, and is {shape:?} in the graph"
+            "'{name}' is declared as {dims:?}, but is {shape:?} in the graph"
         ))
     }
 
@@ -143,15 +143,16 @@ impl Tensor {
         };
         let name = &self.name;
         if file.contains(['/', '\\']) || file == ".." {
-            return Err(format!("'label_filename' of '{name}' is no name of a file"));
+            return Err(format!(
+                "'label_filename' of '{name}' is not the name of a file"
+            ));
         }
         let path = directory.join(file);
-        let size = std::fs::metadata(&path).map_err(|_| {
-            format!("the file that 'label_filename' of '{name}' names is not there")
-        })?;
+        let size = std::fs::metadata(&path)
+            .map_err(|_| format!("the file in 'label_filename' of '{name}' does not exist"))?;
         if !size.is_file() || MAX_LABEL_BYTES < size.len() {
             return Err(format!(
-                "the labels of '{name}' are no file, or more than 64 KiB"
+                "the labels of '{name}' are not a file, or are larger than 64 KiB"
             ));
         }
         let text = std::fs::read_to_string(&path)

@@ -85,7 +85,7 @@ fn what_is_not_offered_is_refused_by_its_name() {
         ("input { data_type: TYPE_FP32 }", "no name"),
         (
             "input { name: 'x' data_type: TYPE_FP32 dims: -1 reshape { shape: [] } }",
-            "open dimension",
+            "dynamic dimension",
         ),
         (
             "input { name: 'x' data_type: TYPE_FP32 dims: 4 reshape { shape: [ 2, 3 ] } }",
@@ -116,7 +116,7 @@ fn what_is_not_offered_is_refused_by_its_name() {
         ("instance_group { kind: KIND_MODEL }", "KIND_MODEL"),
         ("max_batch_size: many", "max_batch_size"),
         ("max_batch_size: -1", "max_batch_size"),
-        ("input: 3", "'input' is no message"),
+        ("input: 3", "'input' is not a message"),
     ] {
         let error = TritonConfig::parse(text).unwrap_err();
         assert!(error.contains(told), "{text}: {error}");

@@ -88,7 +88,7 @@ impl Reader<'_> {
     /// The fields up to `end`, or to the end of the text.
     fn message(&mut self, end: Option<char>, depth: usize) -> Result<Message, String> {
         if MAX_DEPTH < depth {
-            return Err("messages lie too deep in each other".to_owned());
+            return Err("messages are nested too deeply".to_owned());
         }
         let mut fields = Vec::new();
         loop {

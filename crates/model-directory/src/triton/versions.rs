@@ -62,7 +62,7 @@ impl Versions {
             Self::Specific(wanted) => {
                 if let Some(missing) = wanted.iter().find(|name| !there.contains(name)) {
                     return Err(format!(
-                        "'version_policy' names version {missing}, which is not there"
+                        "'version_policy' names version {missing}, which does not exist"
                     ));
                 }
                 there.retain(|name| wanted.contains(name));

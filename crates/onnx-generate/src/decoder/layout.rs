@@ -110,7 +110,7 @@ pub(super) fn check_prompts(
     let layout = check_with(session, files, false)?;
     if (layout.cache, layout.logits) != (steps.cache, steps.logits) {
         return Err(PredictError::invalid(
-            "the graph for prompts and the one for what follows give numbers of different types",
+            "the prefill graph and the decode graph return different types",
         ));
     }
     Ok(layout)
@@ -154,8 +154,8 @@ fn check_with(
     let known = known + extras.count();
     if session.inputs().len() != known || (files.shared && 0 < extras.count()) {
         return Err(PredictError::invalid(format!(
-            "the model has inputs that are not those of a decoder with a KV cache as {} describes \
-             it: token ids, an attention mask, positions, and past keys and values",
+            "the model does not have the inputs of a decoder with a KV cache as {} describes it: \
+             token ids, an attention mask, positions, and past keys and values",
             files.described_by
         )));
     }
@@ -194,7 +194,7 @@ fn find(outlets: &[Outlet], name: &str) -> Result<ValueType, PredictError> {
     let outlet = outlets.iter().find(|outlet| outlet.name() == name);
     outlet.map(|outlet| outlet.dtype().clone()).ok_or_else(|| {
         PredictError::invalid(format!(
-            "the model has no input or output '{name}', which a decoder of this layout has"
+            "the model has no input or output '{name}', which a decoder of this layout needs"
         ))
     })
 }
@@ -211,8 +211,8 @@ fn expect(
     }
     let wanted: Vec<_> = wanted.iter().map(ToString::to_string).collect();
     Err(PredictError::invalid(format!(
-        "the model's '{name}' is {found}, and only {} is served; export the model with such inputs \
-         and outputs (its weights may be int4 or int8)",
+        "the model's '{name}' is {found}, but only {} is served; export the model with such \
+         inputs and outputs (its weights may be int4 or int8)",
         wanted.join(" or ")
     )))
 }

@@ -407,7 +407,7 @@ fn each(
     let whole = |length: usize| length == positions * vocabulary;
     if let Ok((_, values)) = logits.try_extract_tensor::<f32>() {
         if !whole(values.len()) {
-            return Err(failed("the model gives logits of some positions only"));
+            return Err(failed("the model returns logits of some positions only"));
         }
         for (index, position) in chosen.enumerate() {
             read(index, &values[range(position)]);

@@ -187,7 +187,10 @@ impl Loop {
             Ok(()) => plan.length,
             // Only free slots were written to.
             Err(error) => {
-                tracing::warn!(error = error.chain(), "a prompt is read anew");
+                tracing::warn!(
+                    error = error.chain(),
+                    "prefix reuse failed; prefilling the whole prompt"
+                );
                 (slot..self.decoder.slots()).for_each(|slot| self.slots.forget(slot));
                 0
             }
@@ -339,7 +342,7 @@ impl Loop {
 
     /// A step failed, and what the cache holds now is not known.
     fn fail_all(&mut self, error: &PredictError) {
-        tracing::error!(error = error.chain(), "a decode step failed");
+        tracing::error!(error = error.chain(), "decode step failed");
         for running in self.running.drain(..) {
             running.request.fail(error.clone(), &mut self.delivery);
         }

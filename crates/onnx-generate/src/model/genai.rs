@@ -86,8 +86,8 @@ pub(super) fn describe(directory: &Path) -> Result<ModelDescription, PredictErro
     }
     if decoder.session_options.custom_ops_library.is_some() {
         return Err(PredictError::invalid(format!(
-            "{FILE}: the model needs a library of operators of its own, and workers load no code \
-             that comes with a model"
+            "{FILE}: the model needs a custom operator library, and workers load no code from a \
+             model"
         )));
     }
     let (inputs, outputs) = (&decoder.inputs, &decoder.outputs);

@@ -187,7 +187,7 @@ fn known_to(template: Option<&str>, name: &str, word: &str) -> Result<(), Predic
         return Ok(());
     }
     Err(PredictError::invalid(format!(
-        "parameter '{name}' is nothing that this model's chat template knows; leave it out"
+        "parameter '{name}' is not a variable of this model's chat template; leave it out"
     )))
 }
 

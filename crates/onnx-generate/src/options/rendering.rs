@@ -40,7 +40,7 @@ fn variables(parameters: &Parameters) -> Result<Map<String, Value>, PredictError
     let wrong = || {
         range(
             name,
-            "an object of the chat template's variables, other than those that it has anyway",
+            "an object of the chat template's variables, without the built-in ones",
         )
     };
     let given = short(parameters, name)?;

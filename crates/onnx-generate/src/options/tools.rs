@@ -63,13 +63,13 @@ impl Tools {
         let none = |(functions, _): &(Vec<Function>, usize)| functions.is_empty();
         if call.as_ref().is_some_and(none) {
             return Err(PredictError::invalid(
-                "parameter 'tool_choice' asks for a function that 'tools' does not have",
+                "parameter 'tool_choice' names a function that is not in 'tools'",
             ));
         }
         if call.is_some() && volley_constraints::is_guided(parameters) {
             return Err(PredictError::invalid(
-                "an answer that must be a call has the form of one: leave the other form out, or \
-                 'tool_choice'",
+                "a required tool call cannot be combined with another response format: leave out \
+                 the response format or 'tool_choice'",
             ));
         }
         Ok(Self {
@@ -98,8 +98,9 @@ fn chosen(choice: &str) -> Result<String, PredictError> {
 
 /// The tools of a JSON list; `None` where it has none.
 fn tools(text: &str) -> Result<Option<Value>, PredictError> {
-    let tools: Value = serde_json::from_str(text)
-        .map_err(|error| PredictError::invalid(format!("parameter 'tools' is no JSON: {error}")))?;
+    let tools: Value = serde_json::from_str(text).map_err(|error| {
+        PredictError::invalid(format!("parameter 'tools' is not valid JSON: {error}"))
+    })?;
     match tools.as_array() {
         Some(list) if list.is_empty() => Ok(None),
         Some(list) if list.iter().all(Value::is_object) => Ok(Some(tools)),

@@ -176,8 +176,8 @@ impl PoolingConfig {
         };
         mode.ok_or_else(|| {
             PredictError::invalid(
-                "1_Pooling/config.json asks for a way of pooling that is not known; 'pooling' of \
-                 model.toml says which to take: mean, cls, last, max, mean_sqrt_len or weighted_mean",
+                "1_Pooling/config.json names an unknown pooling; set 'pooling' in model.toml to \
+                 mean, cls, last, max, mean_sqrt_len or weighted_mean",
             )
         })
     }

@@ -13,7 +13,7 @@ use crate::input::PlacementInput;
 /// By how much a move must make the fuller of its two workers less full, in thousandths: less is
 /// not worth a load.
 const MARGIN: u64 = 50;
-/// Replicas for which a better worker is looked for at a time.
+/// Maximum number of replicas per round for which a better worker is searched.
 const MAX_TRIED: usize = 1_024;
 
 /// Whether any two workers are further apart than `limit` thousandths: in memory, or in the
@@ -124,7 +124,7 @@ struct Search<'s, 'a> {
 }
 
 impl<'a> Search<'_, 'a> {
-    /// The next move: off the fullest worker that has anything to give.
+    /// The next migration, from the fullest worker with a movable replica.
     fn next(&mut self, fleet: &mut Fleet<'_>) -> Option<Step> {
         let full = |worker: usize| Reverse((fleet.permille(worker, 0), fleet.staying(worker)));
         let mut sources: Vec<_> = (0..fleet.len())
@@ -195,8 +195,8 @@ impl<'a> Search<'_, 'a> {
             && one.may_move(fleet, input)
     }
 
-    /// Whether the fuller of the two is far fuller, is less full afterwards, and both together
-    /// are more even: so that no sequence of moves ever comes back to where it began.
+    /// Whether the fuller of the two is far fuller, is less full afterwards, and both together are
+    /// more even: so that no sequence of migrations returns to its start.
     fn improves(&self, size: u64, from: usize, to: usize, fleet: &Fleet<'_>) -> bool {
         if size == 0 {
             return outnumbers(fleet.staying(from), fleet.staying(to), self.limit);
@@ -213,7 +213,7 @@ impl<'a> Search<'_, 'a> {
     }
 }
 
-/// What part of a budget so many bytes are, in thousandths, rounded up.
+/// Share of a budget in thousandths, rounded up.
 fn share(size: u64, budget: u64) -> u64 {
     let permille = (u128::from(size) * 1_000).div_ceil(u128::from(budget.max(1)));
     u64::try_from(permille).unwrap_or(u64::MAX)

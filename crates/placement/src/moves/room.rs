@@ -1,21 +1,22 @@
-//! Room for a replica that has no place: others make it, where they find places themselves.
+//! Migrations that free capacity for an unschedulable replica, if the migrated replicas fit
+//! elsewhere.
 
 use super::Step;
 use crate::desired::{DesiredVersion, need};
 use crate::fleet::{Fleet, ReplicaRequirements};
 use crate::input::PlacementInput;
 
-/// Replicas without a place for which room is looked for at a time.
+/// Maximum number of unschedulable replicas per round.
 const MAX_WAITING: usize = 8;
-/// Workers that are looked at for each of them.
+/// Maximum number of candidate workers for each of them.
 const MAX_TARGETS: usize = 16;
 /// Replicas of each worker that are tried.
 const MAX_TRIED: usize = 32;
 /// Replicas that make room together.
 const MAX_TOGETHER: usize = 3;
 
-/// The moves that make room for the first of those that wait that can be helped; none while
-/// others are under way.
+/// The migrations that free capacity for the first waiting replica that can be placed; none while
+/// other migrations run.
 pub(super) fn steps(
     wanted: &[DesiredVersion<'_>],
     held: &[Vec<usize>],
@@ -23,7 +24,7 @@ pub(super) fn steps(
     input: &PlacementInput<'_>,
     waiting: &[usize],
 ) -> Vec<Step> {
-    // What is under way may be what makes the room.
+    // A running migration may already free the capacity.
     if !input.moves.under_way.is_empty() {
         return Vec::new();
     }
@@ -49,8 +50,8 @@ pub(super) fn steps(
     Vec::new()
 }
 
-/// The workers that would be right if they had room: those that are better for what is spread
-/// first, then those that lack the least.
+/// Candidate workers that only lack capacity: those in better zones first, then those that lack the
+/// least.
 fn targets(
     one: &DesiredVersion<'_>,
     need: &ReplicaRequirements<'_>,
@@ -107,7 +108,7 @@ impl Maker<'_, '_> {
         self.together(&movable, bytes, places, fleet)
     }
 
-    /// A few, the largest first; nothing is kept of what is not enough.
+    /// Collects a few replicas, largest first; discards them if they are not enough.
     fn together(
         &self,
         movable: &[usize],

@@ -7,14 +7,14 @@ use volley_types::{ModelName, Revision, WorkerId};
 
 use super::observed::ObservedWorkers;
 
-/// On which workers which deployments failed to load, and why. Remembered for as long as a
-/// deployment stands: a replica that has moved away is not reported any more, and moving it back
-/// and forth would help nobody.
+/// Load failures of deployments by worker, with the reason. They are kept for the lifetime of a
+/// deployment: a moved replica is not reported any more, and must not move back to the failed
+/// worker.
 #[derive(Debug, Default)]
 pub struct Failures(BTreeMap<(ModelName, Revision, WorkerId), String>);
 
 impl Failures {
-    /// Takes in what workers report now, and forgets deployments that have been replaced.
+    /// Applies the workers' reports, and removes replaced deployments.
     pub fn learn(&mut self, state: &RegistryState, observed: &ObservedWorkers<'_>) {
         let deployment = |model: &ModelName| state.models.get(model)?.deployment.as_ref();
         self.0.retain(|(model, revision, _), _| {

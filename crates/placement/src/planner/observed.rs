@@ -1,4 +1,4 @@
-//! What a coordinator has heard of the workers, at one moment.
+//! Snapshot of the workers as observed by a coordinator.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a plan is made of, from what was observed of the workers.
+//! Builds the input of a plan from the observed workers.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -58,7 +58,7 @@ pub fn input<'a>(
     input
 }
 
-/// What takes requests, of the models whose readiness the plan depends on.
+/// Ready replicas of the models whose readiness is relevant to the plan.
 fn add_ready<'a>(
     state: &'a RegistryState,
     observed: &ObservedWorkers<'a>,

@@ -1,6 +1,6 @@
-//! Replicas that the leader moves although their workers are there, and what it waits for before
-//! it moves more. What is remembered here goes with the lead: whoever leads next finds a replica
-//! more than is wanted, lets the one go that does not serve yet, and begins anew.
+//! Migrations started by the leader, and the conditions for further ones. This state is lost with
+//! the leadership: the next leader finds one replica more than desired, removes the one that does
+//! not serve yet, and starts again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use crate::output::{Move, MoveReason, Plan};
 
 /// Moves that are under way at a time.
 const MAX_UNDER_WAY: usize = 8;
-/// A move that takes longer is given up.
+/// Time limit of a migration.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
-/// Between two looks for what to move next: at first, and where nothing was found again and again.
+/// Initial and maximum interval of searches for migrations.
 const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// How far apart, in thousandths of their memory, the fullest and the emptiest worker are before
 /// replicas are moved between them, and until when they go on.
 const APART: (u64, u64) = (200, 100);
 
-/// What became of a move.
+/// Outcome of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveOutcome {
     /// The replica serves elsewhere, and is gone from where it was.
@@ -45,7 +45,7 @@ impl MoveOutcome {
     }
 }
 
-/// What the leader remembers of moves.
+/// The leader's state of migrations.
 #[derive(Debug)]
 pub struct Rebalancer {
     /// For how long a model, a worker or a leader has to be as it is before anything is moved.
@@ -56,7 +56,7 @@ pub struct Rebalancer {
     changed: HashMap<ModelName, Instant>,
     /// When a replica of it was moved, or could not be.
     moved: HashMap<ModelName, Instant>,
-    /// Since when workers take replicas.
+    /// Time since which each worker accepts replicas.
     present: HashMap<WorkerId, Instant>,
     under_way: BTreeMap<ModelName, (Move, Instant)>,
     wanted: bool,
@@ -92,13 +92,13 @@ impl Rebalancer {
         }
     }
 
-    /// How many moves are under way.
+    /// Number of running migrations.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.under_way.len()
     }
 
-    /// Takes in what is there now; gives the moves that are over.
+    /// Applies the observed state; returns the ended migrations.
     pub fn learn(
         &mut self,
         state: &Arc<RegistryState>,
@@ -128,7 +128,7 @@ impl Rebalancer {
         for id in observed.workers.keys() {
             if takes(id) && !self.present.contains_key(*id) {
                 self.present.insert((*id).clone(), now);
-                // There is another place to look at.
+                // Another candidate exists.
                 (self.pause, self.look_at) = (LOOK.0, None);
             }
         }
@@ -157,13 +157,13 @@ impl Rebalancer {
             self.look_at = Some(now);
             tracing::info!(
                 model = %one.model, from = %one.from, to = %one.to, reason = one.reason.as_str(),
-                end = end.as_str(), "a replica's move is over",
+                end = end.as_str(), "replica migration ended",
             );
         }
         ended
     }
 
-    /// What placement is told. Nothing begins unless it `may`.
+    /// Input of the placement. Migrations only start if `may`.
     #[must_use]
     pub fn moves<'a>(&'a self, state: &'a RegistryState, may: bool, now: Instant) -> Moves<'a> {
         let is_due = self.look_at.is_none_or(|at| at <= now);
@@ -193,13 +193,13 @@ impl Rebalancer {
         }
     }
 
-    /// Takes in what was decided, where so many moves might have begun.
+    /// Records the started migrations of a plan in which up to `may_begin` were allowed.
     pub fn took(&mut self, plan: &Plan, may_begin: usize, now: Instant) {
         self.wanted = plan.moves_wanted;
         for one in &plan.moves {
             tracing::info!(
                 model = %one.model, from = %one.from, to = %one.to, reason = one.reason.as_str(),
-                "a replica moves",
+                "replica migration started",
             );
             self.under_way.insert(one.model.clone(), (one.clone(), now));
         }
@@ -230,8 +230,8 @@ fn is_other(old: Option<&ModelEntry>, new: &ModelEntry) -> bool {
     new.deployment.is_some() && !old.is_some_and(same)
 }
 
-/// How a move has ended, if it has: the leader leaves no more replicas than are wanted where one
-/// that stays is needed after all.
+/// Outcome of a migration, if it has ended. It is abandoned if the source replica is needed after
+/// all.
 fn end_of(one: &Move, entry: Option<&ModelEntry>) -> Option<MoveOutcome> {
     let Some((entry, deployment)) = entry.and_then(|it| Some((it, it.deployment.as_ref()?))) else {
         return Some(MoveOutcome::GivenUp);

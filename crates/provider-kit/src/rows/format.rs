@@ -78,8 +78,7 @@ impl RowsFormat {
             .filter(|(pre, post)| pre.is_rerank() == post.is_rerank())
             .ok_or_else(|| {
                 PredictError::invalid(format!(
-                    "parameters '{PRE}' and '{POST}' do not go together; name both, for the same \
-                     task"
+                    "parameters '{PRE}' and '{POST}' do not match; set both, for the same task"
                 ))
             })?;
         let step = connector.parameters.unsigned(STEP)?;
@@ -205,7 +204,7 @@ fn unknown(parameter: &str, name: &str, known: &[&str]) -> PredictError {
     let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
     let prefix = parameter.trim_end_matches("_function");
     PredictError::invalid(format!(
-        "'{name}' is not known as a '{parameter}'; known are, after 'connector.{prefix}.', {}",
+        "'{name}' is not a '{parameter}'; after 'connector.{prefix}.', the supported names are {}",
         known.join(", ")
     ))
 }

@@ -125,7 +125,7 @@ fn sampling(request: &mut RequestFields<'_>) -> Result<(), PredictError> {
     if stops.any(|stop| stop.trim().is_empty()) {
         return Err(request.refused(
             "stop",
-            "a stop text needs a character that is no white space",
+            "a stop text needs a character other than white space",
         ));
     }
     Ok(())
@@ -142,7 +142,7 @@ fn named(request: &mut RequestFields<'_>, is_own: bool) -> Result<(), PredictErr
         Some(Value::Object(given)) if given.keys().all(|name| name == "user_id") => {
             request.fields.insert("metadata".to_owned(), given.into());
         }
-        Some(_) => return Err(request.refused("metadata", "it may have a 'user_id' alone")),
+        Some(_) => return Err(request.refused("metadata", "it may only have a 'user_id'")),
     }
     if let Some(user) = user {
         let metadata = request.fields.entry("metadata");
@@ -152,7 +152,7 @@ fn named(request: &mut RequestFields<'_>, is_own: bool) -> Result<(), PredictErr
         None | Some("standard_only") => return Ok(()),
         Some("default" | "standard") => "standard_only",
         Some(_) => {
-            return Err(request.refused("service_tier", "it may be 'auto' or 'default'"));
+            return Err(request.refused("service_tier", "it must be 'auto' or 'default'"));
         }
     };
     request
@@ -209,8 +209,8 @@ fn think(
         }
         _ if forced => {
             return Err(PredictError::invalid(
-                "parameter 'reasoning_effort' does not go with a tool that must be called, or an \
-                 answer of a schema, at this model: leave one of them out",
+                "this model does not support parameter 'reasoning_effort' with a required tool \
+                 call or a response schema: leave one of them out",
             ));
         }
         thinking => {
@@ -219,8 +219,8 @@ fn think(
             let budget = match limit {
                 Some(limit) if limit <= LEAST_BUDGET => {
                     return Err(PredictError::invalid(format!(
-                        "parameter 'reasoning_effort' needs a 'max_tokens' over {LEAST_BUDGET} at \
-                         this model, which includes what is thought"
+                        "parameter 'reasoning_effort' needs a 'max_tokens' over {LEAST_BUDGET} \
+                         for this model; it includes reasoning tokens"
                     )));
                 }
                 Some(limit) => budget.min(limit - 1),
@@ -321,8 +321,8 @@ fn tool(tool: &mut Value, claude: Claude) -> Result<(), PredictError> {
             let name = function["name"].as_str().unwrap_or_default();
             let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
             PredictError::invalid(format!(
-                "parameter 'tools' has 'strict' for the tool '{name}', whose schema this model \
-                 cannot keep to strictly; leave 'strict' out"
+                "parameter 'tools' has 'strict' for the tool '{name}', but this model does not \
+                 support its schema in strict mode; leave 'strict' out"
             ))
         })?;
         made["strict"] = true.into();

@@ -90,8 +90,8 @@ pub(super) fn think(body: &mut Map<String, Value>, thinking: Value) -> Result<()
         .and_then(Value::as_u64);
     if forced && budget.is_some() {
         return Err(PredictError::invalid(
-            "parameter 'reasoning_effort' does not go with a tool that must be called, or an \
-             answer of a schema, at this model: leave one of them out",
+            "this model does not support parameter 'reasoning_effort' with a required tool call \
+             or a response schema: leave one of them out",
         ));
     }
     // What is thought counts, and the answer needs room.
@@ -100,8 +100,8 @@ pub(super) fn think(body: &mut Map<String, Value>, thinking: Value) -> Result<()
         .and_then(|config| config["maxTokens"].as_u64());
     if let Some((budget, limit)) = budget.zip(limit).filter(|(budget, limit)| limit <= budget) {
         return Err(PredictError::invalid(format!(
-            "parameter 'reasoning_effort' lets the model think for {budget} tokens, and needs a \
-             'max_tokens' over that instead of {limit}"
+            "parameter 'reasoning_effort' allows {budget} reasoning tokens and needs a \
+             'max_tokens' above that instead of {limit}"
         )));
     }
     let Value::Object(mut fields) = thinking else {

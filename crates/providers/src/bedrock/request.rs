@@ -84,7 +84,7 @@ pub(super) fn body(
             told.insert("tool_choice".to_owned(), json!({ "name": name }));
         }
         if !is_one_call(&told) {
-            let why = "name the tool in 'tool_choice', or give one tool";
+            let why = "name the tool in 'tool_choice', or send one tool";
             return Err(request.refused("parallel_tool_calls", why));
         }
     }
@@ -149,7 +149,7 @@ fn tier(request: &mut RequestFields<'_>) -> Result<Option<String>, PredictError>
         None => Ok(None),
         Some(Value::String(tier)) if tiers.contains(&tier.as_str()) => Ok(Some(tier)),
         Some(_) => {
-            let why = "it may be 'auto', 'default', 'flex', 'priority' or 'reserved'";
+            let why = "it must be 'auto', 'default', 'flex', 'priority' or 'reserved'";
             Err(request.refused("service_tier", why))
         }
     }
@@ -168,7 +168,8 @@ fn tools(
             if talk.iter().any(|message| !calls(message).is_empty()) {
                 return Err(PredictError::invalid(
                     "parameter 'tool_choice' cannot be 'none' after tools were called: the remote \
-                     model's server wants their definitions, and cannot be told not to call them",
+                     model's server requires their definitions and has no option that forbids \
+                     calls",
                 ));
             }
             body.remove("tools");

@@ -69,7 +69,7 @@ pub(super) fn body(
     allowed_only(&mut request.fields);
     if request.fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
         if !is_one_call(&request.fields) {
-            let why = "name the tool in 'tool_choice', or give one tool";
+            let why = "name the tool in 'tool_choice', or send one tool";
             return Err(request.refused("parallel_tool_calls", why));
         }
         request.take("parallel_tool_calls");
@@ -117,7 +117,7 @@ fn tier(request: &mut RequestFields<'_>) -> Result<Option<&'static str>, Predict
         Some("flex") => "FLEX",
         Some("priority") => "PRIORITY",
         _ => {
-            let why = "it may be 'auto', 'default', 'flex' or 'priority'";
+            let why = "it must be 'auto', 'default', 'flex' or 'priority'";
             return Err(request.refused("service_tier", why));
         }
     }))
@@ -243,7 +243,7 @@ fn result_part(before: &[ChatMessage], message: &ChatMessage) -> Result<Value, P
     let name = called(before.iter(), message).ok_or_else(|| {
         PredictError::invalid(
             "a message of the role 'tool' needs the 'tool_call_id' of a call in a message before \
-             it: the remote model's server wants the function's name",
+             it: the remote model's server requires the function's name",
         )
     })?;
     let content = serde_json::from_str(&message.content).unwrap_or_default();

@@ -103,7 +103,7 @@ pub(crate) fn translated(request: &mut RequestFields<'_>) -> Result<(), PredictE
             _ => {
                 return Err(PredictError::invalid(
                     "parameter 'max_tokens' and parameter 'max_completion_tokens' contradict each \
-                     other; give one of them",
+                     other; send one of them",
                 ));
             }
         }
@@ -134,7 +134,7 @@ pub(crate) fn translated(request: &mut RequestFields<'_>) -> Result<(), PredictE
                 .as_object()
                 .is_none_or(|all| all.keys().any(|it| it != "user_id"));
             if others {
-                return Err(request.refused("metadata", "it may have a 'user_id' alone"));
+                return Err(request.refused("metadata", "it may only have a 'user_id'"));
             }
             if let Some(user) = user {
                 request.fields.insert("user".to_owned(), user.clone());
@@ -148,7 +148,7 @@ pub(crate) fn translated(request: &mut RequestFields<'_>) -> Result<(), PredictE
                     .insert("service_tier".to_owned(), "default".into());
             }
             Some(_) => {
-                let why = "it may be 'auto' or 'standard_only'";
+                let why = "it must be 'auto' or 'standard_only'";
                 return Err(request.refused("service_tier", why));
             }
         }

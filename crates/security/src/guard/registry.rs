@@ -62,7 +62,7 @@ impl Registry for GuardedCluster {
     }
 }
 
-/// Whether what `command` registers leads where that is allowed, as far as its URLs tell.
+/// Checks the URLs in `command` against the policy.
 fn leads(command: &RegistryCommand, egress: &EgressPolicy) -> Result<(), PredictError> {
     match command {
         RegistryCommand::CreateConnector(spec) | RegistryCommand::UpdateConnector(spec) => {

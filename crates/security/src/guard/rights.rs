@@ -1,9 +1,9 @@
-//! What of the registry a principal sees, and what it may change. Pure.
+//! Visible and writable objects of the registry for a principal. Pure.
 //!
-//! A principal of some models is a tenant: what its patterns cover is its own, be it a model, an
-//! alias, a pipeline, a connector, a secret or a model group. What is not its own does not exist
-//! for it: a command about such a thing is refused in the words in which the registry refuses one
-//! about a thing that is not there, whether it is there or not.
+//! A principal that is limited to some models is a tenant. It owns the models, aliases, pipelines,
+//! connectors, secrets and model groups that match its patterns. All other objects do not exist for
+//! it: a command about one is rejected with the registry's error for a missing object, whether the
+//! object exists or not.
 
 use std::collections::BTreeMap;
 
@@ -67,11 +67,11 @@ fn used(entry: &ModelEntry) -> impl Iterator<Item = &ConnectorId> {
     })
 }
 
-/// Whether `principal` may give `command`, with the registry as it is.
+/// Checks whether `principal` may run `command` with the current registry.
 ///
 /// # Errors
-/// `PermissionDenied` where the role is too weak, or where a name that is made is not the
-/// principal's own; `NotFound` where what is named is not; `Conflict` where others use it.
+/// `PermissionDenied` if the role is too weak, or a created name is outside the principal's scope;
+/// `NotFound` if a named object is outside of it; `Conflict` if other tenants use the object.
 pub(super) fn permit(
     command: &RegistryCommand,
     principal: &Principal,
@@ -89,8 +89,8 @@ pub(super) fn permit(
     .permit(command)
 }
 
-/// Every command is named here: a new one does not compile until somebody has decided who may
-/// give it.
+/// Every command is listed here, so that a new command does not compile without a decision about
+/// its role.
 fn role_for(command: &RegistryCommand) -> Role {
     match command {
         RegistryCommand::CreateConnector(_)
@@ -225,7 +225,7 @@ impl ScopedPrincipal<'_> {
         };
         Err(PredictError::new(
             ErrorCode::PermissionDenied,
-            format!("the key does not reach the {kind} '{name}'{how}"),
+            format!("the key has no access to the {kind} '{name}'{how}"),
         ))
     }
 
@@ -250,8 +250,8 @@ impl ScopedPrincipal<'_> {
         Err(not_found("connector", id))
     }
 
-    /// What stands in a worker's environment and files is everybody's, or nobody's; a principal of
-    /// some models could have it sent wherever it likes.
+    /// A worker's environment and files belong to all tenants. A principal that is limited to some
+    /// models could send them to any server.
     fn own_credentials(&self, spec: &ConnectorSpec) -> Result<(), PredictError> {
         for credential in spec.credentials() {
             match credential {
@@ -259,7 +259,7 @@ impl ScopedPrincipal<'_> {
                 CredentialRef::Env(_) | CredentialRef::File(_) | CredentialRef::Sealed(..) => {
                     return Err(PredictError::new(
                         ErrorCode::PermissionDenied,
-                        "a key that is limited to some models names its own secrets \
+                        "a key that is limited to some models must use its own secrets \
                          ('secret:NAME') as credentials, not the workers' variables and files",
                     ));
                 }
@@ -299,8 +299,7 @@ impl ScopedPrincipal<'_> {
         }
     }
 
-    /// A model may come from a connector that the principal sees, or from a store; what is on the
-    /// workers' own disks is everybody's.
+    /// A model may use a visible connector or a store. The workers' disks belong to all tenants.
     fn own_source(&self, source: &ModelSource) -> Result<(), PredictError> {
         match source {
             ModelSource::None => Ok(()),
@@ -308,8 +307,8 @@ impl ScopedPrincipal<'_> {
             ModelSource::Url { url, .. } if url.scheme() != ModelUrlScheme::File => Ok(()),
             ModelSource::Url { .. } | ModelSource::Path(_) => Err(PredictError::new(
                 ErrorCode::PermissionDenied,
-                "a key that is limited to some models registers models from a URL, not from the \
-                 workers' disks",
+                "a key that is limited to some models must register models from a URL, not from \
+                 the workers' disks",
             )),
         }
     }
@@ -330,7 +329,7 @@ impl ScopedPrincipal<'_> {
         free_of_others(kind, name, others)
     }
 
-    /// Whoever may call the name reaches all that it leads to.
+    /// A caller of the name reaches all its targets.
     fn leads_to_own<'r>(
         &self,
         mut names: impl Iterator<Item = &'r ModelRef>,
@@ -345,12 +344,12 @@ impl ScopedPrincipal<'_> {
     }
 }
 
-/// As the registry says of what is not there.
+/// The registry's error for a missing object.
 fn not_found(kind: &str, name: &impl std::fmt::Display) -> PredictError {
     PredictError::new(ErrorCode::NotFound, format!("no {kind} '{name}' exists"))
 }
 
-/// The registry would name who uses it.
+/// The registry's error would reveal the users of the object.
 fn free_of_others(
     kind: &str,
     name: &impl std::fmt::Display,
@@ -361,7 +360,10 @@ fn free_of_others(
     }
     Err(PredictError::new(
         ErrorCode::Conflict,
-        format!("{kind} '{name}' is in use beyond what this key reaches; ask an administrator"),
+        format!(
+            "{kind} '{name}' is used by objects that this key has no access to; ask an \
+             administrator"
+        ),
     ))
 }
 

@@ -1,5 +1,5 @@
-//! How much of the registry a tenant may fill. What the registry holds is bounded for all
-//! together; so that nobody takes all of it, each principal of some models has a part. Pure.
+//! A tenant's share of the registry. The registry has a global limit; each principal that is
+//! limited to some models gets a share, so that none can use all of it. Pure.
 
 use volley_types::registry::{RegistryCommand, RegistryState};
 use volley_types::{ConnectorId, ErrorCode, ModelName, ModelScope, PredictError, SecretName};
@@ -24,10 +24,10 @@ impl Default for Share {
 }
 
 impl Share {
-    /// Whether what `command` adds to what is `scope`'s own is within its part of `registry`.
+    /// Checks that the objects of `scope`, after `command`, are within its share of `registry`.
     ///
     /// # Errors
-    /// `TooLarge` where it is not.
+    /// `TooLarge` if they are not.
     pub(super) fn check(
         &self,
         command: &RegistryCommand,
@@ -56,21 +56,21 @@ fn over(what: &str, limit: usize) -> PredictError {
     PredictError::new(
         ErrorCode::TooLarge,
         format!(
-            "{what} would be over this key's share of the registry, which is {limit}; delete \
-             what is not needed, or ask an administrator"
+            "{what} would exceed this key's share of the registry, {limit}; delete unused \
+             objects, or ask an administrator"
         ),
     )
 }
 
-/// What is one scope's own in a registry.
+/// The objects of one scope in a registry.
 struct ScopedRegistry<'a> {
     scope: &'a ModelScope,
     registry: &'a RegistryState,
 }
 
 impl ScopedRegistry<'_> {
-    /// What kind of thing a command makes or replaces, how many there are with it where it is
-    /// new, and its bytes; `None` where it makes nothing.
+    /// Kind of the object that a command creates or replaces, the count of that kind if the object
+    /// is new, and its size in bytes; `None` for other commands.
     fn grown(&self, command: &RegistryCommand) -> Option<(&'static str, Option<usize>, usize)> {
         let it = self.registry;
         let found = match command {

@@ -28,7 +28,7 @@ impl ClusterView for GuardedCluster {
         for report in status.reports.values_mut() {
             report.active_streams = 0;
         }
-        // How much others do is theirs to know: what runs on the replicas that the caller sees.
+        // The load of other tenants is private: only streams on visible replicas are counted.
         let replicas = status.workers.iter().flat_map(|worker| &worker.replicas);
         let active = replicas.map(|replica| replica.active);
         status.active_streams = active.fold(0, u32::saturating_add);

@@ -1,6 +1,6 @@
-//! What keys use at the other coordinators. Each tells the others what its own callers use; what
-//! one hears is charged here as if it had been used here, so that a key's limits hold for all
-//! coordinators together, but for what begins elsewhere until the news of it comes.
+//! Usage of keys on other coordinators. Each coordinator reports the usage of its own callers, and
+//! charges reported usage as its own. A key's limits thus apply to all coordinators together,
+//! except for requests that are not reported yet.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,14 +11,14 @@ use volley_types::{KeyId, NodeId};
 
 use super::QuotaTracker;
 
-/// A coordinator that says nothing for so long runs nothing any more that counts here.
+/// Time without reports after which a coordinator's running predictions do not count any more.
 const SILENCE: Duration = Duration::from_secs(3);
 /// The most keys of one report; the others come with the next.
 pub const MAX_REPORTED: usize = 4_096;
 /// The most keys that are remembered of one coordinator.
 pub const MAX_HEARD: usize = 65_536;
 
-/// What the bearers of one key have used at a coordinator since it began to count.
+/// Usage of one key on a coordinator since it started counting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyUse {
     /// Predictions that began.
@@ -33,24 +33,24 @@ pub struct KeyUse {
     pub tokens_per_minute: u32,
 }
 
-/// What one coordinator tells another.
+/// Usage report of a coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Who tells.
+    /// The reporting coordinator.
     pub node: NodeId,
     /// Its run of reports.
     pub session: u64,
     /// Whether the counts begin here: they were used before anybody listened.
     pub first: bool,
-    /// What has changed since the last report.
+    /// Changes since the last report.
     pub keys: Vec<(KeyId, KeyUse)>,
 }
 
-/// What keys use, here and elsewhere. Cloning gives another handle.
+/// Usage of keys on all coordinators. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct Usage(pub(crate) QuotaTracker);
 
-/// What is known of the others.
+/// State of the other coordinators.
 #[derive(Debug, Default)]
 pub(super) struct PeerUsage {
     peers: Mutex<HashMap<NodeId, Peer>>,
@@ -74,7 +74,7 @@ impl PeerUsage {
         streams.fold(0, u32::saturating_add)
     }
 
-    /// What `limit` is here now.
+    /// The current local value of `limit`.
     pub(super) fn share(&self, limit: u32) -> u32 {
         limit.div_ceil(self.shares.load(Ordering::Relaxed).max(1))
     }
@@ -97,8 +97,8 @@ impl Usage {
         all.into_iter().filter(changed).take(most).collect()
     }
 
-    /// Whether this coordinator hears of what the others use. One that does not allows each key
-    /// its share: a limit divided by `members`.
+    /// Sets whether this coordinator receives no reports. If so, it allows each key a share: its
+    /// limit divided by `members`.
     pub fn set_alone(&self, alone: bool, members: usize) {
         let shares = match alone {
             true => u32::try_from(members).unwrap_or(u32::MAX),
@@ -107,8 +107,8 @@ impl Usage {
         self.0.others().shares.store(shares, Ordering::Relaxed);
     }
 
-    /// Takes in what another coordinator tells. Gives whether its session is known; one that is
-    /// not begins with a first report.
+    /// Applies a report of another coordinator. Returns whether its session is known; an unknown
+    /// session must start with a first report.
     #[must_use]
     pub fn hear(&self, report: Report, now: Instant) -> bool {
         let others = self.0.others();
@@ -130,7 +130,7 @@ impl Usage {
         let mut charges = Vec::with_capacity(report.keys.len());
         for (key, used) in report.keys {
             let before = peer.keys.get(&key).copied().unwrap_or_default();
-            // A count that went back began anew.
+            // A smaller count means that the coordinator restarted.
             let grown = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
             let more = KeyUse {
                 requests: grown(used.requests, before.requests),

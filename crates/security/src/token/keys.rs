@@ -29,13 +29,13 @@ pub(super) struct KeySet(Vec<Key>);
 #[derive(Debug)]
 struct Key {
     id: Option<String>,
-    /// The one algorithm that it is for, where it says so.
+    /// The algorithm of the key, if declared.
     algorithm: Option<Algorithm>,
     key: DecodingKey,
 }
 
 impl KeySet {
-    /// Reads a JWK Set. Keys of other kinds than those that can be used are left out.
+    /// Reads a JWK Set. Unsupported keys are skipped.
     pub(super) fn parse(json: &[u8]) -> Result<Self, PredictError> {
         let set: JwkSet = serde_json::from_slice(json)
             .map_err(|error| no_keys().with_source(format!("a JWK Set: {error}")))?;
@@ -120,7 +120,7 @@ impl Source {
         }
     }
 
-    /// Looks again and again, for ever.
+    /// Refreshes the keys periodically, forever.
     pub(super) async fn keep_fresh(&self, fetch: &FetchKeys, interval: Duration) {
         let (url, keys, look) = match self {
             Self::File(live) => return live.clone().keep_fresh("issuer keys", interval).await,
@@ -144,7 +144,7 @@ impl Source {
                 Err(error) => {
                     tracing::error!(
                         error = error.chain(),
-                        "an issuer's keys cannot be fetched; the old ones go on being used"
+                        "issuer keys not fetched; the previous ones stay in use"
                     );
                     sleep(retry).await;
                     retry = (2 * retry).min(FETCH_GAP);

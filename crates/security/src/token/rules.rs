@@ -1,4 +1,4 @@
-//! What the claims of a valid token allow.
+//! Rights of a valid token from its claims.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::Principal;
 /// The longest subject that is written into logs.
 const MAX_SUBJECT: usize = 128;
 
-/// Which claims say what a token allows. A claim that is named here must be in the token.
+/// Claims that define the rights of a token. A configured claim is required in the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimRules {
     /// The claim with the roles or groups: a text, or an array of texts. A path through objects
     /// is written with dots.
     pub roles_claim: String,
-    /// What each of its values is here; where there are none, the values are roles' own names.
+    /// Mapping of claim values to roles; if empty, the values are role names.
     pub roles: BTreeMap<String, Role>,
     /// The claim with the tenant.
     pub tenant_claim: Option<String>,
@@ -25,7 +25,7 @@ pub struct ClaimRules {
 }
 
 impl ClaimRules {
-    /// Who shows these claims.
+    /// The principal of these claims.
     pub(super) fn principal(
         &self,
         issuer: &str,
@@ -33,10 +33,10 @@ impl ClaimRules {
     ) -> Result<Principal, PredictError> {
         let values = texts(claims, &self.roles_claim)?;
         let roles = values.iter().filter_map(|value| self.role(value));
-        // The strongest of those that it names.
+        // The strongest of the roles in the claim.
         let role = roles.max().ok_or_else(|| {
             denied(format!(
-                "the token's claim '{}' names no role of this cluster",
+                "the token's claim '{}' has no role of this cluster",
                 self.roles_claim
             ))
         })?;
@@ -52,15 +52,13 @@ impl ClaimRules {
             },
         };
         let models = match &self.models_claim {
-            // As for keys: a tenant has its own, and who administers the cluster has all.
+            // As for keys: a tenant has its own scope, and a cluster administrator has all models.
             None if role == Role::ClusterAdmin => ModelScope::default(),
             None => ModelScope::of_tenant(&tenant),
             Some(claim) => {
                 let patterns = texts(claims, claim)?;
                 if patterns.is_empty() {
-                    return Err(denied(format!(
-                        "the token's claim '{claim}' names no model"
-                    )));
+                    return Err(denied(format!("the token's claim '{claim}' has no model")));
                 }
                 ModelScope::read(patterns)?
             }

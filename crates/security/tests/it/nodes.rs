@@ -94,7 +94,7 @@ async fn nodes_know_each_other_by_their_certificates() {
     let peer = listener.peer().await;
     assert_eq!(peer.identity, NodeIdentity::from_uri(WORKER));
     let refused = listener.call(&dialer, NodeKind::Worker).await.unwrap_err();
-    assert!(refused.contains("not of the kind"), "{refused}");
+    assert!(refused.contains("not of the expected kind"), "{refused}");
 }
 
 #[tokio::test]

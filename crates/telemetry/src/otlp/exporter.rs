@@ -152,7 +152,7 @@ impl Target {
         if self.logged.is_none_or(is_due) {
             self.logged = Some(Instant::now());
             let dropped = shared.dropped.load(Ordering::Relaxed);
-            tracing::warn!(cause, dropped, "the OTLP collector rejects telemetry");
+            tracing::warn!(cause, dropped, "OTLP collector rejected telemetry");
         }
         false
     }

@@ -1,9 +1,8 @@
 //! Chunks into record batches.
 //!
-//! Most batches of a stream have one row with a text and nothing else. A column in which nothing
-//! was said is one that was made before and is shared: building it anew, with its validity and
-//! its offsets, for each token of each stream is most of what a token costs. For the same reason
-//! nodes leave such columns out of what they send each other: see [`is_blank`].
+//! Most batches of a stream have one row with a text and nothing else. Blank columns are built once
+//! and shared: building them, with validity and offsets, for each token of each stream is most of
+//! the cost of a token. For the same reason nodes omit blank columns on the wire: see [`is_blank`].
 
 use std::sync::{Arc, LazyLock};
 
@@ -22,7 +21,7 @@ use super::{FinishReason, GenerationChunk, generation_schema};
 const ROWS: usize = 4;
 /// Bytes of text that fit before a column of them grows.
 const BYTES: usize = 32;
-/// Columns in which nothing was said are kept for batches of up to so many rows.
+/// Blank columns are cached for batches of up to this many rows.
 const BLANKS: usize = 64;
 
 /// Collects chunks into one record batch of [`generation_schema`].
@@ -155,14 +154,14 @@ impl GenerationChunks {
     }
 }
 
-/// Whether nothing is said in `column`: it holds nulls alone, or, where it cannot, zeros or `false`.
-/// False for types that [`blank`] does not know.
+/// Whether `column` is blank: all values are null or, if it is not nullable, zero or `false`.
+/// Returns false for types that [`blank`] does not support.
 #[must_use]
 pub fn is_blank(field: &Field, column: &dyn Array) -> bool {
     match (field.data_type(), field.is_nullable()) {
         (DataType::UInt32, false) => {
             let counts = column.as_primitive::<UInt32Type>().values();
-            // Longer ones are not worth the look.
+            // For longer columns the check costs more than it saves.
             counts.len() <= BLANKS && counts.iter().all(|count| *count == 0)
         }
         (DataType::Boolean, false) => column.as_boolean().true_count() == 0,
@@ -174,8 +173,7 @@ pub fn is_blank(field: &Field, column: &dyn Array) -> bool {
     }
 }
 
-/// A column of `rows` rows in which nothing is said; `None` for types that the columns of a
-/// generation do not have.
+/// A blank column of `rows` rows; `None` for types that a generation's response does not have.
 #[must_use]
 pub fn blank(field: &Field, rows: usize) -> Option<ArrayRef> {
     Some(match (field.data_type(), field.is_nullable()) {
@@ -198,7 +196,7 @@ fn blanks<K: Kind>(rows: usize) -> ArrayRef {
     kept.cloned().unwrap_or_else(|| K::blank(rows))
 }
 
-/// A column that has no builder until something is said in it.
+/// A column without a builder until its first value.
 #[derive(Debug)]
 struct LazyColumn<K: Kind>(Option<K::Builder>);
 
@@ -209,7 +207,7 @@ impl<K: Kind> Default for LazyColumn<K> {
 }
 
 impl<K: Kind> LazyColumn<K> {
-    /// Says `value` in row `at`, before which there are `at` rows.
+    /// Appends `value` as row `at`; the column has `at` rows before the call.
     fn push(&mut self, at: usize, value: Option<K::Value<'_>>) {
         if self.0.is_none() && value.is_some() {
             let mut builder = K::builder();
@@ -229,16 +227,16 @@ impl<K: Kind> LazyColumn<K> {
     }
 }
 
-/// What a column holds, and what it holds where nothing is said.
+/// Value type of a column, and its blank value.
 trait Kind {
     type Value<'v>;
     type Builder: ArrayBuilder + std::fmt::Debug;
 
     fn builder() -> Self::Builder;
     fn append(builder: &mut Self::Builder, value: Option<Self::Value<'_>>);
-    /// A column of `rows` rows in which nothing is said.
+    /// A blank column of `rows` rows.
     fn blank(rows: usize) -> ArrayRef;
-    /// Such columns of 0 rows and more.
+    /// Blank columns, indexed by their number of rows.
     fn blanks() -> &'static [ArrayRef];
 }
 

@@ -1,4 +1,5 @@
-//! The row of an answer that failed while others of its request go on, and its error.
+//! Terminal row of a failed answer, while other answers of the request continue, and its conversion
+//! to an error.
 
 use std::time::Duration;
 
@@ -7,8 +8,7 @@ use crate::details::Details;
 use crate::error::{ErrorCode, ErrorOrigin, ErrorReason, PredictError};
 
 impl GenerationChunk {
-    /// The last row of an answer that failed: its code, what that means more closely, when to try
-    /// again, and the message.
+    /// The last row of a failed answer, with error code, reason, retry delay and message.
     #[must_use]
     pub fn failed(item: u32, choice: u32, error: PredictError) -> Self {
         let retry_after = error.retry_after.map(|after| after.as_millis());

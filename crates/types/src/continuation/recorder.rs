@@ -1,4 +1,4 @@
-//! What was sent on of a generation, added up as another replica has to know it.
+//! Records the forwarded rows of a generation for a continuation.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use arrow_array::RecordBatch;
 use super::{AnswerEnd, MAX_TOKENS, SentAnswer, SentAnswers};
 use crate::chunk::GenerationRow;
 
-/// The rows of one stream, added up. It forgets everything once it sees that nobody can go on:
-/// a row does not say what tokens it came of, or there are too many of them.
+/// Sums up the rows of one stream. It drops its state once a continuation is impossible: a row has
+/// no token ids, or the limits are exceeded.
 #[derive(Debug, Default)]
 pub struct SentAnswerRecorder {
     answers: BTreeMap<(u32, u32), SentAnswer>,
@@ -19,7 +19,7 @@ pub struct SentAnswerRecorder {
 }
 
 impl SentAnswerRecorder {
-    /// Of a stream that nobody can go on with.
+    /// A recorder for a stream that cannot be continued.
     #[must_use]
     pub fn forgotten() -> Self {
         Self {
@@ -28,7 +28,7 @@ impl SentAnswerRecorder {
         }
     }
 
-    /// Notes rows that are sent on. False when they do not follow those before.
+    /// Records forwarded rows. Returns false if their sequence does not follow the previous rows.
     pub fn note(&mut self, batch: &RecordBatch) -> bool {
         if self.forgotten {
             return true;
@@ -50,8 +50,8 @@ impl SentAnswerRecorder {
         true
     }
 
-    /// What another replica goes on behind; `None` where none can, or nothing is left to go on
-    /// with.
+    /// The sent part for a continuation; `None` if a continuation is impossible or no answer is
+    /// unfinished.
     #[must_use]
     pub fn sent(&self) -> Option<SentAnswers> {
         if self.forgotten || self.ended {
@@ -60,7 +60,7 @@ impl SentAnswerRecorder {
         SentAnswers::new(self.answers.values().cloned().collect()).ok()
     }
 
-    /// Tokens that were sent on.
+    /// Number of forwarded tokens.
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.tokens
@@ -70,7 +70,7 @@ impl SentAnswerRecorder {
         *self = Self::forgotten();
     }
 
-    /// False when it cannot be gone on behind this row.
+    /// Returns false if the stream cannot be continued after this row.
     fn add(&mut self, row: &GenerationRow<'_>) -> bool {
         let Some(rows) = self.rows.checked_add(1) else {
             return false;

@@ -1,8 +1,8 @@
 //! Aliases: names that split traffic over models and versions.
 //!
-//! Which target a request goes to is a pure function of the alias and of the request: weighted
-//! rendezvous hashing of the request's id, or of what it sticks by. Every coordinator comes to the
-//! same choice, and a change of weights moves no more requests than it must.
+//! The target of a request is a pure function of the alias and the request: weighted rendezvous
+//! hashing of the request id or of the sticky header's value. All coordinators make the same
+//! choice, and a change of weights moves the minimum of requests.
 
 use std::collections::BTreeSet;
 
@@ -13,9 +13,9 @@ use crate::ids::{ModelName, ModelRef, Revision};
 pub const MAX_ALIAS_TARGETS: usize = 32;
 /// The largest weight of a target.
 pub const MAX_ALIAS_WEIGHT: u32 = 1_000_000;
-/// The longest name of a header that an alias sticks by, in bytes.
+/// Maximum length of a sticky header's name in bytes.
 pub const MAX_STICKY_HEADER: usize = 64;
-/// How long a chain of names may be: an alias of an alias, a pipeline of aliases and so on.
+/// Maximum length of a chain of names, such as an alias of an alias or a pipeline of aliases.
 pub const MAX_NAME_DEPTH: usize = 8;
 
 /// One target of an alias.
@@ -27,23 +27,23 @@ pub struct AliasTarget {
     pub weight: u32,
 }
 
-/// Where copies of requests go.
+/// The mirror of an alias.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AliasMirror {
-    /// What they are sent to; its answers are thrown away.
+    /// The model that receives mirrored requests; its responses are discarded.
     pub model: ModelRef,
-    /// How many of a thousand requests are copied.
+    /// Mirrored requests per thousand.
     pub permille: u32,
 }
 
-/// An alias as it is asked for.
+/// The definition of an alias.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AliasSpec {
     /// The name, which no model and no pipeline has.
     pub name: ModelName,
-    /// Where requests go; at least one with a weight.
+    /// Targets of requests; at least one has a weight above 0.
     pub targets: Vec<AliasTarget>,
-    /// Where copies go, where any should.
+    /// The mirror, if any.
     pub mirror: Option<AliasMirror>,
     /// Requests with the same value of this header go to the same target; in lower case.
     pub sticky_header: Option<String>,
@@ -51,17 +51,17 @@ pub struct AliasSpec {
     pub description: String,
 }
 
-/// An alias as it stands in the registry.
+/// An alias in the registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AliasEntry {
-    /// What was asked for.
+    /// The definition.
     pub spec: AliasSpec,
-    /// The revision at which it was written last; what a replacement is compared with.
+    /// Revision of the last write; a conditional write compares it.
     pub revision: Revision,
 }
 
 impl AliasSpec {
-    /// Checks what can be told without the rest of the registry.
+    /// Checks the definition without the rest of the registry.
     ///
     /// # Errors
     /// `InvalidInput`, naming what is wrong.
@@ -86,7 +86,7 @@ impl AliasSpec {
         let mut seen = BTreeSet::new();
         if let Some(twice) = self.targets.iter().find(|it| !seen.insert(&it.model)) {
             return Err(PredictError::invalid(format!(
-                "target '{}' is named twice; add up its weights",
+                "target '{}' is listed twice; add up its weights",
                 twice.model
             )));
         }
@@ -94,19 +94,19 @@ impl AliasSpec {
             && (mirror.permille == 0 || 1_000 < mirror.permille)
         {
             return Err(PredictError::invalid(
-                "a mirror gets 1 to 1000 of a thousand requests; leave it out for none",
+                "a mirror must get 1 to 1000 of a thousand requests; to disable it, leave it out",
             ));
         }
         self.sticky_header.as_deref().map_or(Ok(()), check_header)
     }
 
-    /// Every name that this one leads to.
+    /// All names in targets and mirror.
     pub fn names(&self) -> impl Iterator<Item = &ModelRef> {
         let targets = self.targets.iter().map(|target| &target.model);
         targets.chain(self.mirror.iter().map(|mirror| &mirror.model))
     }
 
-    /// The target of the request with this key: the hash of its id, or of what it sticks by.
+    /// The target of the request with this key: the hash of its id, or of its sticky value.
     #[must_use]
     pub fn choose(&self, key: u64) -> Option<&ModelRef> {
         let weighted = self.targets.iter().filter(|target| target.weight != 0);
@@ -118,7 +118,7 @@ impl AliasSpec {
         best.map(|(_, model)| model)
     }
 
-    /// Whether the request with this key is copied, and where to.
+    /// The mirror target if the request with this key is mirrored.
     #[must_use]
     pub fn mirrored(&self, key: u64) -> Option<&ModelRef> {
         let mirror = self.mirror.as_ref()?;
@@ -138,24 +138,25 @@ fn check_header(name: &str) -> Result<(), PredictError> {
         return Ok(());
     }
     Err(PredictError::invalid(format!(
-        "the header to stick by must be a header's name in lower case, of at most \
-         {MAX_STICKY_HEADER} bytes"
+        "the sticky header must be a header's name in lower case, of at most {MAX_STICKY_HEADER} \
+         bytes"
     )))
 }
 
-/// The score of a target for a key that hashes to `hash` with it: the largest wins, each target
-/// as often as its weight says (weighted rendezvous hashing: Schindelhauer and Schomaker, 2005).
+/// The score of a target for a key that hashes to `hash` with it: the largest score wins, with a
+/// probability proportional to the weight (weighted rendezvous hashing: Schindelhauer and
+/// Schomaker, 2005).
 #[expect(
     clippy::cast_precision_loss,
     reason = "53 bits of a hash are spread well enough"
 )]
 fn score(hash: u64, weight: u32) -> f64 {
-    // In (0, 1): neither end has a logarithm that divides.
+    // In (0, 1): the logarithm must be finite and not zero.
     let unit = ((hash >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
     -f64::from(weight) / unit.ln()
 }
 
-/// The hash that choices are made of; the same in every process of every release (FNV-1a, mixed).
+/// Stable hash for choices: identical in all processes and releases (FNV-1a, mixed).
 #[must_use]
 pub fn hash(bytes: &[u8]) -> u64 {
     let folded = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

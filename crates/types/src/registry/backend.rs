@@ -1,4 +1,4 @@
-//! Backends: what runs a model on a worker.
+//! Backends, which run models on a worker.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::registry::short_name::short_name;
 short_name!(
     /// The name of a backend: 1 to 31 lower-case letters, digits and `_`.
     ///
-    /// The registry takes any name. Which names can be loaded is for each worker to know, so that
-    /// a version which adds a backend shares a cluster with versions that lack it.
+    /// The registry takes any name. Each worker decides which names it can load, so that a version
+    /// with a new backend can share a cluster with versions that lack it.
     BackendName,
     "a backend's name"
 );
@@ -21,13 +21,13 @@ impl BackendName {
     pub const ONNX: Self = Self::from_static("onnx");
     /// A remote model through a connector.
     pub const REMOTE: Self = Self::from_static("remote");
-    /// Splits its prompt into words: a real stream with no model.
+    /// Streams its prompt back in words, without a model.
     pub const TEXT: Self = Self::from_static("text");
     /// Scripted behaviours for tests and drills.
     pub const FAKE: Self = Self::from_static("fake");
 }
 
-/// What a backend loads a model from.
+/// Source from which a backend loads a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceKind {
     /// Nothing: the backend is the model.
@@ -38,14 +38,14 @@ pub enum SourceKind {
     Connector,
 }
 
-/// What the rest of Volley has to know of a backend.
+/// Description of a backend for the rest of Volley.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackendInfo {
-    /// Its name, as `function_name` of a registration has it.
+    /// Its name, the `function_name` of a registration.
     pub name: BackendName,
     /// One phrase for help texts, without a full stop.
     pub summary: &'static str,
-    /// What it loads a model from.
+    /// Source of its models.
     pub source: SourceKind,
     /// Whether OpenSearch's `model_config` describes its models.
     pub takes_model_config: bool,
@@ -74,14 +74,14 @@ impl BackendList {
             let hint = hint.map(|near| format!("; did you mean '{near}'?"));
             let written: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
             PredictError::invalid(format!(
-                "no backend '{written}' exists here{}; this coordinator's version has {}",
+                "the backend '{written}' does not exist{}; this coordinator's version has {}",
                 hint.unwrap_or_default(),
                 names.join(", ")
             ))
         })
     }
 
-    /// What `name` loads its models from; `None` for a backend of another version.
+    /// Source of the models of backend `name`; `None` for a backend of another version.
     #[must_use]
     pub fn source(&self, name: BackendName) -> Option<SourceKind> {
         let found = self.0.iter().find(|backend| backend.name == name);

@@ -1,4 +1,4 @@
-//! Connectors: where a remote model is, and how its server is spoken to.
+//! Connectors: address and wire format of a remote model.
 
 mod policy;
 mod provider;
@@ -12,16 +12,16 @@ use super::secret::SealedSecret;
 use crate::ids::{ConnectorId, SecretName};
 use crate::params::Parameters;
 
-/// Where a secret is found. In clear it is never replicated.
+/// Reference to a secret. Plain secrets are never replicated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CredentialRef {
     /// An environment variable of the worker's process: `env:NAME`.
     Env(String),
     /// A file on the worker, read at use, surrounding white space removed: `file:/path`.
     File(String),
-    /// A secret that the registry holds sealed: `secret:NAME`.
+    /// A sealed secret in the registry: `secret:NAME`.
     Secret(SecretName),
-    /// The same as a worker gets it, which opens it with a master key of its own.
+    /// The sealed secret as sent to a worker, which opens it with its master key.
     Sealed(SecretName, Box<SealedSecret>),
 }
 
@@ -33,14 +33,14 @@ impl ConnectorSpec {
         self.credential.iter().chain(endpoints)
     }
 
-    /// The same, to be changed.
+    /// As [`ConnectorSpec::credentials`], mutable.
     pub fn credentials_mut(&mut self) -> impl Iterator<Item = &mut CredentialRef> {
         let endpoints = self.policy.endpoints.iter_mut();
         let endpoints = endpoints.filter_map(|endpoint| endpoint.credential.as_mut());
         self.credential.iter_mut().chain(endpoints)
     }
 
-    /// Whether it names the secret.
+    /// Whether a credential references the secret.
     #[must_use]
     pub fn names_secret(&self, secret: &SecretName) -> bool {
         let mut credentials = self.credentials();
@@ -56,20 +56,20 @@ pub struct ConnectorSpec {
     pub id: ConnectorId,
     /// A name for people.
     pub name: String,
-    /// Whose wire format.
+    /// The wire format.
     pub provider: ProviderName,
     /// The full URL to POST to, for example `https://host/v1/chat/completions`.
     pub url: String,
     /// The model's name at the upstream.
     pub model: String,
-    /// The credential, where one is needed.
+    /// The credential, if one is needed.
     pub credential: Option<CredentialRef>,
-    /// Headers to add; values hold no secrets.
+    /// Headers to add; values must not contain secrets.
     pub headers: BTreeMap<String, String>,
     /// Default request parameters; a request's own win.
     pub parameters: Parameters,
-    /// A body template with `${parameters.x}`, where the provider's own body does not fit.
+    /// A body template with `${parameters.x}`, if the provider's own body is not suitable.
     pub request_body: Option<String>,
-    /// How its servers are called, and what is done when they fail.
+    /// Limits, retries and endpoints.
     pub policy: ConnectorPolicy,
 }

@@ -1,34 +1,33 @@
-//! What should run, and how it gets there: deployments, their limits on placement, their scaling
-//! and the roll from one version to the next.
+//! Deployments: placement limits, scaling and rollouts.
 
 use std::collections::BTreeMap;
 
 use crate::ids::{ModelName, ModelVersion, Revision, WorkerId};
 use crate::registry::{RegistryCommand, RegistryState};
 
-/// What should run: a version, on this many workers.
+/// A deployed version and its number of workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deployment {
     /// The version to run.
     pub version: ModelVersion,
-    /// How many workers should hold a loaded copy. The cluster's own choice where
-    /// [`DeployOptions::scaling`] is set; 0 while it is scaled to nothing.
+    /// Desired number of replicas. The cluster chooses it if [`DeployOptions::scaling`] is set; 0
+    /// while the model is scaled to zero.
     pub replicas: u32,
-    /// The revision at which this deployment was asked for; tells its task's id.
+    /// Revision of the deploy command; part of the id of its task.
     pub revision: Revision,
-    /// Whether workers may unload it while it is idle, to make room for others; the next request
-    /// then waits until it is loaded again.
+    /// Whether workers may evict it while it is idle; the next request then waits until it is
+    /// reloaded.
     pub overcommit: bool,
     /// The only workers that may hold a copy; any when empty.
     pub workers: Vec<WorkerId>,
-    /// Where replicas may go, how their number follows the load, how a version replaces another.
+    /// Placement, scaling and rollout options.
     pub options: DeployOptions,
-    /// The version before this one, while its replicas are being replaced, or stay beside it.
+    /// The rollout from the previous version, while its replicas are replaced or kept beside this
+    /// one.
     pub rollout: Option<Rollout>,
-    /// The version that this one has replaced: where a rollback goes once a roll is over.
+    /// The replaced version, the target of a rollback after the rollout.
     pub replaced: Option<ModelVersion>,
-    /// How many replicas that version had; `None` where that is not known or the number followed
-    /// the load.
+    /// Number of replicas of the replaced version; `None` if unknown or if it was scaled by load.
     pub replaced_replicas: Option<u32>,
 }
 
@@ -51,10 +50,10 @@ impl Deployment {
 }
 
 impl RegistryState {
-    /// The command that deploys `version` of a model (the newest where none is named) as the model
-    /// is deployed now: on as many replicas, with the same options. A model that is not deployed
-    /// gets one replica and the default options. Replicas of another version
-    /// ([`DeployOptions::beside`]) end: whoever wants them names them again.
+    /// The command that deploys `version` of a model (by default the newest) with the current
+    /// number of replicas and options. A model that is not deployed gets one replica and the
+    /// default options. Replicas of another version ([`DeployOptions::beside`]) are not kept; set
+    /// the option again to keep them.
     #[must_use]
     pub fn deploy_again(
         &self,
@@ -70,7 +69,7 @@ impl RegistryState {
         RegistryCommand::Deploy {
             model: model.clone(),
             version,
-            // A deployment that was scaled to nothing has none.
+            // A deployment that is scaled to zero has no replicas.
             replicas: current.replicas.max(least).max(1),
             overcommit: current.overcommit,
             workers: current.workers,
@@ -79,24 +78,24 @@ impl RegistryState {
     }
 }
 
-/// What a deployment asks for besides a version and a number.
+/// Options of a deployment besides version and number of replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeployOptions {
-    /// A replica goes only to workers that have all of these labels.
+    /// Labels that a worker must have to hold a replica.
     pub labels: BTreeMap<String, String>,
     /// Replicas are spread evenly over the values of this label of their workers.
     pub spread: Option<String>,
-    /// Bytes that a replica takes of its worker's memory budget; 0 where nobody said, and then
-    /// what the first loaded replica reports counts.
+    /// Memory of a replica in bytes; 0 if not set, then the value reported by the first loaded
+    /// replica applies.
     pub memory_bytes: u64,
-    /// How the number of replicas follows the load; `None` keeps it as asked.
+    /// Scaling by load; `None` keeps the number of replicas.
     pub scaling: Option<Scaling>,
-    /// While a version replaces another: replicas that there may be beyond the number asked for.
+    /// During a rollout: maximum number of replicas above the desired number.
     pub max_surge: u32,
-    /// While a version replaces another: replicas that may be missing.
+    /// During a rollout: maximum number of unavailable replicas.
     pub max_unavailable: u32,
-    /// Replicas of the version deployed before that stay beside this one, which then does not
-    /// replace it: requests that name no version go to the older one. 0 for none.
+    /// Replicas of the previous version to keep beside this one. The new version then does not
+    /// replace the previous one: requests without a version go to the previous one. 0 keeps none.
     pub keep_previous: u32,
 }
 
@@ -114,18 +113,19 @@ impl Default for DeployOptions {
     }
 }
 
-/// How the number of replicas follows the load.
+/// Limits and targets of scaling by load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scaling {
-    /// The fewest; 0 lets an idle model go, and a request brings it back.
+    /// Minimum; 0 allows scale to zero, and a request activates the model again.
     pub min_replicas: u32,
-    /// The most; at least 1.
+    /// Maximum; at least 1.
     pub max_replicas: u32,
-    /// Streams that run and wait over the places of all replicas, in percent, that is aimed at.
+    /// Target utilization: (running + queued streams) / capacity of all replicas, in percent.
     pub target_percent: u32,
-    /// A queue wait above this asks for one more replica whatever the utilization; 0 means never.
+    /// Queue wait in milliseconds above which one replica is added regardless of the utilization; 0
+    /// disables it.
     pub queue_wait_ms: u32,
-    /// How long a model is idle before it is scaled to nothing.
+    /// Idle time in milliseconds before a model is scaled to zero.
     pub idle_ms: u32,
 }
 
@@ -141,57 +141,57 @@ impl Default for Scaling {
     }
 }
 
-/// One version on its way to be replaced by another.
+/// A running replacement of one version by another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rollout {
-    /// The version that goes.
+    /// The replaced version.
     pub from: ModelVersion,
     /// The workers that still hold it.
     pub previous: Vec<WorkerId>,
-    /// Nothing moves on until it is resumed.
+    /// Paused until it is resumed.
     pub paused: bool,
-    /// Why it stopped by itself: the new version could not be loaded. Public text.
+    /// The reason if it stopped because the new version could not be loaded. Public text.
     pub stopped: Option<String>,
 }
 
 impl Rollout {
-    /// Whether replicas may be moved from the one version to the other now.
+    /// Whether replicas may be replaced now.
     #[must_use]
     pub fn moves(&self) -> bool {
         !self.paused && self.stopped.is_none()
     }
 }
 
-/// What is done to a roll that goes on.
+/// An action on a running rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RolloutAction {
-    /// Halts it; both versions go on serving.
+    /// Pauses it; both versions continue to serve.
     Pause,
-    /// Goes on after a pause; `Conflict` where it has stopped by itself.
+    /// Continues after a pause; `Conflict` if the rollout has stopped because of a failure.
     Resume,
-    /// Goes back to the version before, in the same careful way, on this many replicas; on as
-    /// many as now where none are named.
+    /// Rolls back to the previous version with the same limits, on this many replicas or by default
+    /// the current number.
     Rollback {
         /// [`Deployment::replaced_replicas`] of the deployment that is rolled back.
         replicas: Option<u32>,
     },
-    /// The leader stops it: the new version cannot be loaded. The public reason.
+    /// Set by the leader if the new version cannot be loaded, with the public reason.
     Stop(String),
 }
 
-/// Where a deployment's replicas go, as the leader decided.
+/// Placement of a deployment's replicas, decided by the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementDecision {
     /// The model.
     pub model: ModelName,
-    /// [`Deployment::revision`] of the deployment that this places; ignored when that has been
+    /// [`Deployment::revision`] of the placed deployment; the decision is ignored if that has been
     /// replaced.
     pub deployment: Revision,
     /// The workers that hold the deployed version.
     pub workers: Vec<WorkerId>,
-    /// The workers that still hold the version before, while one replaces the other.
+    /// The workers that still hold the previous version during a rollout.
     pub previous: Vec<WorkerId>,
-    /// One replica goes from a worker to another although both are there: it is on both, and
-    /// there is one more than is wanted, until it serves where it goes.
+    /// Migration between two live workers: the replica is on both, one more than desired, until it
+    /// serves on the target.
     pub moving: bool,
 }

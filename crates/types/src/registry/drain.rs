@@ -1,18 +1,18 @@
-//! Nodes that are taken out of work.
+//! Drained nodes.
 
 use crate::access::NodeIdentity;
 use crate::ids::{ModelName, NodeId, WorkerId};
 use crate::registry::{ModelEntry, RegistryState};
 
-/// How a node is drained.
+/// Options of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Drain {
-    /// A worker's replicas go even where no other worker can take them.
+    /// Unload replicas even if no other worker can hold them.
     pub force: bool,
 }
 
 impl RegistryState {
-    /// How `worker` is drained, where it is.
+    /// The drain of `worker`, if it is drained.
     #[must_use]
     pub fn worker_drain(&self, worker: &WorkerId) -> Option<Drain> {
         if self.drains.is_empty() {
@@ -28,7 +28,7 @@ impl RegistryState {
         self.drains.contains_key(&NodeIdentity::Coordinator(node))
     }
 
-    /// The workers that are drained, by id.
+    /// The drained workers, by id.
     pub fn drained_workers(&self) -> impl Iterator<Item = &WorkerId> {
         self.drains.keys().filter_map(|node| match node {
             NodeIdentity::Worker(id) => Some(id),
@@ -36,7 +36,7 @@ impl RegistryState {
         })
     }
 
-    /// The models of which `worker` shall hold a replica, by name.
+    /// The models assigned to `worker`, by name.
     pub fn placed_on<'a>(&'a self, worker: &'a WorkerId) -> impl Iterator<Item = &'a ModelName> {
         let placed = |model: &&ModelEntry| model.placed(worker).next().is_some();
         let models = self.models.values().map(|model| &**model);

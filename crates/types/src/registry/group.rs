@@ -1,4 +1,4 @@
-//! Model groups: models that belong together, for people and for searches.
+//! Model groups, for users and searches.
 
 use crate::ids::ModelGroupId;
 

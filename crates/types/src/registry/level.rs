@@ -1,36 +1,36 @@
-//! Levels: which commands a version of Volley understands.
+//! Feature levels: the commands that a version of Volley supports.
 //!
-//! While a cluster is upgraded, coordinators of two versions share one registry. Each says which
-//! level it speaks; a command of a higher level is refused until all of them speak it, and from
-//! the first such command on nobody of a lower level takes part any more.
+//! While a cluster is upgraded, coordinators of two versions share one registry. Each reports its
+//! level. A command of a higher level is rejected until all coordinators support it. After the
+//! first such command, coordinators of a lower level cannot take part.
 
 use crate::access::{ModelPattern, ModelScope};
 use crate::ids::{ModelName, ModelRef};
 use crate::registry::{ColumnType, PipelineSpec, RegistryCommand, RolloutAction};
 
-/// The level that this version speaks: 1 was the first, 2 has [`RegistryCommand::Drain`] and
+/// The level of this version: 1 was the first, 2 has [`RegistryCommand::Drain`] and
 /// [`DeployOptions::beside`](super::DeployOptions::beside), 3 has [`RegistryCommand::PutTask`], 4
-/// has [`PlacementDecision::moving`](super::PlacementDecision::moving), 5 has names of models with a `/`, and rollbacks
-/// that name a number of replicas ([`RolloutAction::Rollback`]), 6 has the incarnations of coordinators,
-/// 7 has pipelines of tensors and ensembles. A version that adds a command, or a field to one, adds
-/// a level.
+/// has [`PlacementDecision::moving`](super::PlacementDecision::moving), 5 has names of models with
+/// a `/`, and rollbacks that name a number of replicas ([`RolloutAction::Rollback`]), 6 has the
+/// incarnations of coordinators, 7 has pipelines of tensors and ensembles. A version that adds a
+/// command, or a field to one, adds a level.
 pub const LEVEL: u32 = 7;
 
-/// The level from which on replicas move although their workers are there.
+/// First level with migrations of replicas between live workers.
 pub const MOVING_LEVEL: u32 = 4;
 
-/// The level from which on names of models may have several parts.
+/// First level with model names of several parts.
 pub const PARTS_LEVEL: u32 = 5;
 
-/// The level from which on coordinators show who they are to each other, and the membership has the
+/// First level at which coordinators identify themselves to each other, and the membership has the
 /// incarnations of their data directories.
 pub const MEMBER_LEVEL: u32 = 6;
 
-/// The level from which on pipelines take tensors of their models' types, and stand for ensembles.
+/// First level with pipelines of tensors and ensembles.
 pub const ENSEMBLE_LEVEL: u32 = 7;
 
 impl RegistryCommand {
-    /// The lowest level at which everything in this command is understood.
+    /// The lowest level that supports everything in this command.
     #[must_use]
     pub fn level(&self) -> u32 {
         match self {
@@ -43,7 +43,7 @@ impl RegistryCommand {
                 action: RolloutAction::Rollback { replicas: Some(_) },
                 ..
             } => 5,
-            // What replaces a version elsewhere must not do so here.
+            // An older version would replace the previous version instead of keeping it.
             Self::Deploy { options, .. } if options.keep_previous != 0 => 2,
             _ => 1,
         }
@@ -51,8 +51,7 @@ impl RegistryCommand {
 }
 
 impl RegistryCommand {
-    /// Whether a name in it has several parts. Versions that do not read those would not read the
-    /// command.
+    /// Whether a name in the command has several parts, which older versions cannot decode.
     fn names_parts(&self) -> bool {
         let refer = |mut names: Box<dyn Iterator<Item = &ModelRef> + '_>| {
             names.any(|model| model.name.has_parts())

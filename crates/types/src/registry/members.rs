@@ -1,4 +1,4 @@
-//! The coordinators as Raft has them.
+//! Raft's view of the coordinators.
 
 use crate::ids::NodeId;
 

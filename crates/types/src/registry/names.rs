@@ -1,4 +1,4 @@
-//! What names lead to: models, and the aliases and pipelines that stand for them.
+//! Resolution of names: models, aliases and pipelines.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::error::{ErrorCode, PredictError};
 use crate::ids::{ModelName, ModelRef};
 
 impl RegistryState {
-    /// Whether anything has this name.
+    /// Whether a model, alias or pipeline has this name.
     #[must_use]
     pub fn has_name(&self, name: &ModelName) -> bool {
         self.models.contains_key(name) || self.stands_for_others(name)
@@ -19,7 +19,7 @@ impl RegistryState {
         self.aliases.contains_key(name) || self.pipelines.contains_key(name)
     }
 
-    /// What leads to `name`, in words for an error: `alias 'chat'`.
+    /// The object that refers to `name`, for an error: `alias 'chat'`.
     #[must_use]
     pub fn user_of(&self, name: &ModelName) -> Option<String> {
         let aliases = self.aliases.values().map(|entry| &entry.spec);
@@ -36,8 +36,8 @@ impl RegistryState {
         alias.or_else(|| pipeline.map(|pipeline| format!("pipeline '{pipeline}'")))
     }
 
-    /// Checks what `name` shall lead to: every reference is there, none leads back to `name`, and
-    /// no chain of names becomes longer than [`MAX_NAME_DEPTH`].
+    /// Checks the references of `name`: each exists, none leads back to `name`, and no chain of
+    /// names is longer than [`MAX_NAME_DEPTH`].
     ///
     /// # Errors
     /// `NotFound`, `Conflict` or `InvalidInput`, naming the reference.
@@ -100,8 +100,8 @@ impl RegistryState {
 
 type Graph<'a> = BTreeMap<&'a ModelName, Vec<&'a ModelName>>;
 
-/// How many names are in the longest chain from `from`, without models at its end; `None` where it
-/// goes in a circle. Names that are being followed stand in `known` as `None`.
+/// Length of the longest chain of names from `from`, without the model at its end; `None` for a
+/// cycle. `known` has `None` for names on the current path.
 fn depth<'a>(
     from: &'a ModelName,
     graph: &Graph<'a>,
@@ -127,9 +127,9 @@ fn leads_back(name: &ModelName) -> PredictError {
     PredictError::new(ErrorCode::Conflict, message)
 }
 
-/// The error where a version is asked of a name that has none.
+/// The error for a version of a name without versions.
 #[must_use]
 pub fn no_versions(name: &ModelName) -> PredictError {
-    let message = format!("'{name}' is no model and has no versions of its own; leave it out");
+    let message = format!("'{name}' is not a model and has no versions; leave the version out");
     PredictError::new(ErrorCode::NotFound, message)
 }

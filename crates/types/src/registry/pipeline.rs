@@ -1,8 +1,8 @@
-//! Pipelines: a directed acyclic graph of steps behind one name. A step is a model (or whatever
-//! name stands for one) or something small and pure that the coordinator does itself.
+//! Pipelines: a directed acyclic graph of steps behind one name. A step is a model (or a name that
+//! leads to one) or a small pure operation of the coordinator.
 //!
-//! A pipeline is data: nothing here calls a model. [`PipelineSpec::shape`] says in which order
-//! steps can run and over which rows each of them goes; the coordinator does the rest.
+//! A pipeline is data: nothing here calls a model. [`PipelineSpec::shape`] returns an order of the
+//! steps and the rows of each step; the coordinator runs them.
 
 mod shape;
 
@@ -19,18 +19,18 @@ use crate::signature::Task;
 
 /// The most steps of a pipeline.
 pub const MAX_STEPS: usize = 32;
-/// The most columns that one step takes.
+/// The most input columns of one step.
 pub const MAX_STEP_INPUTS: usize = 32;
 /// The longest template, in bytes.
 pub const MAX_STEP_TEMPLATE: usize = 64 << 10;
 /// The longest expression, in bytes.
 pub const MAX_EXPRESSION: usize = 4 << 10;
-/// The most rows that a step keeps of each request row.
+/// The most rows that a step keeps for each request row.
 pub const MAX_TOP_K: u32 = 1_024;
 
-/// The request's own columns, where a step's name could stand.
+/// Pseudo-step of the request's columns.
 pub const REQUEST: &str = "request";
-/// The request's parameters, where a step's name could stand.
+/// Pseudo-step of the request's parameters.
 pub const PARAMETERS: &str = "parameters";
 
 /// A column of the request or of a step, written `step.column`.
@@ -64,7 +64,7 @@ impl FromStr for ColumnRef {
         let parts = parts.filter(|(step, column)| !step.is_empty() && !column.is_empty());
         let (step, column) = parts.ok_or_else(|| {
             PredictError::invalid(
-                "a column is written 'step.column', 'request.column' or 'parameters.name'",
+                "a column must have the form 'step.column', 'request.column' or 'parameters.name'",
             )
         })?;
         Ok(Self {
@@ -74,7 +74,7 @@ impl FromStr for ColumnRef {
     }
 }
 
-/// What a column of a pipeline of tensors holds.
+/// Type of a column in a pipeline of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ColumnType {
     /// Text.
@@ -87,7 +87,7 @@ pub enum ColumnType {
     Bool,
     /// Lists of 32-bit numbers with a fraction.
     Floats,
-    /// What the first model that takes it takes: a tensor of that model's element type and shape.
+    /// A tensor with the element type and shape of the first model that uses it.
     Tensor,
 }
 
@@ -122,13 +122,13 @@ impl ColumnType {
     }
 }
 
-/// Columns by the names that a step knows them by.
+/// Columns by the names that a step uses for them.
 pub type Inputs = BTreeMap<String, ColumnRef>;
 
-/// What a step does.
+/// Operation of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepKind {
-    /// Calls a model. It gives the model's columns; a generation gives `text`.
+    /// Calls a model. It returns the model's columns; a generation returns `text`.
     Model {
         /// A model, a version of one, an alias, or another pipeline.
         model: ModelRef,
@@ -137,31 +137,31 @@ pub enum StepKind {
         /// Parameters of the call.
         parameters: Parameters,
     },
-    /// Makes a row of each element of a list.
+    /// Creates a row for each element of a list.
     Explode {
         /// A parameter that is a list of texts, or of objects with a `text`; or a column of lists.
         list: ColumnRef,
         /// The column of the elements.
         column: String,
     },
-    /// Renders a text for each row, or for each request row out of all rows that are of it.
+    /// Renders a text for each row, or for each request row from all its rows.
     Template {
-        /// In the syntax of Jinja; knows its inputs, or with `gather` the list `rows`.
+        /// Jinja template. Its variables are the inputs, or with `gather` the list `rows`.
         template: String,
-        /// What the template knows.
+        /// Variables of the template.
         inputs: Inputs,
         /// Whether it is rendered for each request row.
         gather: bool,
         /// The column of the texts.
         column: String,
     },
-    /// Chooses and renames columns, of several steps too.
+    /// Selects and renames columns of one or several steps.
     Select(Inputs),
-    /// Goes on with some rows.
+    /// Keeps some rows.
     Branch(Branch),
-    /// Puts the rows of branches together: each row is the first's that has it.
+    /// Merges the rows of branches: each row comes from the first branch that has it.
     Merge(Vec<String>),
-    /// Goes on with the rows of the highest score, for each request row.
+    /// Keeps the rows with the highest scores for each request row.
     TopK {
         /// How many.
         k: u32,
@@ -179,26 +179,26 @@ pub enum StepKind {
     },
     /// A number for each row.
     Compute {
-        /// In the syntax of Jinja's expressions.
+        /// Jinja expression.
         expression: String,
-        /// What it knows.
+        /// Variables of the expression.
         inputs: Inputs,
         /// The column of the numbers.
         column: String,
     },
 }
 
-/// Which rows a branch goes on with.
+/// Rows that a branch keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Branch {
-    /// Those for which an expression holds.
+    /// Rows for which an expression is true.
     When {
-        /// In the syntax of Jinja's expressions.
+        /// Jinja expression.
         expression: String,
-        /// What it knows.
+        /// Variables of the expression.
         inputs: Inputs,
     },
-    /// Those that none of these steps goes on with.
+    /// Rows that none of these steps keeps.
     Otherwise(Vec<String>),
 }
 
@@ -207,29 +207,29 @@ pub enum Branch {
 pub struct PipelineStep {
     /// Its name within the pipeline.
     pub name: String,
-    /// The step whose rows it goes over, where those are not the rows of its columns.
+    /// The step whose rows it processes, if those are not the rows of its columns.
     pub over: Option<String>,
     /// What it does.
     pub kind: StepKind,
 }
 
-/// What makes a pipeline an ensemble of a Triton repository.
+/// Additional data of a pipeline that is an ensemble of a Triton repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ensemble {
-    /// Its configuration: an object in JSON, in Triton's words.
+    /// Its configuration as a JSON object in Triton's format.
     pub config: String,
-    /// Whether it answers. One that was unloaded does not, whatever its models do.
+    /// Whether it is loaded. An unloaded ensemble rejects requests, even if its models are ready.
     pub loaded: bool,
 }
 
-/// A pipeline as it is asked for.
+/// The definition of a pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PipelineSpec {
-    /// The name, which no model and no alias has.
+    /// The name, which is unique among models, aliases and pipelines.
     pub name: ModelName,
-    /// What it does, seen from outside.
+    /// The task of the pipeline.
     pub task: Task,
-    /// The request's columns, where the task is [`Task::Tensors`]; else the task's own.
+    /// The request's columns if the task is [`Task::Tensors`]; other tasks have fixed columns.
     pub inputs: BTreeMap<String, ColumnType>,
     /// The steps, in any order.
     pub steps: Vec<PipelineStep>,
@@ -237,21 +237,21 @@ pub struct PipelineSpec {
     pub output: String,
     /// A sentence for people.
     pub description: String,
-    /// What it was made of, where that is an ensemble.
+    /// The ensemble, if the pipeline is one.
     pub ensemble: Option<Ensemble>,
 }
 
-/// A pipeline as it stands in the registry.
+/// A pipeline in the registry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PipelineEntry {
-    /// What was asked for; shared, because registries are copied.
+    /// The definition; shared, because registries are cloned.
     pub spec: Arc<PipelineSpec>,
-    /// The revision at which it was written last.
+    /// Revision of the last write.
     pub revision: Revision,
 }
 
 impl PipelineStep {
-    /// Every column that it takes.
+    /// All input columns.
     #[must_use]
     pub fn columns(&self) -> Vec<&ColumnRef> {
         match &self.kind {
@@ -267,7 +267,7 @@ impl PipelineStep {
         }
     }
 
-    /// Every step that must have run before it.
+    /// All steps that must run before it.
     #[must_use]
     pub fn needs(&self) -> BTreeSet<&str> {
         let columns = self.columns().into_iter().map(|it| it.step.as_str());
@@ -308,7 +308,9 @@ impl PipelineStep {
                 wrong(&format!("must keep 1 to {MAX_TOP_K} rows"))
             }
             StepKind::Select(columns) if columns.is_empty() => wrong("selects no column"),
-            StepKind::Model { inputs, .. } if inputs.is_empty() => wrong("gives its model nothing"),
+            StepKind::Model { inputs, .. } if inputs.is_empty() => {
+                wrong("passes no input to its model")
+            }
             StepKind::Merge(steps) if steps.is_empty() => wrong("merges nothing"),
             StepKind::Branch(Branch::Otherwise(steps)) if steps.is_empty() => {
                 wrong("is the rest of nothing")
@@ -319,7 +321,7 @@ impl PipelineStep {
 }
 
 impl PipelineSpec {
-    /// Checks what can be told without the models: names, references, order, rows, bounds.
+    /// Checks the definition without the models: names, references, order, rows, bounds.
     ///
     /// # Errors
     /// `InvalidInput`, naming the step.
@@ -339,13 +341,14 @@ impl PipelineSpec {
         }
         if (self.task == Task::Tensors) == self.inputs.is_empty() {
             return Err(PredictError::invalid(
-                "a pipeline of the task 'tensors' names its inputs; every other has its task's",
+                "only a pipeline of the task 'tensors' must name its inputs; every other task has \
+                 fixed inputs",
             ));
         }
         self.shape()
     }
 
-    /// Refuses an ensemble that was unloaded.
+    /// Checks that an ensemble is loaded.
     ///
     /// # Errors
     /// `NotDeployed`.
@@ -358,7 +361,7 @@ impl PipelineSpec {
         Err(PredictError::new(ErrorCode::NotDeployed, message))
     }
 
-    /// Every name that a step calls.
+    /// All names that steps call.
     pub fn names(&self) -> impl Iterator<Item = &ModelRef> {
         self.steps.iter().filter_map(|step| match &step.kind {
             StepKind::Model { model, .. } => Some(model),
@@ -366,7 +369,7 @@ impl PipelineSpec {
         })
     }
 
-    /// The step of that name, by its place.
+    /// Index of the step with this name.
     #[must_use]
     pub fn step(&self, name: &str) -> Option<usize> {
         self.steps.iter().position(|step| step.name == name)

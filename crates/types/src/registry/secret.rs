@@ -1,19 +1,19 @@
-//! Secrets that the registry holds, sealed: without a master key, which it never holds, they are
-//! noise.
+//! Sealed secrets of the registry. They cannot be decrypted without a master key, which is never in
+//! the registry.
 
 use std::fmt;
 
 use crate::error::PredictError;
 use crate::ids::SecretName;
 
-/// A secret under a key of its own, and that key under a master key.
+/// A secret encrypted with its own key, and that key encrypted with a master key.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SealedSecret {
-    /// Which master key: the first 16 hexadecimal digits of its SHA-256.
+    /// Id of the master key: the first 16 hexadecimal digits of its SHA-256.
     pub master: String,
-    /// The secret's own key, encrypted: nonce, text, tag.
+    /// The secret's own key, encrypted: nonce, ciphertext, tag.
     pub key: Vec<u8>,
-    /// The secret, encrypted: nonce, text, tag.
+    /// The secret, encrypted: nonce, ciphertext, tag.
     pub text: Vec<u8>,
 }
 
@@ -23,12 +23,12 @@ impl fmt::Debug for SealedSecret {
     }
 }
 
-/// Opens sealed secrets, where they are used.
+/// Decrypts sealed secrets.
 pub trait OpenSecret: Send + Sync {
-    /// The secret of that name.
+    /// Decrypts the secret of this name.
     ///
     /// # Errors
-    /// `InvalidInput` when this node has not the master key, or the secret was sealed for another
-    /// name or changed since.
+    /// `InvalidInput` when this node does not have the master key, or the secret was sealed for
+    /// another name or modified.
     fn open(&self, name: &SecretName, sealed: &SealedSecret) -> Result<String, PredictError>;
 }

@@ -1,22 +1,23 @@
-//! Cluster settings that placement looks at. They stand in the registry as JSON under their full
-//! names; a version that does not know one keeps it and does without.
+//! Cluster settings of the placement. The registry stores them as JSON under their full names; a
+//! version keeps and ignores unknown settings.
 
 use crate::registry::RegistryState;
 
-/// The cluster setting that bounds how many models a worker is given.
+/// Cluster setting: maximum number of models on a worker.
 pub const MAX_MODEL_ON_NODE: &str = "plugins.ml_commons.max_model_on_node";
-/// The cluster setting that says which of the workers with room gets a replica.
+/// Cluster setting: strategy that selects a worker with free capacity.
 pub const PLACEMENT_STRATEGY: &str = "volley.placement.strategy";
-/// The cluster setting that says whether replicas go from full workers to emptier ones.
+/// Cluster setting: whether replicas migrate from full workers to emptier ones.
 pub const REBALANCE: &str = "volley.placement.rebalance";
 
-/// Which of the workers with room gets a replica.
+/// Strategy that selects a worker with free capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum PlacementStrategy {
-    /// The emptiest: load and what is lost with a worker are small everywhere.
+    /// The emptiest worker: spreads the load and limits the loss of one worker.
     #[default]
     Spread,
-    /// The one that it fills best: whole workers stay free, for large models or to be given back.
+    /// The worker with the least free capacity that fits: keeps other workers empty for large
+    /// models or for removal.
     Pack,
 }
 
@@ -36,19 +37,19 @@ impl PlacementStrategy {
 }
 
 impl RegistryState {
-    /// The value of a cluster setting that somebody has set, as JSON.
+    /// The value of a cluster setting as JSON; `None` if it is not set.
     #[must_use]
     pub fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str)
     }
 
-    /// How many models a worker may be given at most.
+    /// Maximum number of models on a worker.
     #[must_use]
     pub fn max_models_on_worker(&self) -> Option<usize> {
         self.setting(MAX_MODEL_ON_NODE)?.parse().ok()
     }
 
-    /// Which of the workers with room gets a replica.
+    /// The placement strategy.
     #[must_use]
     pub fn placement_strategy(&self) -> PlacementStrategy {
         let set = self.setting(PLACEMENT_STRATEGY);
@@ -59,16 +60,15 @@ impl RegistryState {
             .map_or_else(PlacementStrategy::default, |(_, strategy)| *strategy)
     }
 
-    /// Whether replicas go from full workers to emptier ones: unless somebody has said no, or
-    /// wants them packed.
+    /// Whether rebalancing is on: the default, unless it is disabled or the strategy is
+    /// [`PlacementStrategy::Pack`].
     #[must_use]
     pub fn rebalances(&self) -> bool {
         self.setting(REBALANCE) != Some("false")
             && self.placement_strategy() == PlacementStrategy::Spread
     }
 
-    /// How many replicas go from one worker to another now although both are there. Each is on
-    /// both until it serves where it goes.
+    /// Number of running migrations between live workers.
     #[must_use]
     pub fn migrating_replicas(&self) -> usize {
         let models = self.models.values();

@@ -1,6 +1,6 @@
-//! Names of 1 to 31 lower-case letters, digits and `_`, which are copied like numbers.
+//! `Copy` names of 1 to 31 lower-case letters, digits and `_`.
 
-/// Declares a type of such names: its documentation, its name, and what to call it in errors.
+/// Declares a type of such names: documentation, type name, and noun for errors.
 macro_rules! short_name {
     ($(#[$meta:meta])* $name:ident, $what:literal) => {
         $(#[$meta])*
@@ -27,7 +27,7 @@ macro_rules! short_name {
                 })
             }
 
-            /// The name that stands in a source file. In a constant a malformed one fails to compile.
+            /// A name in source code. In a constant, a malformed name fails to compile.
             ///
             /// # Panics
             /// When the name is not well formed.

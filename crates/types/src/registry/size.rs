@@ -1,5 +1,5 @@
-//! How many bytes definitions take, as the limits on the registry count them: their texts, and a
-//! generous sum for the rest of each record. Every coordinator must count alike.
+//! Size of definitions in bytes for the limits of the registry: their texts, and a fixed
+//! overestimate for the rest of each record. All coordinators must compute the same sizes.
 
 use super::alias::AliasSpec;
 use super::connector::{ConnectorSpec, CredentialRef};
@@ -7,11 +7,11 @@ use super::pipeline::{Branch, Inputs, PipelineSpec, PipelineStep, StepKind};
 use super::{ModelEntry, ModelSource, ModelVersionSpec, RegistryState};
 use crate::params::{ParamValue, Parameters};
 
-/// What a record takes besides its texts, generously.
+/// Overestimate of a record's size without its texts, in bytes.
 const RECORD: usize = 128;
 
-/// The bytes of all definitions, once they have been counted. A note and no part of the state:
-/// it is neither compared nor sent.
+/// Cached size of all definitions in bytes. It is not part of the state: it is neither compared nor
+/// sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DefinitionBytes(Option<usize>);
 
@@ -22,8 +22,8 @@ impl PartialEq for DefinitionBytes {
 }
 
 impl RegistryState {
-    /// Bytes of all versions of models, connectors, aliases and pipelines. Counts them the first
-    /// time; whoever changes one of them says so with [`RegistryState::resized`].
+    /// Bytes of all versions of models, connectors, aliases and pipelines. The first call counts
+    /// them; a caller that changes a definition must call [`RegistryState::resized`].
     pub fn size(&mut self) -> usize {
         if let Some(size) = self.counted.0 {
             return size;
@@ -33,7 +33,7 @@ impl RegistryState {
         size
     }
 
-    /// The same, counted anew.
+    /// As [`RegistryState::size`], without the cache.
     #[must_use]
     pub fn count(&self) -> usize {
         let models = self.models.values().map(|model| model.bytes());
@@ -44,7 +44,8 @@ impl RegistryState {
         all.sum()
     }
 
-    /// Something that took `before` bytes takes `after` now; 0 is for what is not there.
+    /// Updates the cached size: a definition changed from `before` to `after` bytes; 0 means that
+    /// it does not exist.
     pub fn resized(&mut self, before: usize, after: usize) {
         if let Some(size) = &mut self.counted.0 {
             *size = (*size + after).saturating_sub(before);
@@ -137,7 +138,7 @@ fn step_bytes(step: &PipelineStep) -> usize {
     RECORD + step.name.len() + over + columns + texts
 }
 
-/// Bytes of the place that a version is loaded from.
+/// Size of a version's source in bytes.
 #[must_use]
 pub fn path_bytes(spec: &ModelVersionSpec) -> usize {
     match &spec.source {

@@ -1,4 +1,4 @@
-//! Where models are fetched from: checked URLs and hashes. Pure text; fetching is the workers'.
+//! Checked URLs and hashes of models. Pure text; workers download the files.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use crate::error::PredictError;
 /// The longest URL of a model, in bytes.
 pub const MAX_MODEL_URL_BYTES: usize = 2_048;
 
-/// Path endings, and what they say is there.
+/// Path endings and the kinds that they declare.
 const ENDINGS: [(&str, ModelUrlKind); 5] = [
     ("/", ModelUrlKind::Directory),
     (".zip", ModelUrlKind::Zip),
@@ -17,7 +17,7 @@ const ENDINGS: [(&str, ModelUrlKind); 5] = [
     (".onnx", ModelUrlKind::Graph),
 ];
 
-/// What a URL leads to, told by its ending.
+/// Kind of a model URL, derived from its ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ModelUrlKind {
     /// `…/`: all files below it.
@@ -30,16 +30,16 @@ pub enum ModelUrlKind {
     Graph,
 }
 
-/// What is called to fetch a model.
+/// Scheme of a model URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ModelUrlScheme {
-    /// `file:///…`: a file system that the worker sees.
+    /// `file:///…`: a file system of the worker.
     File,
     /// `http://host/…`: an HTTP server, unencrypted.
     Http,
     /// `https://host/…`: an HTTP server.
     Https,
-    /// `s3://bucket/…`: Amazon S3, or a server that speaks its interface.
+    /// `s3://bucket/…`: Amazon S3, or a compatible server.
     S3,
     /// `gs://bucket/…`: Google Cloud Storage.
     Gcs,
@@ -72,14 +72,14 @@ impl ModelUrlScheme {
     }
 }
 
-/// The URL of a model's directory, archive or graph. It holds no credentials: those are the
-/// workers' own.
+/// The URL of a model's directory, archive or graph. It has no credentials: those are in the
+/// workers' configuration.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ModelUrl {
     text: String,
     scheme: ModelUrlScheme,
     kind: ModelUrlKind,
-    /// Where the path begins.
+    /// Byte offset of the path.
     path: usize,
 }
 
@@ -87,8 +87,8 @@ impl ModelUrl {
     /// Checks a URL.
     ///
     /// # Errors
-    /// `InvalidInput` when it is no URL, of an unknown scheme or ending, has a user, a query or a
-    /// fragment, or a path that climbs.
+    /// `InvalidInput` for a malformed URL, an unknown scheme or ending, a user, a query, a
+    /// fragment, or `..` in the path.
     pub fn parse(text: &str) -> Result<Self, PredictError> {
         if text.len() > MAX_MODEL_URL_BYTES {
             return Err(wrong("is too long"));
@@ -98,7 +98,7 @@ impl ModelUrl {
             .ok_or_else(|| wrong("has no scheme"))?;
         let named = |known: &ModelUrlScheme| known.as_str().eq_ignore_ascii_case(scheme);
         let scheme = ModelUrlScheme::ALL.into_iter().find(named).ok_or_else(|| {
-            wrong("has an unknown scheme; there are file, http, https, s3, gs and az")
+            wrong("has an unknown scheme; the schemes are file, http, https, s3, gs and az")
         })?;
         let slash = rest.find('/').ok_or_else(|| wrong("has no path"))?;
         let (authority, path) = rest.split_at(slash);
@@ -112,7 +112,7 @@ impl ModelUrl {
         let (_, kind) = kind.ok_or_else(|| {
             wrong("must end in '/' for a directory, or in .zip, .tar.gz, .tgz or .onnx")
         })?;
-        // Hosts have no case; buckets do.
+        // Hosts are case-insensitive; buckets are case-sensitive.
         let is_host = matches!(scheme, ModelUrlScheme::Http | ModelUrlScheme::Https);
         let authority = if is_host {
             authority.to_ascii_lowercase()
@@ -134,13 +134,13 @@ impl ModelUrl {
         &self.text
     }
 
-    /// What is called to fetch it.
+    /// The scheme.
     #[must_use]
     pub fn scheme(&self) -> ModelUrlScheme {
         self.scheme
     }
 
-    /// What it leads to.
+    /// The kind of its target.
     #[must_use]
     pub fn kind(&self) -> ModelUrlKind {
         self.kind
@@ -152,7 +152,7 @@ impl ModelUrl {
         &self.text[self.scheme.as_str().len() + 3..self.path]
     }
 
-    /// The path, from its first `/`; percent signs stand as they were written.
+    /// The path, from its first `/`; percent-encoding is unchanged.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.text[self.path..]
@@ -172,7 +172,7 @@ fn wrong(what: &str) -> PredictError {
 fn check_authority(scheme: ModelUrlScheme, authority: &str) -> Result<(), PredictError> {
     if authority.contains('@') {
         return Err(wrong(
-            "holds a user or a password; credentials belong in the workers' configuration",
+            "has a user or a password; credentials belong in the workers' configuration",
         ));
     }
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
@@ -203,7 +203,7 @@ fn check_path(path: &str) -> Result<(), PredictError> {
         .iter()
         .any(|hidden| lower.contains(hidden))
     {
-        return Err(wrong("hides a slash or a zero in its path"));
+        return Err(wrong("has an encoded slash or null in its path"));
     }
     let mut segments: Vec<_> = lower.split('/').skip(1).collect();
     if segments.last() == Some(&"") {
@@ -244,7 +244,7 @@ impl FromStr for Sha256 {
     type Err = PredictError;
 
     fn from_str(text: &str) -> Result<Self, PredictError> {
-        let wrong = || PredictError::invalid("a SHA-256 hash has 64 hexadecimal digits");
+        let wrong = || PredictError::invalid("a SHA-256 hash must have 64 hexadecimal digits");
         let digits = text.as_bytes();
         if digits.len() != 64 {
             return Err(wrong());

@@ -1,18 +1,18 @@
-//! Tasks that one coordinator runs, such as batches: that they are there, and how they ended. The
-//! answer stays with that coordinator; what is here outlives it.
+//! Records of tasks of one coordinator, such as batches, and their results. The response stays on
+//! that coordinator; the record survives it.
 
 use crate::ids::{ModelName, NodeId, TenantId};
 
-/// How far a task is.
+/// State of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskState {
-    /// It runs.
+    /// Running.
     Running,
-    /// It has its answer.
+    /// Completed, with a response.
     Completed,
-    /// It has none, for this reason, which is public.
+    /// Failed, with the public reason.
     Failed(String),
-    /// Somebody ended it.
+    /// Cancelled by a caller.
     Cancelled,
 }
 
@@ -41,21 +41,21 @@ impl TaskState {
     }
 }
 
-/// What everybody knows of a task.
+/// The replicated record of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskRecord {
-    /// The coordinator that runs it, and has its answer.
+    /// The coordinator that runs it and keeps its response.
     pub node: NodeId,
     /// The model, alias or pipeline that it calls.
     pub model: ModelName,
-    /// Whose it is; `None` where callers have no tenant.
+    /// Its tenant; `None` if callers have no tenants.
     pub tenant: Option<TenantId>,
     /// When it began, in milliseconds since 1970.
     pub created_ms: u64,
     /// When it last changed, in milliseconds since 1970.
     pub updated_ms: u64,
-    /// How far it is.
+    /// The state.
     pub state: TaskState,
-    /// From when on nobody asks for it any more, in milliseconds since 1970.
+    /// Expiry time of the record, in milliseconds since 1970.
     pub forget_ms: u64,
 }

@@ -1,8 +1,7 @@
-//! Columns of other types than a model's, as the model's, where nothing is lost.
+//! Lossless casts of columns to the types of a model.
 //!
-//! A number that its new type cannot hold is refused, naming column and row. Decimals of a wider
-//! floating-point type are rounded to the model's own, as those in JSON are: what the model could
-//! not tell apart is no loss.
+//! A number that does not fit the new type is an error with column and row. Floating-point numbers
+//! are rounded to the model's width, as in JSON: the model cannot distinguish them.
 
 use std::sync::Arc;
 
@@ -22,15 +21,15 @@ use crate::error::PredictError;
 use crate::input::Input;
 
 impl Signature {
-    /// As [`Signature::check_input`], for columns that [`Signature::conform`] makes the model's own.
+    /// As [`Signature::check_input`], for columns that [`Signature::conform`] can cast.
     ///
     /// # Errors
-    /// `InvalidInput` naming the column, what it is and what it should be.
+    /// `InvalidInput` with the column, its type and the expected type.
     pub fn check_castable(&self, schema: &Schema) -> Result<(), PredictError> {
         self.check_columns(schema, is_castable)
     }
 
-    /// The casts that columns of this schema need; `None` where they are the model's own.
+    /// The casts for columns of this schema; `None` if no column needs one.
     pub(crate) fn casts(&self, schema: &Schema) -> Option<Casts> {
         Casts::of(self, schema)
     }
@@ -47,15 +46,15 @@ pub fn cast_column(column: &ArrayRef, declared: &Field) -> Result<ArrayRef, Pred
     cast(column, declared).map_err(|loss| loss.of(declared.name()))
 }
 
-/// What becomes of each column.
+/// Casts by column.
 pub(crate) struct Casts {
     schema: SchemaRef,
-    /// The model's own field of each column that has to be cast.
+    /// The model's field for each column that needs a cast.
     fields: Vec<Option<FieldRef>>,
 }
 
 impl Casts {
-    /// `None` where nothing has to be cast.
+    /// `None` if no column needs a cast.
     fn of(signature: &Signature, given: &Schema) -> Option<Self> {
         let cast = |field: &FieldRef| {
             let (_, declared) = signature.input.column_with_name(field.name())?;
@@ -98,7 +97,7 @@ impl Casts {
             None => Ok(column.clone()),
         });
         let columns: Vec<_> = columns.collect::<Result<_, _>>()?;
-        // Of items that may be null where the model's may not.
+        // The items are nullable, but the model's items are not.
         let fields = self
             .schema
             .fields()
@@ -248,13 +247,13 @@ fn cast(column: &ArrayRef, declared: &Field) -> Result<ArrayRef, CastError> {
             index: (0..column.len())
                 .find(|it| column.is_null(*it))
                 .unwrap_or(0),
-            what: "is null; the model takes none".to_owned(),
+            what: "is null; the model accepts no nulls".to_owned(),
         }),
         (to, _) => numbers(column, to),
     }
 }
 
-/// As Arrow casts what is the same in another form.
+/// Casts a column to another encoding of the same values with Arrow.
 fn plainly(column: &ArrayRef, to: &DataType) -> Result<ArrayRef, CastError> {
     cast_with_options(column, to, &strict()).map_err(CastError::whole)
 }
@@ -300,7 +299,7 @@ fn sized<O: OffsetSizeTrait>(
             return Err(CastError {
                 index: row,
                 what: match list.is_null(row) {
-                    true => "is null; the model takes none".to_owned(),
+                    true => "is null; the model accepts no nulls".to_owned(),
                     false => format!("has {found} values, the model takes {wanted}"),
                 },
             });
@@ -334,11 +333,11 @@ fn numbers(column: &ArrayRef, to: &DataType) -> Result<ArrayRef, CastError> {
     let lossy = |index: usize| CastError {
         index,
         what: format!(
-            "{} of type {from} cannot be {to} without loss, which is what the model takes",
+            "{} of type {from} cannot be converted without loss to {to}, the model's type",
             array_value_to_string(column, index).unwrap_or_else(|_| "a value".to_owned()),
         ),
     };
-    // What does not fit becomes null.
+    // Values out of range become null.
     let made = cast_with_options(column, to, &CastOptions::default()).map_err(CastError::whole)?;
     if made.null_count() != column.null_count() {
         let lost = |index: &usize| column.is_valid(*index) && made.is_null(*index);

@@ -1,44 +1,44 @@
-//! Who goes next. Tenants take turns (start-time fair queueing, Goyal et al. 1996, with every
-//! request of one length), however many requests each has waiting and whatever it says of them:
-//! the turn is the tenant's, and its most urgent request takes it. So to call everything urgent
-//! pushes back nobody but oneself. What is called bulk work waits for all others.
+//! Order of queued requests. Tenants take turns (start-time fair queueing, Goyal et al. 1996, with
+//! requests of equal length), regardless of the number and priority of their requests. A turn
+//! belongs to a tenant and goes to its most urgent request, so a tenant that marks all requests as
+//! urgent only delays its own. Low-priority requests wait for all others.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use volley_types::{Priority, TenantId};
 
-/// Requests that wait, `T` of each.
+/// Queued requests, with a `T` for each.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
-    /// What somebody waits for, and behind all of it what may wait.
+    /// Interactive requests, and after all of them low-priority requests.
     bands: [Band<T>; 2],
     next_number: u64,
 }
 
-/// A request's place.
+/// Position of a request.
 #[derive(Clone, Debug)]
 pub(super) struct QueuePosition {
     tenant: TenantId,
     rank: Rank,
 }
 
-/// Among those of one tenant; the least is the first.
+/// Order among the requests of one tenant; the smallest is first.
 type Rank = (Reverse<Priority>, u64);
 
-/// When, and among turns of one time the one that was taken first.
+/// Virtual time of a turn; equal times are ordered by creation.
 type Turn = (u64, u64);
 
 #[derive(Debug)]
 struct Band<T> {
-    /// One for each request that waits, and whose it is.
+    /// One turn for each queued request, with its tenant.
     turns: BTreeMap<Turn, TenantId>,
     lines: HashMap<TenantId, Line<T>>,
-    /// The turn of whoever went last.
+    /// Virtual time of the last turn.
     now: u64,
 }
 
-/// What one tenant has waiting: as many turns as requests.
+/// Queued requests of one tenant, with an equal number of turns.
 #[derive(Debug)]
 struct Line<T> {
     requests: BTreeMap<Rank, T>,
@@ -60,7 +60,7 @@ impl<T> Queue<T> {
         self.bands.iter().map(|band| band.turns.len()).sum()
     }
 
-    /// A place for a request that comes now; nothing waits there yet.
+    /// Reserves a position for a new request.
     pub(super) fn place(&mut self, tenant: &TenantId, priority: Priority) -> QueuePosition {
         let number = self.next_number;
         self.next_number += 1;
@@ -70,32 +70,32 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Lets `request` wait at a place.
+    /// Queues `request` at a position.
     pub(super) fn push(&mut self, place: &QueuePosition, request: T) {
         let Reverse(priority) = place.rank.0;
         self.bands[band(priority)].push(place, request);
     }
 
-    /// Takes out what waits at a place.
+    /// Removes the request at a position.
     pub(super) fn remove(&mut self, place: &QueuePosition) -> Option<T> {
         let Reverse(priority) = place.rank.0;
         self.bands[band(priority)].remove(&place.tenant, place.rank)
     }
 
-    /// Takes out whose turn it is.
+    /// Removes the request whose turn it is.
     pub(super) fn pop(&mut self) -> Option<T> {
         self.bands.iter_mut().find_map(Band::pop)
     }
 
-    /// Requests that would go before one that came now.
+    /// Number of requests before a new one.
     pub(super) fn before(&self, tenant: &TenantId, priority: Priority) -> usize {
         let index = band(priority);
         let ahead: usize = self.bands[..index].iter().map(|it| it.turns.len()).sum();
         ahead + self.bands[index].before(tenant, priority)
     }
 
-    /// Takes out whoever must yield to one that comes now: what may wait, else what is less
-    /// urgent of the same tenant, else the last of a tenant that has more waiting.
+    /// Removes the request that must yield to a new one: a low-priority request, otherwise a less
+    /// urgent one of the same tenant, otherwise the last one of a tenant with more queued requests.
     pub(super) fn make_room(&mut self, tenant: &TenantId, priority: Priority) -> Option<T> {
         let index = band(priority);
         let mut behind = self.bands[index + 1..].iter_mut().rev();
@@ -130,8 +130,8 @@ impl<T> Band<T> {
         line.requests.insert(place.rank, request);
     }
 
-    /// The time of a tenant's next turn: after its own, and no earlier than anybody's who comes
-    /// new.
+    /// Virtual time of a tenant's next turn: after its last turn, and not before that of a new
+    /// tenant.
     fn time_of_next(&self, tenant: &TenantId) -> u64 {
         let last = self.lines.get(tenant).and_then(|line| line.turns.back());
         last.map_or(self.now, |(time, _)| self.now.max(time + 1))
@@ -147,7 +147,7 @@ impl<T> Band<T> {
         Some(request)
     }
 
-    /// The tenant's other requests keep its earlier turns.
+    /// Removes a request; the tenant's other requests keep its earlier turns.
     fn remove(&mut self, tenant: &TenantId, rank: Rank) -> Option<T> {
         let line = self.lines.get_mut(tenant)?;
         let request = line.requests.remove(&rank)?;
@@ -200,7 +200,7 @@ impl<T> Band<T> {
         self.give_up(&tenant.clone())
     }
 
-    /// Takes out a tenant's least urgent request, of those the one that came last.
+    /// Removes a tenant's least urgent request, the last one among equals.
     fn give_up(&mut self, tenant: &TenantId) -> Option<T> {
         let (rank, _) = self.lines.get(tenant)?.requests.last_key_value()?;
         self.remove(tenant, *rank)

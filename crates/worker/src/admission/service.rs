@@ -1,13 +1,13 @@
-//! How long the streams of one replica take.
+//! Service time of one replica's streams.
 
 use std::time::Duration;
 
-/// Streams that must have been seen before their time says anything.
+/// Minimum number of streams before the mean is used.
 const ENOUGH: u32 = 16;
-/// The weight of the newest.
+/// Weight of the newest stream.
 const NEWEST: f64 = 0.1;
 
-/// A moving mean of the time that streams hold their places.
+/// Moving average of the duration of streams.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ServiceTime {
     seen: u32,
@@ -24,8 +24,8 @@ impl ServiceTime {
         self.seen = self.seen.saturating_add(1);
     }
 
-    /// How long whoever has `before` others before it waits for one of `capacity` places that are
-    /// all taken. Zero while too little is known.
+    /// Expected wait for one of `capacity` permits, which are all in use, with `before` requests
+    /// ahead. Zero without enough samples.
     pub(super) fn wait(&self, before: usize, capacity: usize) -> Duration {
         if self.seen < ENOUGH {
             return Duration::ZERO;

@@ -40,7 +40,7 @@ fn open_files(text: &str) -> Option<Finding> {
         Finding::new(
             Verdict::Notice,
             what,
-            format!("{limit} for one process; each connection takes one"),
+            format!("{limit} per process; each connection uses one"),
             "raise it: `ulimit -n 1048576`, or LimitNOFILE= in the systemd unit",
         )
     } else {
@@ -57,13 +57,14 @@ pub(super) fn port(key: &str, address: &str) -> Finding {
             Verdict::Notice,
             what,
             format!("{key}: {address} is in use"),
-            "fine while the node runs; otherwise end what uses it, or choose another port",
+            "expected while the node runs; otherwise stop the process that uses it, or choose \
+             another port",
         ),
         Err(error) => Finding::new(
             Verdict::Bad,
             what,
             format!("{key}: {address}: {error}"),
-            "give an address of this machine, and a port that this user may listen on",
+            "use an address of this machine, and a port that this user may listen on",
         ),
     }
 }
@@ -77,7 +78,8 @@ pub(super) fn open(file: &Path) -> Option<Finding> {
             Verdict::Notice,
             "key",
             format!("{} is open to other users (mode {mode:o})", file.display()),
-            "`chmod 600` it, and let the node's user own it; whoever could read it has the key",
+            "`chmod 600` it, and make the node's user its owner; every user that could read it \
+             may have the key",
         )
     })
 }
@@ -93,7 +95,7 @@ pub(super) fn disk(folder: &Path) -> Vec<Finding> {
             Verdict::Bad,
             "disk",
             format!("{} cannot be written: {error}", place.display()),
-            "let this user write there, or make room",
+            "give this user write access, or free disk space",
         ),
     }];
     if let Ok(room) = rustix::fs::statvfs(place) {
@@ -104,7 +106,7 @@ pub(super) fn disk(folder: &Path) -> Vec<Finding> {
 
 fn latency(place: &Path, median: Duration) -> Finding {
     let detail = format!("{}: a sync takes {median:.1?}", place.display());
-    let advice = "take a disk that is local and fast: each write to the registry waits for it";
+    let advice = "use a fast local disk: each write to the registry waits for a sync";
     match median {
         median if median < SLOW_SYNC => Finding::good("disk", detail),
         median if median < BAD_SYNC => Finding::new(Verdict::Notice, "disk", detail, advice),
@@ -114,7 +116,7 @@ fn latency(place: &Path, median: Duration) -> Finding {
 
 fn free(place: &Path, bytes: u64) -> Finding {
     let detail = format!("{}: {} MiB free", place.display(), bytes >> 20);
-    let advice = "make room, or move the directory; a full disk stops the node's writes";
+    let advice = "free disk space, or move the directory; a full disk stops the node's writes";
     match bytes {
         bytes if bytes < MIN_FREE_BYTES => Finding::new(Verdict::Bad, "room", detail, advice),
         bytes if bytes < FEW_FREE_BYTES => Finding::new(Verdict::Notice, "room", detail, advice),

@@ -66,7 +66,7 @@ async fn call(dialer: &Dialer, address: &str) -> Finding {
             Verdict::Notice,
             what,
             format!("{address}: {why}"),
-            "start the coordinator, correct the address, or look at the network between",
+            "start the coordinator, correct the address, or check the network in between",
         );
     }
     let called = dialer.connect(&endpoint, NodeKind::Coordinator);
@@ -77,12 +77,12 @@ async fn call(dialer: &Dialer, address: &str) -> Finding {
                 "{address} does not answer as a coordinator: {}",
                 cause(&error)
             ),
-            "compare 'security.nodes' of both: all nodes have it, or none, of one authority; \
-             and their clocks",
+            "compare 'security.nodes' of both nodes: all nodes need certificates of one \
+             authority, or none has them; compare their clocks",
         ),
         Err(_) => bad(
-            format!("{address} takes connections and does not answer within {ANSWER:?}"),
-            "look at its log: is it frozen, or is that port another program's?",
+            format!("{address} accepts connections and does not answer within {ANSWER:?}"),
+            "check its log: the coordinator hangs, or another program uses the port",
         ),
     }
 }

@@ -73,8 +73,8 @@ pub(super) async fn register(
     let models = models(&directory)?;
     if models.is_empty() {
         bail!(
-            "{} holds no directory; a repository has one for each model, with numbered versions \
-             inside",
+            "{} contains no directory; a repository has one directory for each model, with \
+             numbered versions inside",
             directory.display()
         );
     }

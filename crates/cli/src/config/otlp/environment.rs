@@ -111,7 +111,7 @@ fn signal(
     collector.identity = match (path("CLIENT_CERTIFICATE"), path("CLIENT_KEY")) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
-        _ => bail!("{PREFIX}CLIENT_CERTIFICATE and {PREFIX}CLIENT_KEY need each other"),
+        _ => bail!("{PREFIX}CLIENT_CERTIFICATE and {PREFIX}CLIENT_KEY must be set together"),
     };
     if let Some((name, _)) = one("HEADERS") {
         collector.headers = pairs(variable, &name)?.unwrap_or_default();
@@ -192,7 +192,7 @@ fn boolean(variable: &Lookup<'_>, name: &str) -> anyhow::Result<Option<bool>> {
     match value.to_ascii_lowercase().as_str() {
         "true" => Ok(Some(true)),
         "false" => Ok(Some(false)),
-        _ => bail!("{name}: '{value}' is neither true nor false"),
+        _ => bail!("{name}: '{value}' must be true or false"),
     }
 }
 

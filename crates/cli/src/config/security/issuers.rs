@@ -47,8 +47,8 @@ fn read(written: Issuer) -> anyhow::Result<IssuerConfig> {
         (Some(url), None) => {
             ensure!(
                 url.starts_with("https://") || is_loopback(&url),
-                "'security.issuers': 'jwks_url' of '{issuer}' must be https: whoever can \
-                     change its answer can let in anybody"
+                "'security.issuers': 'jwks_url' of '{issuer}' must be https: anyone who can \
+                 change the response can create valid tokens"
             );
             KeySource::Url(url)
         }
@@ -59,7 +59,7 @@ fn read(written: Issuer) -> anyhow::Result<IssuerConfig> {
         let known = Role::from_name(&role);
         let role = known.with_context(|| {
             let names = Role::ALL.map(Role::as_str).join(", ");
-            format!("'security.issuers': '{role}' is no role; there are {names}")
+            format!("'security.issuers': '{role}' is not a role; the roles are {names}")
         })?;
         Ok((value, role))
     });

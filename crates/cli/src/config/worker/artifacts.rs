@@ -46,6 +46,6 @@ fn secret(text: &str) -> anyhow::Result<CredentialRef> {
     match text.split_once(':') {
         Some(("env", name)) if !name.is_empty() => Ok(CredentialRef::Env(name.to_owned())),
         Some(("file", path)) if path.starts_with('/') => Ok(CredentialRef::File(path.to_owned())),
-        _ => bail!("a token in 'artifacts.tokens' is neither \"env:NAME\" nor \"file:/path\""),
+        _ => bail!("a token in 'artifacts.tokens' must be \"env:NAME\" or \"file:/path\""),
     }
 }

@@ -140,7 +140,7 @@ async fn wait_until_ready(
 ) -> anyhow::Result<()> {
     loop {
         let status = coordinator.model_status(name);
-        let status = status.with_context(|| format!("the demo model '{name}' is gone"))?;
+        let status = status.with_context(|| format!("the demo model '{name}' was deleted"))?;
         for replica in &status.replicas {
             match &replica.state {
                 ReplicaState::Ready => return Ok(()),

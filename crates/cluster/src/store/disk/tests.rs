@@ -107,6 +107,10 @@ async fn a_node_whose_disk_is_full_acknowledges_nothing_and_says_that_it_is_unhe
     full.store(false, Ordering::SeqCst);
     let failed = cluster.write(unknown).await.unwrap_err();
     assert_eq!(failed.code, ErrorCode::Unavailable);
-    assert!(failed.message.contains("stopped"), "{}", failed.message);
+    assert!(
+        failed.message.contains("left service"),
+        "{}",
+        failed.message
+    );
     cluster.shutdown().await;
 }

@@ -84,7 +84,7 @@ fn branches_are_told_apart_and_put_together_again() {
     let (one, two) = (branch(1, &[2, 0], &[20, 0]), branch(2, &[3], &[30]));
     assert_eq!(rest(&root, &[&one, &two]), [1]);
     let short = owners(&root, &[&one.rows, &two.rows]).unwrap_err();
-    assert!(short.message.contains("leave a row out"), "{short}");
+    assert!(short.message.contains("leave out a row"), "{short}");
     let three = branch(3, &[0, 1], &[100, 101]);
     let rows = [&*one.rows, &two.rows, &three.rows];
     let owners = owners(&root, &rows).unwrap();

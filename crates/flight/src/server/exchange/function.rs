@@ -15,13 +15,13 @@ use crate::udf::caller::Engine;
 use crate::udf::function::{Function, FunctionCall};
 use crate::udf::gather::Gather;
 
-/// Pieces of batches that the model works on at once, for one call.
+/// Maximum number of concurrent pieces of one call.
 const PIECES_AT_ONCE: usize = 4;
 
 impl Exchange {
-    /// The result's schema goes out at once; `schema` is the request's, where it has been read
-    /// already. DuckDB reads exactly one message for each that it sends, the others as many
-    /// rows as they send.
+    /// Sends the result's schema immediately. `schema` is the request's schema, if it has been read
+    /// already. DuckDB reads exactly one message for each message that it sends; other clients read
+    /// as many rows as they send.
     pub(super) async fn answer_function(
         &self,
         head: PredictHead,
@@ -74,7 +74,7 @@ struct Work {
 }
 
 impl Work {
-    /// One result for each piece, in order; dropping the stream stops the work on all of them.
+    /// One result for each piece, in order. Dropping the stream cancels all of them.
     fn results(
         self,
         batches: impl Stream<Item = Result<RecordBatch, PredictError>> + Send,
@@ -126,7 +126,7 @@ impl Work {
     }
 }
 
-/// `batch` in pieces of at most `rows`; itself where it has none.
+/// Splits `batch` into pieces of at most `rows`; a batch without rows is one piece.
 fn pieces(batch: &RecordBatch, rows: usize) -> Vec<RecordBatch> {
     if batch.num_rows() <= rows {
         return vec![batch.clone()];

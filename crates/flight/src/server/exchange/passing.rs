@@ -1,5 +1,4 @@
-//! Columns that a model does not take, beside its answer: what was asked for and what it gives stand
-//! in one table again.
+//! Pass-through columns: request columns that the model does not use are joined to its response.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,11 +14,12 @@ use super::{Exchange, check_output, no_rows, within_exchange};
 use crate::egress::{Encoder, RESPONSE_MESSAGE_BYTES};
 use crate::server::incoming::ExchangeInput;
 
-/// The most bytes of columns whose rows the model has not answered yet.
+/// Maximum size in bytes of pass-through columns whose rows the model has not answered yet.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 
 impl Exchange {
-    /// As answers of rows, but the response's schema waits for the request's: it has columns of both.
+    /// Answers a call for rows. The response's schema depends on the request's schema, because it
+    /// has columns of both.
     pub(super) async fn answer_passing(
         &self,
         head: PredictHead,
@@ -62,13 +62,13 @@ impl Exchange {
     }
 }
 
-/// Which columns of a request its model takes, and which pass.
+/// Input columns of the model, and pass-through columns.
 #[derive(Clone)]
 struct PassThrough {
     taken: Vec<usize>,
     passed: Vec<usize>,
     taken_schema: SchemaRef,
-    /// The answer's columns, and behind them those that pass.
+    /// The response's columns, followed by the pass-through columns.
     answer: SchemaRef,
 }
 
@@ -76,8 +76,8 @@ impl PassThrough {
     fn of(given: &Schema, signature: &Signature) -> Result<Self, PredictError> {
         if signature.task == Task::Generate {
             return Err(PredictError::invalid(
-                "columns cannot pass beside a generation, which answers a row with many; join its \
-                 answers by their column 'item'",
+                "columns cannot pass through a generation, which returns several rows for each \
+                 input row; join the rows by their column 'item'",
             ));
         }
         let columns = given.fields().iter().enumerate();
@@ -87,7 +87,8 @@ impl PassThrough {
         for (_, field) in &passed {
             if answer.iter().any(|other| other.name() == field.name()) {
                 return Err(PredictError::invalid(format!(
-                    "column '{}' cannot pass: the answer has another column of this name; rename it",
+                    "column '{}' cannot pass through: the response has another column of this \
+                     name; rename it",
                     field.name().escape_debug()
                 )));
             }
@@ -104,7 +105,7 @@ impl PassThrough {
         })
     }
 
-    /// What the model takes of `input`; the rest of each batch is kept as it is read.
+    /// The model's columns of `input`; the other columns of each batch are buffered.
     fn taken_of(
         &self,
         input: Input,
@@ -134,7 +135,7 @@ impl PassThrough {
     }
 }
 
-/// Rows of columns that pass, in order, until the model has answered them.
+/// Buffered rows of pass-through columns, in order, until the model has answered them.
 #[derive(Default)]
 struct PassingRows {
     batches: VecDeque<RecordBatch>,
@@ -147,15 +148,15 @@ impl PassingRows {
         if MAX_KEPT_BYTES < self.bytes {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
-                "the columns that pass have over 64 MiB of rows that the model has not answered \
-                 yet; send fewer rows, or fewer columns",
+                "the pass-through columns have over 64 MiB of rows that the model has not \
+                 answered yet; send fewer rows, or fewer columns",
             ));
         }
         self.batches.push_back(batch);
         Ok(())
     }
 
-    /// The next rows, in one or more pieces.
+    /// Removes the next rows, in one or more pieces.
     fn take(&mut self, mut rows: usize) -> Result<Vec<RecordBatch>, PredictError> {
         let mut pieces = Vec::new();
         while rows != 0 {
@@ -185,7 +186,7 @@ impl PassingRows {
     }
 }
 
-/// Rows of an answer with the columns that pass behind them.
+/// Rows of a response with the pass-through columns.
 fn joined(
     schema: &SchemaRef,
     batch: &RecordBatch,
@@ -207,14 +208,14 @@ fn joined(
 
 fn misaligned(count: &str) -> PredictError {
     PredictError::internal(
-        "the model did not answer each row once",
+        "the model did not return one row for each input row",
         format!("{count} rows"),
     )
 }
 
 fn apart(error: ArrowError) -> PredictError {
     PredictError::internal(
-        "columns that pass could not be put beside the answer",
+        "pass-through columns could not be added to the response",
         error,
     )
 }

@@ -100,7 +100,12 @@ impl Loop {
                 (None, Some(Err(error))) => Some(error),
                 (None, None) => None,
             };
-            let silent = || PredictError::new(volley_types::ErrorCode::Internal, "no logits came");
+            let silent = || {
+                PredictError::new(
+                    volley_types::ErrorCode::Internal,
+                    "the run returned no logits",
+                )
+            };
             let error = failed.unwrap_or_else(silent);
             read.request.fail(error, &mut self.delivery);
         }

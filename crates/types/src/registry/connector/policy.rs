@@ -1,28 +1,28 @@
-//! How a connector's servers are called, and what is done when they fail.
+//! Policy of a connector: limits, retries, circuit breaker and endpoints.
 
 use std::collections::BTreeMap;
 
 use super::{CredentialRef, ProviderName};
 
-/// How a connector's servers are called, and what is done when they fail. Each worker keeps to
-/// it by itself.
+/// Limits, retries, circuit breaker and endpoints of a connector. Each worker applies the limits
+/// independently.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConnectorPolicy {
-    /// The most calls at a time; any number where none.
+    /// Maximum number of concurrent calls; `None` means no limit.
     pub max_concurrent: Option<u32>,
-    /// The most calls begun in a minute, further tries included; any number where none.
+    /// Maximum number of calls per minute, including retries; `None` means no limit.
     pub max_per_minute: Option<u32>,
-    /// How often a call that did no work may be made again.
+    /// Maximum number of retries of a call that did no work.
     pub max_retries: u32,
-    /// The wait before the first of these, in milliseconds; it doubles with each.
+    /// Delay before the first retry in milliseconds; it doubles with each retry.
     pub retry_backoff_ms: u32,
-    /// Of how many calls half must fail for a server to be left alone; 0 for never.
+    /// Window of calls of the circuit breaker, which opens when half of them fail; 0 disables it.
     pub breaker_window: u32,
-    /// For how long it is left alone, in milliseconds.
+    /// Time for which the circuit breaker stays open, in milliseconds.
     pub breaker_open_ms: u32,
-    /// The share of the connector's own URL, beside those of the other servers.
+    /// Weight of the connector's own URL among all servers.
     pub weight: u32,
-    /// Other servers that answer for the same model.
+    /// Other servers of the same model.
     pub endpoints: Vec<ConnectorEndpoint>,
 }
 
@@ -41,21 +41,21 @@ impl Default for ConnectorPolicy {
     }
 }
 
-/// Another server that answers for a connector's model.
+/// Another server of a connector's model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConnectorEndpoint {
-    /// Whose wire format.
+    /// The wire format.
     pub provider: ProviderName,
     /// The full URL to POST to.
     pub url: String,
     /// The model's name there.
     pub model: String,
-    /// The credential, where one is needed.
+    /// The credential, if one is needed.
     pub credential: Option<CredentialRef>,
-    /// Headers to add; values hold no secrets.
+    /// Headers to add; values must not contain secrets.
     pub headers: BTreeMap<String, String>,
-    /// Its share of the calls, among those that are no fallbacks or among those that are.
+    /// Its weight among the primary servers, or among the fallback servers.
     pub weight: u32,
-    /// Whether it is called only when all that are none have failed.
+    /// Whether it is only called after all primary servers have failed.
     pub fallback: bool,
 }

@@ -3,11 +3,11 @@
 use crate::registry::short_name::short_name;
 
 short_name!(
-    /// The name of a provider, whose wire format a remote model's server speaks: 1 to 31 lower-case
+    /// The name of a provider, the wire format of a remote model's server: 1 to 31 lower-case
     /// letters, digits and `_`.
     ///
-    /// The registry takes any name. Which names have a meaning is for each worker to know, so that a
-    /// version which adds a provider shares a cluster with versions that do not have it yet.
+    /// The registry takes any name. Each worker decides which names it supports, so that a version
+    /// with a new provider can share a cluster with versions that lack it.
     ProviderName,
     "a provider's name"
 );

@@ -1,8 +1,8 @@
-//! In which order steps can run, and over which rows each goes.
+//! Order of the steps, and the rows of each step.
 //!
-//! The rows of the request are the root domain. A step that makes rows of lists, or goes on with
-//! some rows only, opens a domain below the one that it went over; each of its rows belongs to one
-//! row there. A step may take columns of its own domain and of all above it: those above are
+//! The rows of the request are the root domain. A step that explodes lists, or keeps some rows
+//! only, creates a child domain of its input domain; each of its rows belongs to one row of the
+//! parent. A step may use columns of its own domain and of all domains above, whose rows are
 //! repeated.
 
 use super::{Branch, ColumnRef, PARAMETERS, PipelineSpec, PipelineStep, REQUEST, StepKind};
@@ -11,7 +11,7 @@ use crate::error::PredictError;
 /// The rows of the request.
 pub const ROOT: usize = 0;
 
-/// How a domain came of the one above it.
+/// Relation of a domain to its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DomainKind {
     /// The rows of the request.
@@ -25,29 +25,29 @@ pub enum DomainKind {
 /// Rows that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Domain {
-    /// The domain above; its own place for the root.
+    /// Index of the parent domain; the root's own index for the root.
     pub parent: usize,
-    /// How it came of that.
+    /// Relation to the parent.
     pub kind: DomainKind,
 }
 
-/// What is known of a pipeline before it runs.
+/// Static analysis of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Places of steps, each behind all that it needs.
+    /// Indices of steps in topological order.
     pub order: Vec<usize>,
     /// All domains; the root is the first.
     pub domains: Vec<Domain>,
-    /// The domain that each step goes over, by its place.
+    /// Input domain of each step, by index.
     pub over: Vec<usize>,
-    /// The domain of each step's rows, by its place.
+    /// Output domain of each step, by index.
     pub gives: Vec<usize>,
-    /// The place of the step that answers.
+    /// Index of the answering step.
     pub output: usize,
 }
 
 impl Shape {
-    /// Whether `upper` is `lower` or above it.
+    /// Whether `upper` is `lower` or one of its ancestors.
     #[must_use]
     pub fn is_above(&self, upper: usize, lower: usize) -> bool {
         let mut at = lower;
@@ -74,16 +74,22 @@ impl PipelineSpec {
     /// The order and the rows of all steps.
     ///
     /// # Errors
-    /// `InvalidInput` when a step names one that is not there, steps need each other in a circle,
-    /// a step is needed by none, or rows do not fit together.
+    /// `InvalidInput` for an unknown step name, a cycle, an unused step, or rows of unrelated
+    /// domains.
     pub fn shape(&self) -> Result<Shape, PredictError> {
         let output = self.step(&self.output).ok_or_else(|| {
-            PredictError::invalid(format!("there is no step '{}' to answer", self.output))
+            PredictError::invalid(format!(
+                "the answering step '{}' does not exist",
+                self.output
+            ))
         })?;
         let order = self.order(output)?;
         if let Some(unused) = (0..self.steps.len()).find(|place| !order.contains(place)) {
             let unused = &self.steps[unused];
-            return Err(wrong(unused, "is needed by no other, and does not answer"));
+            return Err(wrong(
+                unused,
+                "is not used by another step, and does not answer",
+            ));
         }
         let mut shape = Shape {
             domains: vec![Domain {
@@ -110,7 +116,7 @@ impl PipelineSpec {
         Ok(shape)
     }
 
-    /// All that `output` needs, and it last.
+    /// All steps that `output` needs, with `output` last.
     fn order(&self, output: usize) -> Result<Vec<usize>, PredictError> {
         #[derive(Clone, Copy, PartialEq)]
         enum Mark {
@@ -120,7 +126,7 @@ impl PipelineSpec {
         }
         let mut marks = vec![Mark::New; self.steps.len()];
         let mut order = Vec::new();
-        // Each step is on it once as it is reached, and once as it is left.
+        // The stack has each step twice: when it is entered and when it is left.
         let mut stack = vec![(output, false)];
         while let Some((place, left)) = stack.pop() {
             let step = &self.steps[place];
@@ -131,16 +137,17 @@ impl PipelineSpec {
             }
             match marks[place] {
                 Mark::Done => continue,
-                Mark::Open => return Err(wrong(step, "would need itself")),
+                Mark::Open => return Err(wrong(step, "depends on itself")),
                 Mark::New => marks[place] = Mark::Open,
             }
             stack.push((place, true));
             for name in step.needs() {
                 let needed = self.step(name);
-                let needed = needed
-                    .ok_or_else(|| wrong(step, format_args!("names '{name}', which is no step")))?;
+                let needed = needed.ok_or_else(|| {
+                    wrong(step, format_args!("names '{name}', which is not a step"))
+                })?;
                 match marks[needed] {
-                    Mark::Open => return Err(wrong(step, "would need itself")),
+                    Mark::Open => return Err(wrong(step, "depends on itself")),
                     Mark::New => stack.push((needed, false)),
                     Mark::Done => {}
                 }
@@ -149,7 +156,7 @@ impl PipelineSpec {
         Ok(order)
     }
 
-    /// The domain that a step goes over: that of `over`, else the lowest of its columns'.
+    /// Input domain of a step: the domain of `over`, by default the lowest domain of its columns.
     fn over(&self, step: &PipelineStep, shape: &Shape) -> Result<usize, PredictError> {
         let domain_of = |name: &str| self.step(name).map_or(ROOT, |place| shape.gives[place]);
         let of_column = |column: &ColumnRef| match column.step.as_str() {
@@ -201,7 +208,7 @@ impl PipelineSpec {
         }
     }
 
-    /// The domain that these steps' rows are part of.
+    /// Common domain of these steps' rows.
     fn common(
         &self,
         step: &PipelineStep,
@@ -214,11 +221,8 @@ impl PipelineSpec {
         });
         let first = parents.next().flatten();
         let same = first.is_some() && parents.all(|parent| parent == first);
-        first.filter(|_| same).ok_or_else(|| {
-            wrong(
-                step,
-                "puts steps together that are not branches of the same rows",
-            )
-        })
+        first
+            .filter(|_| same)
+            .ok_or_else(|| wrong(step, "merges steps that are not branches of the same rows"))
     }
 }

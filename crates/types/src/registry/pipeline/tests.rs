@@ -130,7 +130,7 @@ fn branches_of_the_same_rows_are_merged() {
     let shape = branched(&["a", "b"]).check().unwrap();
     assert_eq!(shape.gives[4], ROOT);
     let alone = branched(&["a"]).check().unwrap_err();
-    assert!(alone.message.contains("needed by no other"), "{alone}");
+    assert!(alone.message.contains("not used by another"), "{alone}");
     // Columns of different branches do not belong together.
     let mut mixed = branched(&["a", "b"]);
     mixed.steps[4].kind = template(&[("a", "a.text"), ("b", "b.text")], true);
@@ -167,15 +167,15 @@ fn what_cannot_run_is_told_by_its_step() {
         ),
         (
             with(&|spec| spec.steps[0].kind = model(&[("text", "answer.text")])),
-            "would need itself",
+            "depends on itself",
         ),
         (
             with(&|spec| spec.steps.push(step("more", model(&prompt)))),
-            "'more' is needed by no other",
+            "'more' is not used by another",
         ),
         (
             with(&|spec| spec.output = "ranked".to_owned()),
-            "is needed by no other",
+            "is not used by another",
         ),
         (
             with(&|spec| {
@@ -184,7 +184,10 @@ fn what_cannot_run_is_told_by_its_step() {
             }),
             "one row for each row",
         ),
-        (with(&|spec| spec.task = Task::Tensors), "names its inputs"),
+        (
+            with(&|spec| spec.task = Task::Tensors),
+            "must name its inputs",
+        ),
         (
             with(&|spec| spec.steps[3].kind = StepKind::Merge(names(&["docs"]))),
             "not branches",

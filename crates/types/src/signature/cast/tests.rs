@@ -66,8 +66,8 @@ fn a_number_that_would_change_is_refused_by_column_row_and_value() {
     let message = refused(DataType::Float32, Arc::new(Int64Array::from(vec![1, wide])));
     assert_eq!(
         message,
-        "input column 'age', row 1: 16777217 of type Int64 cannot be Float32 without loss, which \
-         is what the model takes"
+        "input column 'age', row 1: 16777217 of type Int64 cannot be converted without loss to \
+         Float32, the model's type"
     );
     for (kind, column) in [
         (
