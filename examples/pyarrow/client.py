@@ -23,7 +23,7 @@ END = b"end"
 OPTIONS = flight.FlightCallOptions(timeout=60)
 
 # Without it a path describes the model as a function; see docs/reference/sql-functions.md.
-ROWS = flight.FlightCallOptions(timeout=60, headers=[(b"volley-door", b"rows")])
+ROWS = flight.FlightCallOptions(timeout=60, headers=[(b"volley-call", b"rows")])
 
 
 # --- The two doors: a path with the model's name, or a PredictCommand. ---
