@@ -206,7 +206,7 @@ def arrow_udf_errors(client, args):
 
     refused(flight.FlightError, "no-such-model", call, "no-such-model", texts(["x"]))
     wrong = pa.RecordBatch.from_arrays([pa.array([1])], names=[""])
-    refused(flight.FlightError, "takes (Utf8)", call, "text-embed", wrong)
+    refused(flight.FlightError, "has the arguments (Utf8)", call, "text-embed", wrong)
     refused(flight.FlightError, "name=value", call, "text-embed?oops", texts(["x"]))
     return {"refused": 3}
 

@@ -91,6 +91,8 @@ fn workspace(home: &Path, copied: &str, added: Option<&str>) {
     let manifest = read("Cargo.toml");
     let (head, rest) = manifest.split_once("members = ").unwrap();
     let (_, rest) = rest.split_once("[workspace.package]").unwrap();
+    // Profiles of releases name packages that the copy lacks.
+    let (rest, _) = rest.split_once("[profile.release]").unwrap();
     let crates = format!("path = \"{}/crates/", root().display());
     let rest = rest.replace("path = \"crates/", &crates);
     let rest = rest.replace(

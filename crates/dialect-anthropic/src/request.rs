@@ -319,7 +319,7 @@ mod tests {
         };
         assert!(body("max_tokens", Value::Null).contains("'max_tokens'"));
         assert!(body("messages", json!([])).contains("'messages'"));
-        assert!(body("messages", json!([{ "role": "tool", "content": "a" }])).contains("place 0"));
+        assert!(body("messages", json!([{ "role": "tool", "content": "a" }])).contains("index 0"));
         assert!(body("system", json!(1)).contains("'system'"));
         assert!(body("stream", json!("yes")).contains("'stream'"));
         assert!(body("tools", json!([{ "name": "f" }])).contains("'tools'"));

@@ -308,7 +308,7 @@ mod tests {
                     ("file:a", bytes()),
                     ("file:a/b", bytes()),
                 ],
-                "'file:a' is a file, and the folder",
+                "'file:a' is a file, and also the folder",
             ),
         ] {
             let error = load(given).unwrap_err();

@@ -191,7 +191,7 @@ fn what_does_not_fit_is_refused_by_name() {
     let good = told("x", "FP32", &[1, 2], 8);
     for (input, bytes, sign) in [
         (good.clone(), 7, "7 are left"),
-        (good.clone(), 9, "1 bytes behind"),
+        (good.clone(), 9, "1 bytes after"),
         (told("x", "FP32", &[1, 2], 4), 4, "4 bytes of data"),
         (told("x", "FP32", &[2, 1], 8), 8, "shape [1]"),
         (told("x", "FP32", &[usize::MAX, 2], 8), 8, "too large"),

@@ -345,7 +345,7 @@ mod tests {
         assert!(told(operator).contains("the operator my.domain:Frobnicate,"));
         let link = "Error: External data path escapes model directory. \
                     External data path: \"w.bin\" resolved path: \"/etc/w.bin\"";
-        assert!(told(link).contains("a link leads out of it"));
+        assert!(told(link).contains("a link points outside"));
         let locale = "Exception during initialization: string_normalizer.cc:85 Locale] Failed to \
                       construct locale with name:en_US:locale::facet::_S_create_c_locale name not \
                       valid:Please, install necessary language-pack-en and configure locales";

@@ -315,15 +315,21 @@ async fn wrong_calls_are_refused_when_they_are_planned() {
         ),
         (
             "SELECT predict('nobody', title) FROM BOOKS",
-            "there are: echo, lengths, overlap, survive",
+            "models are: echo, lengths, overlap, survive",
         ),
         ("SELECT predict(title, title) FROM BOOKS", "text literal"),
-        ("SELECT predict('lengths') FROM BOOKS", "takes (Utf8)"),
+        (
+            "SELECT predict('lengths') FROM BOOKS",
+            "has the arguments (Utf8)",
+        ),
         (
             "SELECT embed('lengths', id) FROM BOOKS",
             "called with (Int64)",
         ),
-        ("SELECT embed('echo', title) FROM BOOKS", "gives Utf8"),
+        (
+            "SELECT embed('echo', title) FROM BOOKS",
+            "its result is Utf8",
+        ),
         (
             "SELECT rerank('lengths', title, title) FROM BOOKS",
             "cannot be called by rerank()",

@@ -1,7 +1,9 @@
 //! Links between documents lead somewhere, and every document can be found.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use crate::{assert_none, borders, files, read, root};
 
@@ -62,6 +64,31 @@ fn a_how_to_has_300_to_900_words() {
     let wrong = sized.filter(|(words, _)| !(300..=900).contains(words));
     let problems = wrong.map(|(words, path)| format!("{} has {words} words", path.display()));
     assert_none(&problems.collect::<Vec<_>>());
+}
+
+/// Changes that guides show are changes of this code: they apply to it.
+#[test]
+fn the_changes_of_the_guides_apply() {
+    let mut problems = Vec::new();
+    for guide in files("docs/contributing", ".md") {
+        let page = read(&guide);
+        let blocks = page.split("```diff\n").skip(1);
+        for block in blocks.map(|rest| rest.split("\n```").next().unwrap_or_default()) {
+            let mut apply = Command::new("git");
+            apply.args(["apply", "--check", "--unidiff-zero", "-"]);
+            let apply = apply.current_dir(root()).stdin(Stdio::piped());
+            let mut apply = apply.stderr(Stdio::piped()).spawn().unwrap();
+            let mut input = apply.stdin.take().unwrap();
+            input.write_all(format!("{block}\n").as_bytes()).unwrap();
+            drop(input);
+            let output = apply.wait_with_output().unwrap();
+            if !output.status.success() {
+                let reason = String::from_utf8_lossy(&output.stderr).into_owned();
+                problems.push(format!("{}: {reason}", guide.display()));
+            }
+        }
+    }
+    assert_none(&problems);
 }
 
 #[test]

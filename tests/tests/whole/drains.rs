@@ -112,7 +112,7 @@ async fn a_worker_is_drained_and_put_back_under_load_and_no_request_fails() {
     );
 
     let (text, ok) = volley(&cluster.coordinators[0], &["drain", "nobody"]).await;
-    assert!(!ok && text.contains("called 'nobody'"), "{text}");
+    assert!(!ok && text.contains("the id 'nobody'"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

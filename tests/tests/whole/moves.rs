@@ -115,7 +115,7 @@ async fn a_fourth_worker_joins_three_that_serve_and_is_filled_and_no_request_fai
     let url = format!("http://{}", cluster.coordinators[1].http);
     let (text, ok) = process::run(&["--url", &url, "status"]).await;
     assert!(
-        ok && text.contains("spread, rebalanced, 0 replicas move"),
+        ok && text.contains("spread, rebalanced, 0 migrating replicas"),
         "{text}"
     );
     eprintln!(

@@ -69,7 +69,7 @@ fn what_does_not_fit_together_is_named() {
         ),
         (
             changed(&format!("{step}/1/outputMap"), json!({ "out": "b" })),
-            "the tensor 'b' is given twice",
+            "the tensor 'b' is produced twice",
         ),
         (
             changed(&format!("{step}/1/inputMap"), json!({ "in": "y" })),

@@ -77,7 +77,7 @@ mod tests {
         let lacks = |worker| check(worker, Err("its environment variable is missing"));
         let has = |worker| check(worker, Ok(()));
         assert!(verdict(&[has("a"), has("b")], true).unwrap().is_empty());
-        assert!(verdict(&[], false).unwrap()[0].contains("no worker is up"));
+        assert!(verdict(&[], false).unwrap()[0].contains("no worker is live"));
         assert!(verdict(&[], true).unwrap()[0].contains("not tested"));
         let refused = verdict(&[lacks("a"), lacks("b")], false).unwrap_err();
         assert_eq!(refused.code, ErrorCode::InvalidInput);

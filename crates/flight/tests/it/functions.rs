@@ -134,7 +134,7 @@ async fn databend_finds_its_built_in_functions() {
     let wrong = call(&node, stream::iter(sent), DATABEND).await.unwrap_err();
     assert_eq!(wrong.code(), Code::InvalidArgument);
     assert!(
-        wrong.message().contains("takes (Int64)"),
+        wrong.message().contains("has the arguments (Int64)"),
         "{}",
         wrong.message()
     );

@@ -151,7 +151,10 @@ fn what_cannot_run_is_told_by_its_step() {
     for (message, says) in [
         (pipeline(Vec::new()).check().unwrap_err().message, "1 to 32"),
         (many, "1 to 32"),
-        (with(&|spec| spec.output = "x".to_owned()), "no step 'x'"),
+        (
+            with(&|spec| spec.output = "x".to_owned()),
+            "'x' does not exist",
+        ),
         (
             with(&|spec| spec.steps[0].name = "request".to_owned()),
             "neither",
