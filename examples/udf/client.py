@@ -386,7 +386,7 @@ def airport_errors(client, args):
     told = []
     for name, operation, text in [
         ("no-such-model", "scalar_function", "no-such-model"),
-        ("text-rerank", "scalar_function", "takes (Utf8, Utf8)"),
+        ("text-rerank", "scalar_function", "has the arguments (Utf8, Utf8)"),
         ("text-embed", "table_function_in_out", "scalar functions"),
     ]:
         error = refused(flight.FlightError, text, call, name, operation, texts(["x"]))

@@ -108,12 +108,12 @@ fn workspace(home: &Path, copied: &str, added: Option<&str>) {
     std::fs::copy(root().join("Cargo.lock"), home.join("Cargo.lock")).unwrap();
 }
 
-/// Adds the dependency `added` to the copy of a crate, without its dev-dependencies.
+/// Adds the dependency `added` to the copy of a crate.
 fn dependency(copy: &Path, copied: &str, added: &str) {
     let manifest = read(&format!("crates/{copied}/Cargo.toml"));
-    let manifest = manifest.split("[dev-dependencies]").next().unwrap();
-    let manifest = format!("{}\nvolley-{added}.workspace = true\n", manifest.trim_end());
-    std::fs::write(copy.join("Cargo.toml"), manifest).unwrap();
+    let (head, rest) = manifest.split_once("[dependencies]\n").unwrap();
+    let line = format!("[dependencies]\nvolley-{added}.workspace = true\n");
+    std::fs::write(copy.join("Cargo.toml"), format!("{head}{line}{rest}")).unwrap();
 }
 
 /// Inserts `line` before the only line `before` of a file.

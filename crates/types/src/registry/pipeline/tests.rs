@@ -195,7 +195,7 @@ fn what_cannot_run_is_told_by_its_step() {
             with(&|spec| spec.steps[3].kind = StepKind::Merge(names(&["docs"]))),
             "not branches",
         ),
-        (with(&|spec| spec.steps[4].kind = model(&[])), "nothing"),
+        (with(&|spec| spec.steps[4].kind = model(&[])), "no input"),
     ] {
         assert!(message.contains(says), "{says}: {message}");
     }
