@@ -52,7 +52,7 @@ impl Deployment {
 impl RegistryState {
     /// The command that deploys `version` of a model (by default the newest) with the current
     /// number of replicas and options. A model that is not deployed gets one replica and the
-    /// default options. Replicas of another version ([`DeployOptions::beside`]) are not kept; set
+    /// default options. Replicas of another version ([`DeployOptions::keep_previous`]) are not kept; set
     /// the option again to keep them.
     #[must_use]
     pub fn deploy_again(

@@ -9,7 +9,7 @@ use crate::ids::{ModelName, ModelRef};
 use crate::registry::{ColumnType, PipelineSpec, RegistryCommand, RolloutAction};
 
 /// The level of this version: 1 was the first, 2 has [`RegistryCommand::Drain`] and
-/// [`DeployOptions::beside`](super::DeployOptions::beside), 3 has [`RegistryCommand::PutTask`], 4
+/// [`DeployOptions::keep_previous`](super::DeployOptions::keep_previous), 3 has [`RegistryCommand::PutTask`], 4
 /// has [`PlacementDecision::moving`](super::PlacementDecision::moving), 5 has names of models with
 /// a `/`, and rollbacks that name a number of replicas ([`RolloutAction::Rollback`]), 6 has the
 /// incarnations of coordinators, 7 has pipelines of tensors and ensembles. A version that adds a
