@@ -71,11 +71,11 @@ impl BackendList {
         found.copied().ok_or_else(|| {
             let names: Vec<_> = self.0.iter().map(|backend| backend.name.as_str()).collect();
             let hint = nearest(name, names.iter().copied());
-            let hint = hint.map(|near| format!("; did you mean '{near}'?"));
+            let hint = hint.map(|near| format!("; did you mean '{near}'? This"));
             let written: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
             PredictError::invalid(format!(
-                "the backend '{written}' does not exist{}; this coordinator's version has {}",
-                hint.unwrap_or_default(),
+                "the backend '{written}' does not exist{} coordinator's version has {}",
+                hint.as_deref().unwrap_or("; this"),
                 names.join(", ")
             ))
         })
