@@ -10,11 +10,11 @@
 //! membership has the incarnations of all members, which a leader records once all speak level 6.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{SetOnce, watch};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Request, Status};
 use volley_proto::raft::v1 as wire;
@@ -43,7 +43,7 @@ pub(crate) struct Admission {
     advertise: String,
     lines: Arc<dyn Lines>,
     disk: Arc<Mutex<Option<Disk>>>,
-    metrics: OnceLock<watch::Receiver<Metrics>>,
+    metrics: SetOnce<watch::Receiver<Metrics>>,
     records: Mutex<Records>,
     /// Members of which a new process is being looked at.
     admitting: Mutex<BTreeMap<u64, Arc<tokio::sync::Mutex<()>>>>,
@@ -74,7 +74,7 @@ impl Admission {
             advertise: advertise.to_owned(),
             lines,
             disk,
-            metrics: OnceLock::new(),
+            metrics: SetOnce::new(),
             // Of another version it says nothing here.
             records: Mutex::new(serde_json::from_slice(known).unwrap_or_default()),
             admitting: Mutex::default(),
@@ -82,9 +82,16 @@ impl Admission {
         }
     }
 
-    /// From now on it knows the membership.
+    /// Takes the metrics of the Raft core, which has published the stored membership in them. The
+    /// first call counts.
     pub(crate) fn watch(&self, metrics: watch::Receiver<Metrics>) {
-        self.metrics.get_or_init(|| metrics);
+        _ = self.metrics.set(metrics);
+    }
+
+    /// Waits until the stored membership is known. A call that is made earlier would not tell a
+    /// member that lost its data which ids are used up. Cancel safe.
+    pub(crate) async fn is_ready(&self) {
+        self.metrics.wait().await;
     }
 
     pub(crate) fn own(&self) -> Identity {

@@ -154,6 +154,9 @@ impl Cluster {
         )
         .await
         .map_err(|error| PredictError::internal("the Raft node did not start", error))?;
+        // The core answers once it has published the stored membership. `leave_service` reports a
+        // core that has ended.
+        _ = raft.with_raft_state(|_| ()).await;
         admission.watch(raft.metrics());
         let (publish, status) = watch::channel(raft_status(&raft.metrics().borrow()));
         let (publish_reports, reports) = watch::channel(Reports::new());

@@ -95,7 +95,8 @@ impl Peer {
             .ok_or_else(|| CallError::Unreachable(malformed()))
     }
 
-    fn request<T>(&self, message: T, option: &RPCOption) -> Request<T> {
+    async fn request<T>(&self, message: T, option: &RPCOption) -> Request<T> {
+        self.admission.is_ready().await;
         let mut request = Request::new(message);
         request.set_timeout(option.hard_ttl());
         self.epoch.mark(request.metadata_mut());
@@ -146,7 +147,7 @@ impl RaftNetwork<TypeConfig> for Peer {
     ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, MemberNode, RaftError>> {
         let answer: Result<Result<AppendEntriesResponse<u64>, RaftError>, CallError> = async {
             let payload = encode(&rpc).map_err(CallError::Failed)?;
-            let request = self.request(payload, &option);
+            let request = self.request(payload, &option).await;
             self.answered(self.client()?.append(request).await).await
         }
         .await;
@@ -162,7 +163,7 @@ impl RaftNetwork<TypeConfig> for Peer {
     ) -> Result<VoteResponse<u64>, RPCError<u64, MemberNode, RaftError>> {
         let answer: Result<Result<VoteResponse<u64>, RaftError>, CallError> = async {
             let payload = encode(&rpc).map_err(CallError::Failed)?;
-            let request = self.request(payload, &option);
+            let request = self.request(payload, &option).await;
             self.answered(self.client()?.vote(request).await).await
         }
         .await;
@@ -184,7 +185,7 @@ impl RaftNetwork<TypeConfig> for Peer {
                 part: Some(Part::Header(header.data)),
             };
             let parts = std::iter::once(header).chain(data_parts(*snapshot.snapshot));
-            let parts = self.request(futures::stream::iter(parts), &option);
+            let parts = self.request(futures::stream::iter(parts), &option).await;
             let answer = self.client()?.install_snapshot(parts).await;
             self.answered(answer).await
         };

@@ -13,6 +13,7 @@ use super::net::address;
 use super::scripted::{begin, ms, stands};
 use super::users::Users;
 use super::world::{Coordinators, NodeProcess, cut};
+use crate::identity::ExpectedNode;
 
 /// Longer than coordinators take to ask each other what they have.
 const TOLD: Duration = ms(2_500);
@@ -108,6 +109,23 @@ fn a_wiped_member_and_a_stale_one_elect_nobody() {
         let whole = world.running(3).unwrap();
         assert!(whole.cluster.is_leader() && has_all(&whole, &marks));
         assert!(has_all(&world.running(1).unwrap(), &marks));
+        world.end();
+    });
+}
+
+/// The names of a member's next calls depend on the membership: one that made a call before it has
+/// read its own would not tell a wiped member which id is free.
+#[test]
+fn a_restarted_member_knows_the_highest_id_before_it_calls_anybody() {
+    on_simulated_time(7, async {
+        let (world, _) = three().await;
+        world.crash(1, false, None);
+        world.start(1).await.unwrap();
+        let restarted = world.running(1).unwrap();
+        let mut metadata = tonic::metadata::MetadataMap::new();
+        restarted.cluster.0.identity.address(2, &mut metadata);
+        let expected = ExpectedNode::read(&metadata).unwrap().unwrap();
+        assert_eq!((expected.node, expected.highest), (2, 3));
         world.end();
     });
 }
