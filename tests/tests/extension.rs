@@ -105,7 +105,9 @@ fn workspace(home: &Path, copied: &str, added: Option<&str>) {
     let rest = rest.replace(dependencies, &all);
     let manifest = format!("{head}members = [\"crates/*\"]\n[workspace.package]{rest}");
     std::fs::write(home.join("Cargo.toml"), manifest).unwrap();
-    std::fs::copy(root().join("Cargo.lock"), home.join("Cargo.lock")).unwrap();
+    for file in ["Cargo.lock", "rust-toolchain.toml"] {
+        std::fs::copy(root().join(file), home.join(file)).unwrap();
+    }
 }
 
 /// Adds the dependency `added` to the copy of a crate.
@@ -128,7 +130,9 @@ fn insert_before(file: &Path, line: &str, before: &str) {
 fn cargo(home: &Path, arguments: &[&str]) -> String {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let target = target.unwrap_or_else(|| root().join("target"));
-    let cargo = Command::new(env!("CARGO"))
+    // By its name, so that rustup chooses the toolchain for cargo and for all that cargo starts: some
+    // crates bring a toolchain file of their own.
+    let cargo = Command::new("cargo")
         .args(arguments)
         .current_dir(home)
         .env("CARGO_TARGET_DIR", target)
