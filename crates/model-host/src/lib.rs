@@ -18,5 +18,6 @@ mod supervisor;
 mod warmup;
 
 pub use crate::loader::{BySource, HostedLoader, TrustedModels, Use};
-pub use crate::process::Program;
-pub use crate::supervisor::Restarts;
+pub use crate::message::LoadReport;
+pub use crate::process::{ProcessEnd, Program};
+pub use crate::supervisor::{HostedModel, Launch, Launched, Restarts, Supervisor};

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use volley_backend::{Backend, BackendLoader, Hold, LoadProgress};
+use volley_flight::local;
 use volley_telemetry::Metrics;
 use volley_types::PredictError;
 use volley_types::registry::{Assignment, BackendName, ModelSource};
 
-use crate::process::Program;
-use crate::supervisor::{HostedModel, Restarts, Supervisor};
+use crate::process::{LoadedProcess, Program};
+use crate::supervisor::{HostedModel, Launch, Launched, Restarts, Supervisor};
 
 /// What a process takes beside its model: the binary, the library and its threads. Measured, with
 /// a reserve.
@@ -113,16 +114,44 @@ impl BackendLoader for HostedLoader {
             }
             return self.inner.load(assignment).await;
         }
-        let keeper = Supervisor {
-            program: self.program.clone(),
+        let supervisor = Supervisor {
+            launcher: Box::new(HostLauncher {
+                program: self.program.clone(),
+                assignment: assignment.clone(),
+                turn,
+            }),
             assignment: assignment.clone(),
-            turn,
             restarts: self.restarts,
             metrics: self.metrics.clone(),
         };
-        Ok(Arc::new(
-            HostedModel::new(keeper, loaded, OVERHEAD_BYTES).await?,
-        ))
+        let model = HostedModel::new(supervisor, connected(loaded), OVERHEAD_BYTES);
+        Ok(Arc::new(model.await?))
+    }
+}
+
+/// Starts this binary as the process of a model.
+struct HostLauncher {
+    program: Arc<Program>,
+    assignment: Assignment,
+    turn: u64,
+}
+
+#[async_trait]
+impl Launch for HostLauncher {
+    async fn launch(&self) -> Result<Launched, PredictError> {
+        let loaded = self.program.load(&self.assignment, self.turn).await?;
+        Ok(connected(loaded))
+    }
+}
+
+/// A process whose socket carries Flight from now on.
+fn connected(loaded: LoadedProcess) -> Launched {
+    let (client, gone) = local::client(loaded.socket);
+    Launched {
+        process: loaded.process,
+        client: Arc::new(client),
+        gone,
+        report: loaded.told,
     }
 }
 

@@ -30,11 +30,13 @@ pub(crate) struct WorkerSettings {
     pub(crate) loader: serde_json::Value,
 }
 
-/// What a child says of a model that it has loaded.
+/// Report of a process about the model that it has loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LoadReport {
-    pub(crate) capacity: usize,
-    pub(crate) memory_bytes: u64,
+pub struct LoadReport {
+    /// Maximum number of concurrent streams.
+    pub capacity: usize,
+    /// Memory of the model in bytes, as far as known.
+    pub memory_bytes: u64,
 }
 
 #[derive(Serialize, Deserialize)]

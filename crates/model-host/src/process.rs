@@ -141,16 +141,18 @@ pub(crate) struct LoadedProcess {
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProcessEnd {
+pub enum ProcessEnd {
+    /// This signal ended it.
     Signal(i32),
+    /// It ended with this code.
     Exit(i32),
-    /// It did not; it was killed, as it answered no more.
+    /// It stopped responding and was killed.
     Stuck,
 }
 
 impl ProcessEnd {
-    /// Waits for the end of a process whose socket is closed or dead, and sees to it.
-    pub(crate) async fn of(process: &mut Process) -> Self {
+    /// Waits for the end of a process whose socket has ended; kills it after 5 s.
+    pub async fn of(process: &mut Process) -> Self {
         match tokio::time::timeout(LAST_BREATH, process.wait()).await {
             Ok(Ok(status)) => Self::from(status),
             Ok(Err(_)) | Err(_) => {

@@ -13,8 +13,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use volley_backend::{Backend, LossFuture};
-use volley_flight::client::FlightClient;
-use volley_flight::local;
 use volley_telemetry::Metrics;
 use volley_types::registry::Assignment;
 use volley_types::{
@@ -23,7 +21,7 @@ use volley_types::{
 };
 
 use crate::message::LoadReport;
-use crate::process::{LoadedProcess, ProcessEnd, Program, broke, code_of};
+use crate::process::{ProcessEnd, broke, code_of};
 
 /// Between the end of a stream and the news of the process' end.
 const NEWS: Duration = Duration::from_secs(10);
@@ -52,21 +50,47 @@ impl Default for Restarts {
     }
 }
 
+/// A running process that has loaded its model.
+pub struct Launched {
+    /// The process. Dropping it kills the process.
+    pub process: Process,
+    /// Sends requests to it. A request that fails because the process ended has the code
+    /// `Unavailable`, and no other request has it.
+    pub client: Arc<dyn Predict>,
+    /// Cancelled at the end of the connection to the process.
+    pub gone: CancellationToken,
+    /// What the process reported of its model.
+    pub report: LoadReport,
+}
+
+/// Starts the processes of one model.
+#[async_trait]
+pub trait Launch: Send + Sync + 'static {
+    /// Starts a process and waits until it has loaded the model.
+    ///
+    /// # Cancel safety
+    /// Dropping the future kills the process.
+    ///
+    /// # Errors
+    /// The error of the load; `InvalidInput` if the process ended during it.
+    async fn launch(&self) -> Result<Launched, PredictError>;
+}
+
 /// What is there of the model.
 #[derive(Clone)]
 enum State {
     /// A process that serves it.
-    Up(FlightClient),
+    Up(Arc<dyn Predict>),
     /// The last one ended so.
     Down(ProcessEnd),
     /// There will be no other.
     Lost(PredictError),
 }
 
-/// A model in a process of its own.
-pub(crate) struct HostedModel {
+/// A model in a process that is restarted when it ends.
+pub struct HostedModel {
     model: ModelName,
-    told: LoadReport,
+    report: LoadReport,
     signature: Signature,
     overhead_bytes: u64,
     life: Arc<Life>,
@@ -78,38 +102,42 @@ struct Life {
     _keeper: AbortOnDropHandle<()>,
 }
 
-/// What starts processes, and counts their ends.
-pub(crate) struct Supervisor {
-    pub(crate) program: Arc<Program>,
-    pub(crate) assignment: Assignment,
-    pub(crate) turn: u64,
-    pub(crate) restarts: Restarts,
-    pub(crate) metrics: Metrics,
+/// Restarts the processes of a model, and counts their ends.
+pub struct Supervisor {
+    /// Starts the processes.
+    pub launcher: Box<dyn Launch>,
+    /// The model, for logs and metrics.
+    pub assignment: Assignment,
+    /// When to restart.
+    pub restarts: Restarts,
+    /// Counts the ends.
+    pub metrics: Metrics,
 }
 
 impl HostedModel {
-    /// The model of `loaded`, which `keeper` sees to.
+    /// The model of `launched`. `supervisor` restarts its process until the model is dropped;
+    /// `overhead_bytes` is the memory of the process besides the model.
     ///
     /// # Errors
-    /// When it does not say what it takes and gives.
-    pub(crate) async fn new(
-        keeper: Supervisor,
-        loaded: LoadedProcess,
+    /// Those of the process' signature.
+    pub async fn new(
+        supervisor: Supervisor,
+        launched: Launched,
         overhead_bytes: u64,
     ) -> Result<Self, PredictError> {
-        let LoadedProcess {
+        let Launched {
             process,
-            socket,
-            told,
-        } = loaded;
-        let model = keeper.assignment.model.clone();
-        let (client, gone) = local::client(socket);
+            client,
+            gone,
+            report,
+        } = launched;
+        let model = supervisor.assignment.model.clone();
         let signature = client.signature(&ModelRef::deployed(model.clone())).await?;
         let (sender, state) = watch::channel(State::Up(client));
-        let keeper = tokio::spawn(keeper.keep(process, gone, sender));
+        let keeper = tokio::spawn(supervisor.keep(process, gone, sender));
         Ok(Self {
             model,
-            told,
+            report,
             signature,
             overhead_bytes,
             life: Arc::new(Life {
@@ -122,11 +150,11 @@ impl HostedModel {
 
 impl Backend for HostedModel {
     fn capacity(&self) -> usize {
-        self.told.capacity
+        self.report.capacity
     }
 
     fn memory_bytes(&self) -> u64 {
-        self.told.memory_bytes.saturating_add(self.overhead_bytes)
+        self.report.memory_bytes.saturating_add(self.overhead_bytes)
     }
 
     fn lost(&self) -> Option<LossFuture> {
@@ -238,12 +266,11 @@ impl Supervisor {
                     return;
                 };
                 tokio::time::sleep(wait).await;
-                match self.program.load(&self.assignment, self.turn).await {
-                    Ok(loaded) => {
-                        let (client, gone) = local::client(loaded.socket);
+                match self.launcher.launch().await {
+                    Ok(launched) => {
                         tracing::info!(model = %self.assignment.model, "model process restarted");
-                        state.send_replace(State::Up(client));
-                        break (loaded.process, gone);
+                        state.send_replace(State::Up(launched.client));
+                        break (launched.process, launched.gone);
                     }
                     Err(error) => {
                         let (model, error) = (&self.assignment.model, error.chain());
