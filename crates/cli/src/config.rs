@@ -9,8 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
-use serde::de::DeserializeOwned;
-use volley_config::{Count, FileKind, Size, TimeSpan};
+use volley_config::{ConfigError, Count, Size, TimeSpan};
 use volley_gateway::Origins;
 use volley_types::PredictError;
 use volley_types::egress::HostPattern;
@@ -55,9 +54,9 @@ pub(crate) fn set_count(target: &mut usize, value: Option<Count>) {
     set(target, value.map(|count| count.0));
 }
 
-fn read_file<T: DeserializeOwned>(path: &Path, kind: FileKind) -> anyhow::Result<T> {
+fn read_file<T>(path: &Path, parse: fn(&str) -> Result<T, ConfigError>) -> anyhow::Result<T> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("reading the configuration {}", path.display()))?;
-    let file = volley_config::parse(&text, kind);
+    let file = parse(&text);
     file.with_context(|| format!("in the configuration {}", path.display()))
 }

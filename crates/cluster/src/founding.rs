@@ -22,7 +22,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{BoxFuture, join_all};
 use openraft::error::{InitializeError, RaftError};
 use tokio::time::Instant;
 use volley_types::{ErrorCode, NodeId, PredictError};
@@ -68,7 +68,14 @@ impl Cluster {
     /// `InvalidInput` when this node is not among the members; `Conflict` when a cluster is there
     /// already to which this node does not belong with what it has on disk. The node has
     /// [failed](Cluster::failure) then.
-    pub async fn bootstrap(&self, members: BTreeMap<NodeId, String>) -> Result<(), PredictError> {
+    pub fn bootstrap(
+        &self,
+        members: BTreeMap<NodeId, String>,
+    ) -> BoxFuture<'_, Result<(), PredictError>> {
+        Box::pin(self.form(members))
+    }
+
+    async fn form(&self, members: BTreeMap<NodeId, String>) -> Result<(), PredictError> {
         let own = self.0.config.node_id;
         if !members.contains_key(&own) {
             return Err(PredictError::invalid(format!(

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use openraft::ServerState;
 use openraft::error::Fatal;
 use tokio::sync::{Mutex, Semaphore, watch};
@@ -112,7 +113,13 @@ impl Cluster {
     /// # Errors
     /// `Conflict` when the data directory belongs to another node, `Unavailable` when it cannot
     /// be used, `InvalidInput` when the configuration is refused.
-    pub async fn start(config: ClusterConfig) -> Result<Self, PredictError> {
+    pub fn start(config: ClusterConfig) -> BoxFuture<'static, Result<Self, PredictError>> {
+        // Boxed, as are the other long calls of a node: the body of an `async fn` is compiled by
+        // the crate that polls it, and with it all of openraft.
+        Box::pin(Self::open(config))
+    }
+
+    async fn open(config: ClusterConfig) -> Result<Self, PredictError> {
         let (directory, node) = (config.data_dir.clone(), config.node_id);
         let opened = tokio::task::spawn_blocking(move || Disk::open(&directory, node)).await;
         let (disk, found) =
@@ -301,14 +308,16 @@ impl Cluster {
     }
 
     /// Stops the Raft node. Writes in flight end with an error or their answer.
-    pub async fn shutdown(&self) {
-        self.0.stop.cancel();
-        if let Err(error) = self.0.raft.shutdown().await {
-            tracing::error!(error = %error, "Raft node did not stop cleanly");
-        }
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
-        self.0.disk.lock().take();
+    pub fn shutdown(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.0.stop.cancel();
+            if let Err(error) = self.0.raft.shutdown().await {
+                tracing::error!(error = %error, "Raft node did not stop cleanly");
+            }
+            self.0.tasks.close();
+            self.0.tasks.wait().await;
+            self.0.disk.lock().take();
+        })
     }
 
     pub(crate) fn raft_node(&self) -> &Raft {

@@ -5,6 +5,7 @@ mod leadership_transfer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use openraft::ChangeMembers;
 use openraft::error::{ClientWriteError, RaftError};
 use tokio::time::Instant;
@@ -105,7 +106,11 @@ impl Cluster {
     /// to add this node. Returns once it is a voter, or once this node has
     /// [failed](Cluster::failure): its id is a member's whose disk was lost. Dropping the future
     /// stops asking.
-    pub async fn request_join(&self, seeds: &[String]) {
+    pub fn request_join<'a>(&'a self, seeds: &'a [String]) -> BoxFuture<'a, ()> {
+        Box::pin(self.ask_to_join(seeds))
+    }
+
+    async fn ask_to_join(&self, seeds: &[String]) {
         let node = self.0.config.node_id;
         let is_member = |cluster: &Self| {
             let status = cluster.0.status.borrow();

@@ -24,7 +24,6 @@ pub use error::ConfigError;
 pub use kind::FileKind;
 pub use migrate::{Migration, migrate};
 pub use otlp::OtlpSection;
-pub use parse::parse;
 pub use renames::{Rename, renames};
 pub use schema::Schema;
 pub use security::{Certificate, CoordinatorSecurity, Issuer, NodeCertificate, WorkerSecurity};

@@ -3,11 +3,13 @@
 use serde::Deserialize;
 use toml::de::DeTable;
 
+use crate::coordinator::CoordinatorFile;
 use crate::error::ConfigError;
 use crate::kind::FileKind;
 use crate::schema::Schema;
 use crate::unknown;
 use crate::version::{FORMAT_VERSION, MIGRATE, is_named};
+use crate::worker::WorkerFile;
 
 /// Reads the text of a file.
 ///
@@ -16,7 +18,7 @@ use crate::version::{FORMAT_VERSION, MIGRATE, is_named};
 /// that `T` lacks, or has a value of the wrong type. An unknown key is named with its line and the
 /// nearest key of the file; a key from before this version with its new name and the command that
 /// rewrites the file.
-pub fn parse<T: for<'de> Deserialize<'de>>(text: &str, kind: FileKind) -> Result<T, ConfigError> {
+pub(crate) fn parse<T: for<'de> Deserialize<'de>>(text: &str, kind: FileKind) -> Result<T, ConfigError> {
     let table = DeTable::parse(text)?;
     let is_named = is_named(table.get_ref())?;
     let schema = Schema::of::<T>();
@@ -35,6 +37,28 @@ pub fn parse<T: for<'de> Deserialize<'de>>(text: &str, kind: FileKind) -> Result
         return Err(ConfigError::Keys(problems));
     }
     Ok(toml::from_str(text)?)
+}
+
+// Not generic, so that this crate compiles the deserializers, and no crate after it.
+impl CoordinatorFile {
+    /// Reads the text of a coordinator's file.
+    ///
+    /// # Errors
+    /// When the text is not TOML, has no `version` or an unknown one, has an unknown key, or has a
+    /// value of the wrong type. The error names the key with its line, and the nearest key.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        parse(text, FileKind::Coordinator)
+    }
+}
+
+impl WorkerFile {
+    /// Reads the text of a worker's file.
+    ///
+    /// # Errors
+    /// As [`CoordinatorFile::parse`].
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        parse(text, FileKind::Worker)
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use volley_artifacts::upload;
 use volley_cluster::{ClusterConfig, MAX_RAFT_MULTIPLIER};
-use volley_config::FileKind;
 use volley_config::coordinator::{
     ClusterSection, CoordinatorFile, GrpcSection, HttpSection, ListenSection, RaftSection,
     RequestsSection, ResumeSection, StoredResponses, UploadsSection,
@@ -34,7 +33,7 @@ const DRAIN_GRACE: Duration = Duration::from_millis(500);
 /// # Errors
 /// What is wrong, with the file's name.
 pub(crate) fn read(path: &Path) -> anyhow::Result<CoordinatorPlan> {
-    let file: CoordinatorFile = read_file(path, FileKind::Coordinator)?;
+    let file = read_file(path, CoordinatorFile::parse)?;
     plan(file).with_context(|| format!("in the configuration {}", path.display()))
 }
 
@@ -53,7 +52,7 @@ pub(crate) fn read_with(path: &Path, origins: &[String]) -> anyhow::Result<Coord
 /// # Errors
 /// What is wrong.
 pub(crate) fn check(text: &str) -> anyhow::Result<()> {
-    let _: CoordinatorFile = volley_config::parse(text, FileKind::Coordinator)?;
+    CoordinatorFile::parse(text)?;
     Ok(())
 }
 

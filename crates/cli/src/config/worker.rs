@@ -9,7 +9,6 @@ use anyhow::{Context, ensure};
 use volley_backend_onnx::{Device, OnnxConfig};
 use volley_backend_remote::RemoteConfig;
 use volley_backends::{Isolation, OnnxPlan};
-use volley_config::FileKind;
 use volley_config::worker::{OnnxSection, RemoteSection, WorkerFile};
 use volley_flight::server::FlightServerConfig;
 use volley_gateway::EdgeConfig;
@@ -26,7 +25,7 @@ use crate::node::worker::WorkerPlan;
 /// # Errors
 /// What is wrong, with the file's name.
 pub(crate) fn read(path: &Path) -> anyhow::Result<WorkerPlan> {
-    let file: WorkerFile = read_file(path, FileKind::Worker)?;
+    let file = read_file(path, WorkerFile::parse)?;
     plan(file).with_context(|| format!("in the configuration {}", path.display()))
 }
 
@@ -35,7 +34,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<WorkerPlan> {
 /// # Errors
 /// What is wrong.
 pub(crate) fn check(text: &str) -> anyhow::Result<()> {
-    let _: WorkerFile = volley_config::parse(text, FileKind::Worker)?;
+    WorkerFile::parse(text)?;
     Ok(())
 }
 

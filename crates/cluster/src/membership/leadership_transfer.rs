@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio::time::Instant;
 use volley_proto::raft::v1 as wire;
 use volley_types::{ErrorCode, NodeId, PredictError};
@@ -43,7 +44,11 @@ impl Cluster {
 
     /// Leads no more, where it does and somebody else can; for a node that is about to stop.
     /// From then on it does not take over from others either.
-    pub async fn retire(&self) {
+    pub fn retire(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.stop_leading())
+    }
+
+    async fn stop_leading(&self) {
         self.0.retiring.store(true, Ordering::Release);
         if !self.is_leader() || self.other_voters().is_empty() {
             return;

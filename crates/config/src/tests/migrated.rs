@@ -9,7 +9,7 @@ use super::keys::{COORDINATOR, Key, WORKER, sections};
 use super::round_trip::{get, put, value};
 use crate::coordinator::CoordinatorFile;
 use crate::worker::WorkerFile;
-use crate::{FileKind, Rename, Size, migrate, parse, renames};
+use crate::{FileKind, Rename, Size, migrate, renames};
 
 /// A renamed key, its value, and whether a size is written as a number of bytes.
 type Old = (Rename, Value, bool);
@@ -71,9 +71,9 @@ fn same(old: &[Old], required: &str, kind: FileKind) -> Result<(), TestCaseError
     let migration = migrate(&text).map_err(|error| TestCaseError::fail(error.to_string()))?;
     let read = match kind {
         FileKind::Coordinator => {
-            parse::<CoordinatorFile>(&migration.text, kind).map(Table::try_from)
+            CoordinatorFile::parse(&migration.text).map(Table::try_from)
         }
-        FileKind::Worker => parse::<WorkerFile>(&migration.text, kind).map(Table::try_from),
+        FileKind::Worker => WorkerFile::parse(&migration.text).map(Table::try_from),
     };
     let read = read
         .map_err(|error| TestCaseError::fail(format!("{error}\n{text}\n{}", migration.text)))?

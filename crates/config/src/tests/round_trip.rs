@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use super::keys::{COORDINATOR, Key, WORKER, sections};
 use crate::coordinator::CoordinatorFile;
 use crate::worker::WorkerFile;
-use crate::{FileKind, Size, TimeSpan, parse};
+use crate::{FileKind, Size, TimeSpan};
 
 /// A key with a value, by the table that it is in.
 type Entry = (String, Value);
@@ -98,8 +98,8 @@ fn same(entries: &[Entry], kind: FileKind) -> Result<(), TestCaseError> {
         .or_insert_with(|| Table::new().into());
     let text = toml::to_string(&written).unwrap();
     let read = match kind {
-        FileKind::Coordinator => parse::<CoordinatorFile>(&text, kind).map(Table::try_from),
-        FileKind::Worker => parse::<WorkerFile>(&text, kind).map(Table::try_from),
+        FileKind::Coordinator => CoordinatorFile::parse(&text).map(Table::try_from),
+        FileKind::Worker => WorkerFile::parse(&text).map(Table::try_from),
     };
     let read = read.map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
     let again: Table = toml::from_str(&toml::to_string(&read.unwrap()).unwrap()).unwrap();

@@ -8,7 +8,7 @@ fn planned(raft: &str) -> anyhow::Result<CoordinatorPlan> {
          internal = \"127.0.0.1:2\"\n[raft]\n{raft}\n\
          [cluster.bootstrap]\n1 = \"127.0.0.1:2\"\n"
     );
-    plan(volley_config::parse(&text, FileKind::Coordinator)?)
+    plan(CoordinatorFile::parse(&text)?)
 }
 
 #[test]
