@@ -46,32 +46,11 @@ pub(crate) fn read(
         return Err(PredictError::invalid("field 'max_tokens' is missing"));
     }
     let mut native = native(&body, headers);
-    let (mut messages, mut lost, mut beyond) = (Vec::new(), None, false);
-    match body.remove("system") {
-        None | Some(Value::Null) => {}
-        Some(system) => {
-            let text = text_of(&system).ok_or_else(|| {
-                PredictError::invalid("field 'system' must be a text or a list of text blocks")
-            })?;
-            messages.push(ChatMessage::new("system", text));
-        }
-    }
-    let given = body.remove("messages");
-    let given = given.as_ref().and_then(Value::as_array);
-    let given = given.filter(|list| !list.is_empty()).ok_or_else(|| {
-        PredictError::invalid("field 'messages' must be a list of at least one message")
-    })?;
-    for (index, message) in given.iter().enumerate() {
-        let read = turn::messages(message).ok_or_else(|| wrong_message(index))?;
-        messages.extend(read.messages);
-        beyond |= read.beyond;
-        lost = lost.or(read.lost.map(|kind| {
-            format!(
-                "field 'messages' has a block of the type '{}' at index {index}",
-                shown(&kind)
-            )
-        }));
-    }
+    let Conversation {
+        messages,
+        mut lost,
+        mut beyond,
+    } = take_conversation(&mut body)?;
     let stream = take_flag(&mut body, "stream")?;
     body.remove("model");
     output_config(&mut body)?;
@@ -105,6 +84,50 @@ pub(crate) fn read(
         parameters: body,
         stream,
         native: Some(native),
+    })
+}
+
+/// The messages of a body in the pipeline's form.
+struct Conversation {
+    messages: Vec<ChatMessage>,
+    /// The first block that they lack, in words.
+    lost: Option<String>,
+    /// There is one that is in no part of theirs either.
+    beyond: bool,
+}
+
+/// Takes the system's text and the messages out of a body.
+fn take_conversation(body: &mut Map<String, Value>) -> Result<Conversation, PredictError> {
+    let (mut messages, mut lost, mut beyond) = (Vec::new(), None, false);
+    match body.remove("system") {
+        None | Some(Value::Null) => {}
+        Some(system) => {
+            let text = text_of(&system).ok_or_else(|| {
+                PredictError::invalid("field 'system' must be a text or a list of text blocks")
+            })?;
+            messages.push(ChatMessage::new("system", text));
+        }
+    }
+    let given = body.remove("messages");
+    let given = given.as_ref().and_then(Value::as_array);
+    let given = given.filter(|list| !list.is_empty()).ok_or_else(|| {
+        PredictError::invalid("field 'messages' must be a list of at least one message")
+    })?;
+    for (index, message) in given.iter().enumerate() {
+        let read = turn::messages(message).ok_or_else(|| wrong_message(index))?;
+        messages.extend(read.messages);
+        beyond |= read.beyond;
+        lost = lost.or(read.lost.map(|kind| {
+            format!(
+                "field 'messages' has a block of the type '{}' at index {index}",
+                shown(&kind)
+            )
+        }));
+    }
+    Ok(Conversation {
+        messages,
+        lost,
+        beyond,
     })
 }
 

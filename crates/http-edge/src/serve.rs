@@ -135,23 +135,7 @@ pub async fn run(
         welcome(socket, address);
     }
     drop(listener);
-    let drained = async {
-        tasks.connections.close();
-        tasks.connections.wait().await;
-        tasks.upgraded.close();
-        tasks.upgraded.wait().await;
-    };
-    if tokio::time::timeout(config.drain_timeout, drained)
-        .await
-        .is_err()
-    {
-        tracing::warn!("drain timeout reached with streams running");
-    }
-    tasks.end.cancel();
-    tasks.tracker.close();
-    tasks.tracker.wait().await;
-    tasks.upgraded.close();
-    tasks.upgraded.wait().await;
+    tasks.drain(config.drain_timeout).await;
 }
 
 /// Performs the TLS handshake, if any, and serves the connection.
@@ -311,6 +295,24 @@ impl Tasks {
             draining: self.draining.clone(),
             stays: self.stays.clone(),
         }
+    }
+
+    /// Lets connections end until the timeout, and then ends those that are left.
+    async fn drain(&self, timeout: Duration) {
+        let drained = async {
+            self.connections.close();
+            self.connections.wait().await;
+            self.upgraded.close();
+            self.upgraded.wait().await;
+        };
+        if tokio::time::timeout(timeout, drained).await.is_err() {
+            tracing::warn!("drain timeout reached with streams running");
+        }
+        self.end.cancel();
+        self.tracker.close();
+        self.tracker.wait().await;
+        self.upgraded.close();
+        self.upgraded.wait().await;
     }
 }
 

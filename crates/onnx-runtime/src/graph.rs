@@ -255,40 +255,10 @@ impl<R: Read + Seek> Walk<R> {
                     let length = self.number(end)?;
                     let inner = self.at.checked_add(length).filter(|inner| *inner <= end);
                     let inner = inner.ok_or(GraphError::Malformed)?;
-                    if (part, number, depth) == (Part::TensorType, 2, INPUT_DEPTH) {
-                        self.seen.shaped = true;
-                    }
-                    match (part, number, part.within(number)) {
-                        (Part::External, 1, _) => key = self.text(length)?,
-                        (Part::External, 2, _) => value = self.text(length)?,
-                        (Part::Node, 1 | 2 | 4, _) => self.node_text(number, length, end)?,
-                        (Part::Attribute, 1, _) if depth == OWN_DEPTH + 1 => {
-                            self.seen.attribute = self.name(length, end)?;
-                        }
-                        (Part::Input | Part::Output, 1, _) | (Part::Tensor, 8, _)
-                            if depth == OWN_DEPTH =>
-                        {
-                            self.seen.name = self.name(length, end)?;
-                        }
-                        (Part::Tensor, _, None)
-                            if length <= MAX_TEXT && Constant::wants(number) =>
-                        {
-                            let bytes = self.text(length)?;
-                            self.constant.bytes(number, bytes);
-                        }
-                        (Part::Attribute, 8 | 9, _)
-                            if depth == OWN_DEPTH + 1
-                                && Classes::are_named_by(&self.seen.attribute) =>
-                        {
-                            self.class_texts(number, inner)?;
-                        }
-                        (Part::Attribute, 8, _) if self.is_value_of_node(depth) => {
-                            // Numbers one behind the other, which nobody writes so.
-                            self.seen.node.divides_safely = false;
-                            self.skip(length, end)?;
-                        }
-                        (_, _, Some(within)) => self.message(within, inner, depth + 1)?,
-                        _ => self.skip(length, end)?,
+                    match (part, number) {
+                        (Part::External, 1) => key = self.text(length)?,
+                        (Part::External, 2) => value = self.text(length)?,
+                        _ => self.field(part, number, inner, depth)?,
                     }
                 }
                 _ => return Err(GraphError::Malformed),
@@ -302,6 +272,40 @@ impl<R: Read + Seek> Walk<R> {
         }
         if part == Part::Node || is_own(part, depth) {
             self.note(part, depth);
+        }
+        Ok(())
+    }
+
+    /// Reads the field of that number, which ends at `end`: a text, a message, or bytes.
+    fn field(&mut self, part: Part, number: u64, end: u64, depth: usize) -> Result<(), GraphError> {
+        if (part, number, depth) == (Part::TensorType, 2, INPUT_DEPTH) {
+            self.seen.shaped = true;
+        }
+        let length = end - self.at;
+        match (part, number, part.within(number)) {
+            (Part::Node, 1 | 2 | 4, _) => self.node_text(number, length, end)?,
+            (Part::Attribute, 1, _) if depth == OWN_DEPTH + 1 => {
+                self.seen.attribute = self.name(length, end)?;
+            }
+            (Part::Input | Part::Output, 1, _) | (Part::Tensor, 8, _) if depth == OWN_DEPTH => {
+                self.seen.name = self.name(length, end)?;
+            }
+            (Part::Tensor, _, None) if length <= MAX_TEXT && Constant::wants(number) => {
+                let bytes = self.text(length)?;
+                self.constant.bytes(number, bytes);
+            }
+            (Part::Attribute, 8 | 9, _)
+                if depth == OWN_DEPTH + 1 && Classes::are_named_by(&self.seen.attribute) =>
+            {
+                self.class_texts(number, end)?;
+            }
+            (Part::Attribute, 8, _) if self.is_value_of_node(depth) => {
+                // Numbers one behind the other, which nobody writes so.
+                self.seen.node.divides_safely = false;
+                self.skip(length, end)?;
+            }
+            (_, _, Some(within)) => self.message(within, end, depth + 1)?,
+            _ => self.skip(length, end)?,
         }
         Ok(())
     }

@@ -93,11 +93,7 @@ impl EncoderSettings {
             json(directory, "config_sentence_transformers.json")?.unwrap_or_default();
         let known = labels(&config);
         let kinds: Vec<&str> = modules.iter().flatten().map(Module::name).collect();
-        let known_task = match (registered.task, &own.task) {
-            (Some(task), _) => Some(task),
-            (None, Some(name)) => Some(task_named(name)?),
-            (None, None) => task_of_modules(&kinds),
-        };
+        let known_task = known_task(registered.task, own.task.as_deref(), &kinds)?;
         let task = known_task.unwrap_or_else(|| task(&config, known.len()));
         // OpenSearch leaves vectors as they are unless it is told otherwise.
         let normalizes = match modules {
@@ -234,6 +230,19 @@ const MODULES: [&str; 5] = [
     "MLMTransformer",
     "SpladePooling",
 ];
+
+/// The task that was registered, or else the one that `model.toml` or the modules name.
+fn known_task(
+    registered: Option<Task>,
+    own: Option<&str>,
+    kinds: &[&str],
+) -> Result<Option<Task>, PredictError> {
+    match (registered, own) {
+        (Some(task), _) => Ok(Some(task)),
+        (None, Some(name)) => task_named(name).map(Some),
+        (None, None) => Ok(task_of_modules(kinds)),
+    }
+}
 
 /// The task that sentence-transformers' modules are for.
 fn task_of_modules(kinds: &[&str]) -> Option<Task> {

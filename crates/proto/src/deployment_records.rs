@@ -1,11 +1,12 @@
 //! Deployments, their options and their rolls ⇄ [`volley_types::registry`].
 
 use volley_types::registry::{
-    DeployOptions, Deployment, PlacementDecision, Rollout, RolloutAction, Scaling,
+    DeployOptions, Deployment, PlacementDecision, RegistryCommand, Rollout, RolloutAction, Scaling,
 };
 use volley_types::{ModelName, ModelVersion, PredictError, Revision, WorkerId};
 
 use crate::registry::v1 as wire;
+use crate::registry::v1::command::Command;
 
 pub(crate) fn deployment_to_wire(deployment: &Deployment) -> wire::Deployment {
     wire::Deployment {
@@ -37,6 +38,36 @@ pub(crate) fn deployment_from_wire(
     })
 }
 
+/// The command of a peer that deploys a model.
+pub(crate) fn deploy_from_wire(deploy: wire::Deploy) -> Result<RegistryCommand, PredictError> {
+    Ok(RegistryCommand::Deploy {
+        model: ModelName::new(deploy.model)?,
+        version: Some(ModelVersion(deploy.version)).filter(|version| version.0 != 0),
+        replicas: deploy.replicas,
+        overcommit: deploy.overcommit,
+        options: options_from_wire(deploy.options),
+        workers: worker_ids(deploy.workers)?,
+    })
+}
+
+/// The command that scales a deployment, as it travels.
+pub(crate) fn scale_to_wire(model: &ModelName, deployment: Revision, replicas: u32) -> Command {
+    Command::Scale(wire::Scale {
+        model: model.to_string(),
+        deployment: deployment.0,
+        replicas,
+    })
+}
+
+/// The command of a peer that scales a deployment.
+pub(crate) fn scale_from_wire(scale: wire::Scale) -> Result<RegistryCommand, PredictError> {
+    Ok(RegistryCommand::Scale {
+        model: ModelName::new(scale.model)?,
+        deployment: Revision(scale.deployment),
+        replicas: scale.replicas,
+    })
+}
+
 pub(crate) fn options_to_wire(options: &DeployOptions) -> wire::DeployOptions {
     wire::DeployOptions {
         labels: options.labels.clone().into_iter().collect(),
@@ -56,7 +87,7 @@ pub(crate) fn options_to_wire(options: &DeployOptions) -> wire::DeployOptions {
 }
 
 /// Records of earlier versions have none.
-pub(crate) fn options_from_wire(options: Option<wire::DeployOptions>) -> DeployOptions {
+fn options_from_wire(options: Option<wire::DeployOptions>) -> DeployOptions {
     let Some(options) = options else {
         return DeployOptions::default();
     };
@@ -95,7 +126,7 @@ fn rollout_from_wire(rollout: wire::Rollout) -> Result<Rollout, PredictError> {
     })
 }
 
-pub(crate) fn placing_to_wire(placing: &PlacementDecision) -> wire::Place {
+fn placing_to_wire(placing: &PlacementDecision) -> wire::Place {
     wire::Place {
         model: placing.model.to_string(),
         deployment: placing.deployment.0,
@@ -115,6 +146,19 @@ pub(crate) fn placing_from_wire(place: wire::Place) -> Result<PlacementDecision,
     })
 }
 
+/// The placement decisions of one command, as they travel.
+pub(crate) fn places_to_wire(placings: &[PlacementDecision]) -> Command {
+    Command::Places(wire::Places {
+        places: placings.iter().map(placing_to_wire).collect(),
+    })
+}
+
+/// The command of a peer that places replicas.
+pub(crate) fn places_from_wire(places: wire::Places) -> Result<RegistryCommand, PredictError> {
+    let placings = places.places.into_iter().map(placing_from_wire);
+    Ok(RegistryCommand::Place(placings.collect::<Result<_, _>>()?))
+}
+
 pub(crate) fn rollout_step(model: &ModelName, action: &RolloutAction) -> wire::RolloutStep {
     let (action, reason, replicas) = match action {
         RolloutAction::Pause => ("pause", String::new(), None),
@@ -130,7 +174,17 @@ pub(crate) fn rollout_step(model: &ModelName, action: &RolloutAction) -> wire::R
     }
 }
 
-pub(crate) fn rollout_action(step: wire::RolloutStep) -> Result<RolloutAction, PredictError> {
+/// The command of a peer that steers a rollout.
+pub(crate) fn rollout_step_from_wire(
+    step: wire::RolloutStep,
+) -> Result<RegistryCommand, PredictError> {
+    Ok(RegistryCommand::Rollout {
+        model: ModelName::new(step.model.clone())?,
+        action: rollout_action(step)?,
+    })
+}
+
+fn rollout_action(step: wire::RolloutStep) -> Result<RolloutAction, PredictError> {
     Ok(match step.action.as_str() {
         "pause" => RolloutAction::Pause,
         "resume" => RolloutAction::Resume,

@@ -56,6 +56,15 @@ pub(crate) fn update_to_wire(
     })
 }
 
+/// The command of a peer that changes a model.
+pub(crate) fn update_from_wire(update: wire::UpdateModel) -> Result<RegistryCommand, PredictError> {
+    Ok(RegistryCommand::UpdateModel {
+        model: ModelName::new(update.model)?,
+        description: update.description,
+        group: update.group.map(group_of).transpose()?,
+    })
+}
+
 pub(crate) fn settings_to_wire(settings: &BTreeMap<String, Option<String>>) -> Command {
     let settings = settings.iter().map(|(name, value)| wire::Setting {
         name: name.clone(),

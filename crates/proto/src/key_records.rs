@@ -1,8 +1,10 @@
 //! API keys ⇄ [`volley_types::access`].
 
+use volley_types::registry::RegistryCommand;
 use volley_types::{ApiKey, KeyHash, KeyId, ModelScope, PredictError, Quota, Role, TenantId};
 
 use crate::registry::v1 as wire;
+use crate::registry::v1::command::Command;
 
 /// A key as it travels.
 #[must_use]
@@ -85,6 +87,40 @@ pub fn hash_from_wire(hash: &[u8]) -> Result<KeyHash, PredictError> {
     let hash = hash.try_into();
     hash.map(KeyHash)
         .map_err(|_| PredictError::invalid("a key's hash must be 32 bytes long"))
+}
+
+/// The command that gives a key a new secret, as it travels.
+pub(crate) fn rotate_to_wire(id: &KeyId, hash: &KeyHash, previous_until_ms: u64) -> Command {
+    Command::RotateKey(wire::RotateKey {
+        id: id.to_string(),
+        hash: hash.0.to_vec(),
+        previous_until_ms,
+    })
+}
+
+/// The command of a peer that gives a key a new secret.
+pub(crate) fn rotate_from_wire(rotate: wire::RotateKey) -> Result<RegistryCommand, PredictError> {
+    Ok(RegistryCommand::RotateKey {
+        id: KeyId::new(rotate.id)?,
+        hash: hash_from_wire(&rotate.hash)?,
+        previous_until_ms: rotate.previous_until_ms,
+    })
+}
+
+/// The command that sets the quota of a key, as it travels.
+pub(crate) fn limit_to_wire(id: &KeyId, quota: Quota) -> Command {
+    Command::LimitKey(wire::LimitKey {
+        id: id.to_string(),
+        quota: Some(quota_to_wire(quota)),
+    })
+}
+
+/// The command of a peer that sets the quota of a key.
+pub(crate) fn limit_from_wire(limit: wire::LimitKey) -> Result<RegistryCommand, PredictError> {
+    Ok(RegistryCommand::LimitKey {
+        id: KeyId::new(limit.id)?,
+        quota: quota_from_wire(limit.quota),
+    })
 }
 
 #[cfg(test)]

@@ -12,15 +12,17 @@ use volley_types::{
 };
 
 use crate::deployment_records::{
-    deployment_from_wire, deployment_to_wire, options_from_wire, options_to_wire,
-    placing_from_wire, placing_to_wire, rollout_action, rollout_step, worker_ids,
+    deploy_from_wire, deployment_from_wire, deployment_to_wire, options_to_wire, places_from_wire,
+    places_to_wire, placing_from_wire, rollout_step, rollout_step_from_wire, scale_from_wire,
+    scale_to_wire, worker_ids,
 };
 use crate::drain_records::{drain_from_wire, drain_to_wire, drains_from_wire, drains_to_wire};
 use crate::group_records::{
-    group_from_wire, group_of, group_to_wire, settings_from_wire, settings_to_wire, update_to_wire,
+    group_from_wire, group_of, group_to_wire, settings_from_wire, settings_to_wire,
+    update_from_wire, update_to_wire,
 };
 use crate::key_records::{
-    hash_from_wire, key_from_wire, key_to_wire, quota_from_wire, quota_to_wire,
+    key_from_wire, key_to_wire, limit_from_wire, limit_to_wire, rotate_from_wire, rotate_to_wire,
 };
 use crate::name_records::{
     aliases_from_wire, aliases_to_wire, delete_alias, delete_alias_from_wire, delete_pipeline,
@@ -36,7 +38,10 @@ use crate::secret_records::{
     credential_from_text, credential_to_text, put_secret_from_wire, rewrap_from_wire,
     rewrap_to_wire, secret_to_wire, secrets_from_wire, secrets_to_wire,
 };
-use crate::task_records::{task_from_wire, task_to_wire, tasks_from_wire, tasks_to_wire};
+use crate::task_records::{
+    delete_task_from_wire, delete_task_to_wire, task_from_wire, task_to_wire, tasks_from_wire,
+    tasks_to_wire,
+};
 
 fn missing(what: &str) -> PredictError {
     PredictError::invalid(format!("a registry record has no {what}"))
@@ -300,18 +305,29 @@ pub fn assignment_from_wire(assignment: wire::Assignment) -> Result<Assignment, 
     })
 }
 
+/// A registration as it travels.
+fn register_to_wire(model: &ModelName, spec: &ModelVersionSpec) -> Command {
+    Command::RegisterModel(wire::RegisterModel {
+        model: model.to_string(),
+        version: Some(version_to_wire(spec)),
+    })
+}
+
+/// A registration as a peer sent it.
+fn register_from_wire(register: wire::RegisterModel) -> Result<RegistryCommand, PredictError> {
+    Ok(RegistryCommand::RegisterModel(
+        ModelName::new(register.model)?,
+        version_from_wire(register.version.ok_or_else(|| missing("version"))?)?,
+    ))
+}
+
 /// A command as it stands in the log and in forwarded writes.
 #[must_use]
 pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
     let command = match command {
         RegistryCommand::CreateConnector(spec) => Command::CreateConnector(connector_to_wire(spec)),
         RegistryCommand::DeleteConnector(id) => Command::DeleteConnector(id.to_string()),
-        RegistryCommand::RegisterModel(model, spec) => {
-            Command::RegisterModel(wire::RegisterModel {
-                model: model.to_string(),
-                version: Some(version_to_wire(spec)),
-            })
-        }
+        RegistryCommand::RegisterModel(model, spec) => register_to_wire(model, spec),
         RegistryCommand::Deploy {
             model,
             version,
@@ -329,33 +345,20 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
         }),
         RegistryCommand::Undeploy(model) => Command::Undeploy(model.to_string()),
         RegistryCommand::DeleteModel(model) => Command::DeleteModel(model.to_string()),
-        RegistryCommand::Place(placings) => Command::Places(wire::Places {
-            places: placings.iter().map(placing_to_wire).collect(),
-        }),
+        RegistryCommand::Place(placings) => places_to_wire(placings),
         RegistryCommand::Rollout { model, action } => Command::Rollout(rollout_step(model, action)),
         RegistryCommand::Scale {
             model,
             deployment,
             replicas,
-        } => Command::Scale(wire::Scale {
-            model: model.to_string(),
-            deployment: deployment.0,
-            replicas: *replicas,
-        }),
+        } => scale_to_wire(model, *deployment, *replicas),
         RegistryCommand::CreateKey(key) => Command::CreateKey(key_to_wire(key)),
         RegistryCommand::RotateKey {
             id,
             hash,
             previous_until_ms,
-        } => Command::RotateKey(wire::RotateKey {
-            id: id.to_string(),
-            hash: hash.0.to_vec(),
-            previous_until_ms: *previous_until_ms,
-        }),
-        RegistryCommand::LimitKey { id, quota } => Command::LimitKey(wire::LimitKey {
-            id: id.to_string(),
-            quota: Some(quota_to_wire(*quota)),
-        }),
+        } => rotate_to_wire(id, hash, *previous_until_ms),
+        RegistryCommand::LimitKey { id, quota } => limit_to_wire(id, *quota),
         RegistryCommand::RevokeKey(id) => Command::RevokeKey(id.to_string()),
         RegistryCommand::UpdateConnector(spec) => Command::UpdateConnector(connector_to_wire(spec)),
         RegistryCommand::UpdateModel {
@@ -363,10 +366,7 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
             description,
             group,
         } => update_to_wire(model, description.as_deref(), group.as_ref()),
-        RegistryCommand::DeleteTask { model, task } => Command::DeleteTask(wire::DeleteTask {
-            model: model.to_string(),
-            task: task.clone(),
-        }),
+        RegistryCommand::DeleteTask { model, task } => delete_task_to_wire(model, task),
         RegistryCommand::CreateGroup(group) => Command::CreateGroup(group_to_wire(group)),
         RegistryCommand::UpdateGroup(group) => Command::UpdateGroup(group_to_wire(group)),
         RegistryCommand::DeleteGroup(id) => Command::DeleteGroup(id.to_string()),
@@ -404,58 +404,24 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
             RegistryCommand::CreateConnector(connector_from_wire(spec)?)
         }
         Command::DeleteConnector(id) => RegistryCommand::DeleteConnector(ConnectorId::new(id)?),
-        Command::RegisterModel(register) => RegistryCommand::RegisterModel(
-            ModelName::new(register.model)?,
-            version_from_wire(register.version.ok_or_else(|| missing("version"))?)?,
-        ),
-        Command::Deploy(deploy) => RegistryCommand::Deploy {
-            model: ModelName::new(deploy.model)?,
-            version: Some(ModelVersion(deploy.version)).filter(|version| version.0 != 0),
-            replicas: deploy.replicas,
-            overcommit: deploy.overcommit,
-            options: options_from_wire(deploy.options),
-            workers: worker_ids(deploy.workers)?,
-        },
+        Command::RegisterModel(register) => register_from_wire(register)?,
+        Command::Deploy(deploy) => deploy_from_wire(deploy)?,
         Command::Undeploy(model) => RegistryCommand::Undeploy(ModelName::new(model)?),
         Command::DeleteModel(model) => RegistryCommand::DeleteModel(ModelName::new(model)?),
         // What coordinators of earlier versions wrote.
         Command::Place(place) => RegistryCommand::Place(vec![placing_from_wire(place)?]),
-        Command::Places(places) => {
-            let placings = places.places.into_iter().map(placing_from_wire);
-            RegistryCommand::Place(placings.collect::<Result<_, _>>()?)
-        }
-        Command::Rollout(step) => RegistryCommand::Rollout {
-            model: ModelName::new(step.model.clone())?,
-            action: rollout_action(step)?,
-        },
-        Command::Scale(scale) => RegistryCommand::Scale {
-            model: ModelName::new(scale.model)?,
-            deployment: Revision(scale.deployment),
-            replicas: scale.replicas,
-        },
+        Command::Places(places) => places_from_wire(places)?,
+        Command::Rollout(step) => rollout_step_from_wire(step)?,
+        Command::Scale(scale) => scale_from_wire(scale)?,
         Command::CreateKey(key) => RegistryCommand::CreateKey(key_from_wire(key)?),
-        Command::RotateKey(rotate) => RegistryCommand::RotateKey {
-            id: KeyId::new(rotate.id)?,
-            hash: hash_from_wire(&rotate.hash)?,
-            previous_until_ms: rotate.previous_until_ms,
-        },
-        Command::LimitKey(limit) => RegistryCommand::LimitKey {
-            id: KeyId::new(limit.id)?,
-            quota: quota_from_wire(limit.quota),
-        },
+        Command::RotateKey(rotate) => rotate_from_wire(rotate)?,
+        Command::LimitKey(limit) => limit_from_wire(limit)?,
         Command::RevokeKey(id) => RegistryCommand::RevokeKey(KeyId::new(id)?),
         Command::UpdateConnector(spec) => {
             RegistryCommand::UpdateConnector(connector_from_wire(spec)?)
         }
-        Command::UpdateModel(update) => RegistryCommand::UpdateModel {
-            model: ModelName::new(update.model)?,
-            description: update.description,
-            group: update.group.map(group_of).transpose()?,
-        },
-        Command::DeleteTask(task) => RegistryCommand::DeleteTask {
-            model: ModelName::new(task.model)?,
-            task: task.task,
-        },
+        Command::UpdateModel(update) => update_from_wire(update)?,
+        Command::DeleteTask(task) => delete_task_from_wire(task)?,
         Command::CreateGroup(group) => RegistryCommand::CreateGroup(group_from_wire(group)?),
         Command::UpdateGroup(group) => RegistryCommand::UpdateGroup(group_from_wire(group)?),
         Command::DeleteGroup(id) => RegistryCommand::DeleteGroup(ModelGroupId::new(id)?),

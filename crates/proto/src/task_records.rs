@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use volley_types::registry::{TaskRecord, TaskState};
+use volley_types::registry::{RegistryCommand, TaskRecord, TaskState};
 use volley_types::{ModelName, NodeId, PredictError, TenantId};
 
 use crate::registry::v1 as wire;
+use crate::registry::v1::command::Command;
 
 pub(crate) fn tasks_to_wire(all: &BTreeMap<String, TaskRecord>) -> Vec<wire::Task> {
     let all = all.iter();
@@ -16,6 +17,24 @@ pub(crate) fn tasks_from_wire(
     all: Vec<wire::Task>,
 ) -> Result<BTreeMap<String, TaskRecord>, PredictError> {
     all.into_iter().map(task_from_wire).collect()
+}
+
+/// The command that deletes a task of a model, as it travels.
+pub(crate) fn delete_task_to_wire(model: &ModelName, task: &str) -> Command {
+    Command::DeleteTask(wire::DeleteTask {
+        model: model.to_string(),
+        task: task.to_owned(),
+    })
+}
+
+/// The command of a peer that deletes a task of a model.
+pub(crate) fn delete_task_from_wire(
+    task: wire::DeleteTask,
+) -> Result<RegistryCommand, PredictError> {
+    Ok(RegistryCommand::DeleteTask {
+        model: ModelName::new(task.model)?,
+        task: task.task,
+    })
 }
 
 /// A task as it stands in the log, and as coordinators tell each other of it.

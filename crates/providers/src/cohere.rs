@@ -20,7 +20,7 @@ use volley_provider_kit::normalize::{
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
-use volley_types::{Citation, Dialect, FinishReason, PredictError};
+use volley_types::{ChatMessage, Citation, Dialect, FinishReason, PredictError};
 
 pub(crate) static PROVIDER: Provider = Provider {
     page: Page {
@@ -134,27 +134,30 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
         ));
     }
     let turns = messages.iter().zip(openai_messages(&messages));
-    let turns = turns.map(|(sent, mut turn)| {
-        if let Some(thinking) = reasoning_text(sent) {
-            let mut parts = vec![json!({ "type": "thinking", "thinking": thinking })];
-            if !sent.content.is_empty() {
-                parts.push(json!({ "type": "text", "text": sent.content }));
-            }
-            turn["content"] = parts.into();
-            return turn;
-        }
-        // What an assistant says beside its calls is its plan for them.
-        if !calls_of(sent).is_empty() {
-            let content = turn["content"].take();
-            turn.as_object_mut().map(|turn| turn.remove("content"));
-            if content.is_string() {
-                turn["tool_plan"] = content;
-            }
-        }
-        turn
-    });
+    let turns = turns.map(|(sent, turn)| place_reasoning(sent, turn));
     body.insert("messages".to_owned(), turns.collect());
     Ok(Value::Object(body))
+}
+
+/// Writes the reasoning and the plan of a message where this format has them.
+fn place_reasoning(sent: &ChatMessage, mut turn: Value) -> Value {
+    if let Some(thinking) = reasoning_text(sent) {
+        let mut parts = vec![json!({ "type": "thinking", "thinking": thinking })];
+        if !sent.content.is_empty() {
+            parts.push(json!({ "type": "text", "text": sent.content }));
+        }
+        turn["content"] = parts.into();
+        return turn;
+    }
+    // What an assistant says beside its calls is its plan for them.
+    if !calls_of(sent).is_empty() {
+        let content = turn["content"].take();
+        turn.as_object_mut().map(|turn| turn.remove("content"));
+        if content.is_string() {
+            turn["tool_plan"] = content;
+        }
+    }
+    turn
 }
 
 /// Whether tools are kept to strictly is said of all of them at once.

@@ -156,33 +156,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
                 delta.details = Some(Box::new(item));
             }
         }
-        "response.output_item.added" => {
-            let item = event.item.map(one).transpose()?;
-            if let Some(begun) = item.as_ref().filter(|item| item.kind == "reasoning") {
-                let details = delta.details();
-                details.format = Some("openai_responses".to_owned());
-                details.item = begun.id.as_deref().map(str::to_owned);
-            }
-            let read = ["message", "reasoning", "function_call"];
-            if item
-                .as_ref()
-                .is_some_and(|item| !read.contains(&&*item.kind))
-            {
-                pass_on(&mut delta, data);
-            }
-            let item = item.filter(|item| item.kind == "function_call");
-            let call = item.map(|item| {
-                let name = item.name.unwrap_or_default();
-                let arguments = item.arguments.unwrap_or_default();
-                calls.begin_in(
-                    event.output_index,
-                    item.call_id.as_deref(),
-                    &name,
-                    &arguments,
-                )
-            });
-            delta.tool_calls = deltas(call.into_iter().collect());
-        }
+        "response.output_item.added" => delta = begin_item(&event, data, calls)?,
         "response.function_call_arguments.delta" => {
             let more = event.delta.unwrap_or_default();
             let more = calls.more_in(event.output_index, &more);
@@ -197,15 +171,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
             let error = event.response.and_then(|response| response.error);
             return Ok(fault::step(error.map_or("null", RawValue::get)));
         }
-        "error" => {
-            return Ok(match event.error {
-                Some(error) => fault::step(error.get()),
-                None => {
-                    let told = json!({ "code": event.code, "message": event.message });
-                    fault::step(&told.to_string())
-                }
-            });
-        }
+        "error" => return Ok(read_failure(&event)),
         "" => match event.error {
             Some(error) => return Ok(fault::step(error.get())),
             None => return Err("no type".to_owned()),
@@ -215,6 +181,52 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         _ => {}
     }
     Ok(Step::Delta(delta))
+}
+
+/// Reads the beginning of an item: of reasoning its identity, of a function call its first delta.
+fn begin_item(
+    event: &Event<'_>,
+    data: &str,
+    calls: &mut ToolCallAccumulator,
+) -> Result<Delta, String> {
+    let mut delta = Delta::default();
+    let item = event.item.map(one).transpose()?;
+    if let Some(begun) = item.as_ref().filter(|item| item.kind == "reasoning") {
+        let details = delta.details();
+        details.format = Some("openai_responses".to_owned());
+        details.item = begun.id.as_deref().map(str::to_owned);
+    }
+    let read = ["message", "reasoning", "function_call"];
+    if item
+        .as_ref()
+        .is_some_and(|item| !read.contains(&&*item.kind))
+    {
+        pass_on(&mut delta, data);
+    }
+    let item = item.filter(|item| item.kind == "function_call");
+    let call = item.map(|item| {
+        let name = item.name.unwrap_or_default();
+        let arguments = item.arguments.unwrap_or_default();
+        calls.begin_in(
+            event.output_index,
+            item.call_id.as_deref(),
+            &name,
+            &arguments,
+        )
+    });
+    delta.tool_calls = deltas(call.into_iter().collect());
+    Ok(delta)
+}
+
+/// Reads the failure of an `error` event, which stands in an object or beside the type.
+fn read_failure(event: &Event<'_>) -> Step {
+    match event.error {
+        Some(error) => fault::step(error.get()),
+        None => {
+            let told = json!({ "code": event.code, "message": event.message });
+            fault::step(&told.to_string())
+        }
+    }
 }
 
 fn is_some<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {

@@ -14,11 +14,30 @@ use super::{changed, conflict, next, not_found, unchanged};
 
 /// Fields of a `Deploy` command.
 pub(super) struct DeployRequest<'a> {
-    pub(super) version: Option<ModelVersion>,
-    pub(super) replicas: u32,
-    pub(super) overcommit: bool,
-    pub(super) workers: &'a [WorkerId],
-    pub(super) options: &'a DeployOptions,
+    version: Option<ModelVersion>,
+    replicas: u32,
+    overcommit: bool,
+    workers: &'a [WorkerId],
+    options: &'a DeployOptions,
+}
+
+impl<'a> DeployRequest<'a> {
+    /// The fields as the command has them.
+    pub(super) fn new(
+        version: Option<ModelVersion>,
+        replicas: u32,
+        overcommit: bool,
+        workers: &'a [WorkerId],
+        options: &'a DeployOptions,
+    ) -> Self {
+        Self {
+            version,
+            replicas,
+            overcommit,
+            workers,
+            options,
+        }
+    }
 }
 
 pub(super) fn deploy(

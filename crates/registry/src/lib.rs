@@ -24,6 +24,7 @@ use volley_types::registry::{
 };
 use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, PredictError, Revision};
 
+use deployments::DeployRequest;
 pub use limits::{
     MAX_ALIASES, MAX_CONNECTORS, MAX_DELETED_TASKS, MAX_DESCRIPTION, MAX_DRAINS, MAX_GROUPS,
     MAX_HEADERS, MAX_KEY_MODELS, MAX_KEYS, MAX_LABELS, MAX_MODELS, MAX_PARAMETERS,
@@ -65,13 +66,7 @@ fn decide(
             workers,
             options,
         } => {
-            let asked = deployments::DeployRequest {
-                version: *version,
-                replicas: *replicas,
-                overcommit: *overcommit,
-                workers,
-                options,
-            };
+            let asked = DeployRequest::new(*version, *replicas, *overcommit, workers, options);
             deployments::deploy(state, model, &asked)
         }
         RegistryCommand::Undeploy(model) => deployments::undeploy(state, model),

@@ -127,25 +127,7 @@ fn read_kind(step: &Object, kind: &str) -> Result<StepKind, PredictError> {
                 column: named(told, TEXT)?,
             })
         }
-        "template" => {
-            let told = told(step, kind)?;
-            told.only("template", &["template", "inputs", "gather", "as"])?;
-            let gather = match told.get("gather") {
-                None | Some(Value::Null) => false,
-                Some(Value::Bool(gather)) => *gather,
-                Some(_) => {
-                    return Err(PredictError::invalid(
-                        "field 'gather' must be true or false",
-                    ));
-                }
-            };
-            Ok(StepKind::Template {
-                template: told.required("template")?.to_owned(),
-                inputs: inputs(told, "inputs")?,
-                gather,
-                column: named(told, TEXT)?,
-            })
-        }
+        "template" => read_template(told(step, kind)?),
         "top_k" => {
             let told = told(step, kind)?;
             told.only("top_k", &["k", "by"])?;
@@ -175,6 +157,26 @@ fn read_kind(step: &Object, kind: &str) -> Result<StepKind, PredictError> {
             })
         }
     }
+}
+
+/// Reads a step that renders a text.
+fn read_template(told: &Object) -> Result<StepKind, PredictError> {
+    told.only("template", &["template", "inputs", "gather", "as"])?;
+    let gather = match told.get("gather") {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(gather)) => *gather,
+        Some(_) => {
+            return Err(PredictError::invalid(
+                "field 'gather' must be true or false",
+            ));
+        }
+    };
+    Ok(StepKind::Template {
+        template: told.required("template")?.to_owned(),
+        inputs: inputs(told, "inputs")?,
+        gather,
+        column: named(told, TEXT)?,
+    })
 }
 
 fn told<'s>(step: &'s Object, kind: &str) -> Result<&'s Object, PredictError> {

@@ -270,7 +270,8 @@ fn clock(url: &str, ours: SystemTime, theirs: SystemTime) -> Finding {
     )
 }
 
-fn cluster(url: &str, status: &Status) -> Vec<Finding> {
+/// Reports the leader and the voters, and the coordinators that do not respond.
+fn coordinators(url: &str, status: &Status) -> Vec<Finding> {
     let voters = status.coordinators.iter().filter(|node| node.voter).count();
     let (id, role) = (status.node.id, &status.node.role);
     let mut findings = vec![match status.node.leader {
@@ -304,6 +305,11 @@ fn cluster(url: &str, status: &Status) -> Vec<Finding> {
              docs/how-to/operate/cluster-alerts.md#too-few-coordinators",
         ));
     }
+    findings
+}
+
+fn cluster(url: &str, status: &Status) -> Vec<Finding> {
+    let mut findings = coordinators(url, status);
     for worker in status
         .workers
         .iter()

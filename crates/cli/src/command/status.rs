@@ -37,6 +37,13 @@ fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
     out.line("")?;
     super::cluster::show(out, status)?;
     out.line("")?;
+    show_workers(out, status)?;
+    out.line("")?;
+    show_models(out, status)
+}
+
+/// Prints a row for each worker.
+fn show_workers(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
     let workers: Vec<_> = status
         .workers
         .iter()
@@ -60,8 +67,11 @@ fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
     let head = [
         "WORKER", "STATE", "ADDRESS", "REPLICAS", "ACTIVE", "QUEUED", "MEMORY", "MODELS", "GPUS",
     ];
-    out.table(&head, &workers)?;
-    out.line("")?;
+    out.table(&head, &workers)
+}
+
+/// Prints a row for each model, and below them the failures with the next command.
+fn show_models(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
     let models: Vec<_> = status
         .models
         .iter()

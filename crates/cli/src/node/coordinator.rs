@@ -1,38 +1,26 @@
 //! The coordinator role.
 
+mod listeners;
+mod peers;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use async_trait::async_trait;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use tonic::service::interceptor::InterceptedService;
-use tonic::transport::server::Router;
-use tonic::{Request, Status};
 use volley_cluster::{Cluster, ClusterConfig};
-use volley_coordinator::streams::OpenChannel;
-use volley_coordinator::{Connect, Coordinator, CoordinatorConfig};
-use volley_flight::client::{FlightClient, FlightClientConfig};
-use volley_flight::ingress::Decoder;
-use volley_flight::server::{FlightServer, FlightServerConfig};
-use volley_flight::transport;
-use volley_gateway::{
-    ApiConfig, ApiServer, Batches, EncodeMetrics, GrpcFlavor, LocalStreams, Origins, PeerStreams,
-    PeerTasks, Responses, Streams,
-};
-use volley_security::Authenticator;
-use volley_security::nodes::{Dialer, NodeKind, only};
+use volley_coordinator::{Coordinator, CoordinatorConfig};
+use volley_gateway::{ApiConfig, ApiServer, GrpcFlavor, Origins};
 use volley_telemetry::Metrics;
-use volley_telemetry::otlp::{Exporter, OtlpConfig, SpanKind, TracedPredict, Tracer};
-use volley_types::{
-    ChunkStream, ClusterHandle, ErrorCode, Intake, ModelName, ModelRef, NodeId, NodeIdentity,
-    Predict, PredictError, PredictRequest, Signature,
-};
+use volley_telemetry::otlp::{Exporter, OtlpConfig};
+use volley_types::NodeId;
 
+use self::listeners::ListenerContext;
+use self::peers::{connect, open_channel};
 use super::failures::Failures;
 use super::gate::{ask_workers, gate};
 use super::{LOOK, bind, export, serve_internal, uploads};
@@ -180,53 +168,22 @@ pub(crate) async fn start(
         plan.security.warn_of_clear_keys(address);
     }
     let gate = gate(&plan.security, &cluster, &data_dir)?;
-    let intake = Intake::new(plan.api.edge.max_inflight_body_bytes);
-    let flight = FlightServer::new(Arc::new(coordinator.clone()), FlightServerConfig::default())
-        .taking_in(intake.clone())
-        .guarded(gate.clone());
-    let streams = Streams::new(node, plan.api.resume);
-    let responses = Responses::new(node, plan.api.responses);
-    let held = LocalStreams {
-        streams: streams.clone(),
-        responses: responses.clone(),
-    };
-    let batches = Batches::default();
-    coordinator.share_usage(gate.usage(), open_channel(plan.security.dialer()));
-    let tasks = coordinator.task_service(Arc::new(batches.clone()));
-    let coordinators = members_only(&plan.security, &cluster);
-    let router = internal_router(&plan.security, &cluster, &coordinator, &gate, held)
-        .add_service(InterceptedService::new(tasks, coordinators))
-        .add_service(flight.into_service());
+    let usage = gate.usage();
+    let context = ListenerContext::new(&coordinator, &cluster, gate, node, plan.api);
+    coordinator.share_usage(usage, open_channel(plan.security.dialer()));
     let (stop_public, stop_internal) = (CancellationToken::new(), CancellationToken::new());
     let internal = tokio::spawn(serve_internal(
-        router,
+        context.internal_router(&plan.security),
         internal,
         plan.security.internal_tls(),
         stop_internal.clone(),
     ));
 
-    let encode = encode(
-        metrics,
-        streams.clone(),
-        plan.security.clone(),
-        (cluster.clone(), failures.clone()),
-    );
-    let dialer = || plan.security.dialer();
-    let api = ApiServer::new(
-        ClusterHandle::new(Arc::new(coordinator.clone())),
-        encode,
-        plan.api,
-        gate,
-    )
-    .with_streams(streams, peer_streams(coordinator.clone(), dialer()))
-    .with_responses(responses)
-    .with_batches(batches, peer_tasks(coordinator.clone(), dialer()))
-    .with_intake(intake)
-    .with_tls(plan.security.tls.clone())
-    .with_origins(plan.origins)
-    .with_backends(volley_backends::list())
-    .with_models(plan.uploads.map(uploads::store))
-    .with_arrow(Arc::new(|| Box::new(Decoder::default())));
+    let encode = context.encode(metrics, plan.security.clone(), failures.clone());
+    let api = context
+        .api(plan.api, encode, &plan.security)
+        .with_origins(plan.origins)
+        .with_models(plan.uploads.map(uploads::store));
     let served = serve_public(api, public, further, &stop_public)?;
 
     let joining = tokio::spawn(enter(cluster.clone(), plan.membership));
@@ -276,88 +233,6 @@ fn serve_public(
     }
     served.spawn(api.serve(public, stop.clone()));
     Ok(served)
-}
-
-/// Lets in the coordinators that are in the cluster now.
-fn members_only(
-    security: &SecurityPlan,
-    cluster: &Cluster,
-) -> impl Fn(Request<()>) -> Result<Request<()>, Status> + Clone + use<> {
-    let cluster = cluster.clone();
-    let is_member = Arc::new(move |node: &NodeIdentity| cluster.is_member(node));
-    only(NodeKind::Coordinator, security.nodes.is_some(), is_member)
-}
-
-/// What other nodes call: Raft and its membership, held streams, quotas, and the heartbeats of
-/// workers. Each for its kind of node alone, where nodes have certificates.
-fn internal_router(
-    security: &SecurityPlan,
-    cluster: &Cluster,
-    coordinator: &Coordinator,
-    gate: &Authenticator,
-    held: LocalStreams,
-) -> Router {
-    let (raft, membership) = cluster.services();
-    let held = coordinator.stream_service(Arc::new(held));
-    let quota = coordinator.quota_service(gate.usage());
-    let has_tls = security.nodes.is_some();
-    // A coordinator that was removed is let in nowhere; these look themselves at who is a member.
-    let removed = cluster.clone();
-    let not_removed = Arc::new(move |node: &NodeIdentity| !removed.was_removed(node));
-    let consensus = only(NodeKind::Coordinator, has_tls, not_removed);
-    let coordinators = members_only(security, cluster);
-    // A worker registers by calling, each for itself.
-    let workers = only(NodeKind::Worker, has_tls, Arc::new(|_| true));
-    transport::server_builder()
-        .add_service(InterceptedService::new(raft, consensus.clone()))
-        .add_service(InterceptedService::new(membership, consensus))
-        .add_service(InterceptedService::new(held, coordinators.clone()))
-        .add_service(InterceptedService::new(quota, coordinators))
-        .add_service(InterceptedService::new(
-            coordinator.worker_service(),
-            workers,
-        ))
-}
-
-/// The node's metrics with those of its held streams, its certificates and its failures.
-fn encode(
-    metrics: Metrics,
-    streams: Streams,
-    security: SecurityPlan,
-    (cluster, failures): (Cluster, Failures),
-) -> EncodeMetrics {
-    Arc::new(move || {
-        metrics.set_raft_failure(!cluster.healthy(), failures.last_s());
-        let held = streams.counts();
-        metrics.set_resumable_streams(volley_telemetry::ResumeCounts {
-            streams: held.streams,
-            bytes: held.bytes,
-            taken_up: held.resumed,
-            abandoned: held.abandoned,
-        });
-        metrics.set_certificate_ends(&security.certificate_ends());
-        metrics.encode()
-    })
-}
-
-/// The way to other coordinators.
-fn open_channel(dialer: Dialer) -> OpenChannel {
-    Arc::new(move |address: &str| {
-        let endpoint = transport::endpoint(address, FlightClientConfig::default().connect_timeout)?;
-        Ok(dialer.lazy(&endpoint, NodeKind::Coordinator))
-    })
-}
-
-/// The way to the streams that other coordinators hold.
-fn peer_streams(coordinator: Coordinator, dialer: Dialer) -> PeerStreams {
-    let open = open_channel(dialer);
-    Arc::new(move |node| coordinator.streams_of(node, &open))
-}
-
-/// The way to the tasks that other coordinators run.
-fn peer_tasks(coordinator: Coordinator, dialer: Dialer) -> PeerTasks {
-    let open = open_channel(dialer);
-    Arc::new(move |node| coordinator.tasks_of(node, &open))
 }
 
 async fn enter(cluster: Cluster, membership: Membership) {
@@ -439,51 +314,5 @@ impl RunningCoordinator {
             exporter.shutdown().await;
         }
         tracing::info!("coordinator stopped");
-    }
-}
-
-/// Makes the Flight clients of workers.
-fn connect(dialer: Dialer, tracer: Tracer) -> Connect {
-    let config = FlightClientConfig {
-        dialer,
-        ..FlightClientConfig::default()
-    };
-    Arc::new(
-        move |address: &str| match FlightClient::new(address, config.clone()) {
-            Ok(client) => {
-                let told = vec![("server.address", address.to_owned())];
-                let name = "call worker";
-                TracedPredict::around(Arc::new(client), &tracer, name, SpanKind::Client, told)
-            }
-            Err(error) => {
-                tracing::error!(error = error.chain(), "worker address is not usable");
-                Arc::new(Unreachable)
-            }
-        },
-    )
-}
-
-/// A worker whose address is malformed.
-struct Unreachable;
-
-fn unreachable() -> PredictError {
-    PredictError::new(
-        ErrorCode::Unavailable,
-        "the worker's advertised address is malformed",
-    )
-}
-
-#[async_trait]
-impl Predict for Unreachable {
-    async fn predict(&self, _: PredictRequest) -> Result<ChunkStream, PredictError> {
-        Err(unreachable())
-    }
-
-    async fn signature(&self, _: &ModelRef) -> Result<Signature, PredictError> {
-        Err(unreachable())
-    }
-
-    async fn models(&self) -> Vec<ModelName> {
-        Vec::new()
     }
 }

@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::service::interceptor::InterceptedService;
+use tonic::transport::server::Router;
 use volley_artifacts::ArtifactConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_backends::{BackendsConfig, OnnxPlan};
@@ -94,21 +95,10 @@ pub(crate) fn start(
     let told = Vec::new();
     let served = Arc::new(worker.clone());
     let served = TracedPredict::around(served, &tracer, "predict", SpanKind::Server, told);
-    let members = worker.clone();
     let server = FlightServer::new(served, plan.exchanges)
         .taking_in(Intake::new(plan.max_body_memory))
-        .checking(backends.connectors)
-        .ending_at(Arc::new(move |node| Box::pin(members.revocation_of(node))));
-    let members = worker.clone();
-    let is_member = Arc::new(move |node: &NodeIdentity| members.takes_calls_of(node));
-    let router = transport::server_builder().add_service(InterceptedService::new(
-        server.into_service(),
-        only(
-            NodeKind::Coordinator,
-            plan.security.nodes.is_some(),
-            is_member,
-        ),
-    ));
+        .checking(backends.connectors);
+    let router = flight_router(server, &worker, plan.security.nodes.is_some());
     // A key opens a worker's metrics; its models are for coordinators.
     let tls = plan.security.nodes.clone().map(|tls| (tls, Callers::Nodes));
     let stop = CancellationToken::new();
@@ -141,6 +131,18 @@ pub(crate) fn start(
         stop,
         drain_timeout: plan.drain_timeout,
     })
+}
+
+/// Serves Flight to coordinators alone, and ends the exchanges of one whose certificate is revoked.
+fn flight_router(server: FlightServer, worker: &Worker, has_tls: bool) -> Router {
+    let members = worker.clone();
+    let server = server.ending_at(Arc::new(move |node| Box::pin(members.revocation_of(node))));
+    let members = worker.clone();
+    let is_member = Arc::new(move |node: &NodeIdentity| members.takes_calls_of(node));
+    transport::server_builder().add_service(InterceptedService::new(
+        server.into_service(),
+        only(NodeKind::Coordinator, has_tls, is_member),
+    ))
 }
 
 impl RunningWorker {

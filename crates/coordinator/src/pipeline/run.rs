@@ -1,6 +1,8 @@
 //! Runs the steps for some rows of a request. Independent steps run concurrently. Dropping the
 //! future of the last step cancels all of them.
 
+mod rows;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use arrow_schema::{DataType, Field};
 use futures::future::{BoxFuture, FutureExt, Shared, try_join_all};
 use minijinja::Value;
 use parking_lot::Mutex;
-use volley_types::registry::{Branch, ColumnRef, Inputs, PipelineStep, REQUEST, ROOT, StepKind};
+use volley_types::registry::{ColumnRef, Inputs, PipelineStep, REQUEST, ROOT, StepKind};
 use volley_types::signature::TOKENS;
 use volley_types::{ChunkStream, PredictError, Task, Usage};
 
@@ -112,24 +114,6 @@ impl PipelineRun {
         Ok(Output::Chunks(self, streams))
     }
 
-    /// The rows that each streamed step answers. For merged branches, the first branch with a row
-    /// answers it.
-    fn kept(&self, over: &[Arc<DomainRows>]) -> Result<Vec<Vec<u32>>, PredictError> {
-        let output = self.step_of(self.run.shape.output);
-        if !matches!(output.kind, StepKind::Merge(_)) {
-            let all = |rows: &Arc<DomainRows>| (0..).take(rows.len).collect();
-            return Ok(over.iter().map(all).collect());
-        }
-        let branches: Vec<_> = over.iter().map(AsRef::as_ref).collect();
-        let owners = local_steps::owners(&self.root.rows, &branches);
-        let owners = owners.map_err(|error| of_step(output, error))?;
-        let mut kept = vec![Vec::new(); over.len()];
-        for (branch, row) in owners {
-            kept[branch].extend(u32::try_from(row).ok());
-        }
-        Ok(kept)
-    }
-
     fn step_of(&self, place: usize) -> &PipelineStep {
         &self.run.spec.steps[place]
     }
@@ -169,27 +153,6 @@ impl PipelineRun {
         });
         let all = try_join_all(needs.collect::<Vec<_>>());
         async move { Ok(all.await?.into_iter().collect()) }
-    }
-
-    /// The input rows of a step.
-    fn over(&self, place: usize, given: &StepOutputs) -> Arc<DomainRows> {
-        let step = self.step_of(place);
-        let rows_of = |name: &str| {
-            let table = given.get(&self.run.spec.step(name)?)?;
-            Some(table.rows.clone())
-        };
-        if let Some(name) = &step.over {
-            return rows_of(name).unwrap_or_else(|| self.root.rows.clone());
-        }
-        if let StepKind::Merge(steps) | StepKind::Branch(Branch::Otherwise(steps)) = &step.kind {
-            let first = steps.first().and_then(|name| rows_of(name));
-            let above = first.as_ref().and_then(|rows| rows.above());
-            return above.map_or_else(|| self.root.rows.clone(), |(above, _)| above.clone());
-        }
-        let columns = step.columns().into_iter();
-        let mut rows = columns.filter_map(|column| rows_of(&column.step));
-        rows.find(|rows| rows.domain == self.run.shape.over[place])
-            .unwrap_or_else(|| self.root.rows.clone())
     }
 
     fn column(
@@ -267,17 +230,8 @@ impl PipelineRun {
                 let columns: BTreeMap<_, _> = columns.collect::<Result<_, PredictError>>()?;
                 Ok(Table::of(rows, columns))
             }
-            StepKind::Branch(Branch::When { expression, inputs }) => {
-                let known = self.known(inputs, &rows, given)?;
-                let holds = |value: Value| Ok(value.is_true());
-                let holds = expression::evaluate(expression, &known, rows.len, holds)?;
-                let places = (0..).zip(holds).filter(|(_, holds)| *holds);
-                let places = places.map(|(place, _)| place).collect();
-                Ok(Table::of(below(places), none()))
-            }
-            StepKind::Branch(Branch::Otherwise(steps)) => {
-                let branches = self.tables(steps, given)?;
-                let places = local_steps::rest(&rows, &branches);
+            StepKind::Branch(branch) => {
+                let places = self.taken(branch, &rows, given)?;
                 Ok(Table::of(below(places), none()))
             }
             StepKind::Merge(steps) => self.merge(place, &rows, &self.tables(steps, given)?),

@@ -83,11 +83,7 @@ pub(super) fn status(error: &PredictError) -> Status {
 
 /// Wraps every call: refuses what is no gRPC, makes the context, bounds the body's time, fences
 /// panics, echoes the id, and cuts an answer that nobody takes.
-pub(super) async fn middleware(
-    State(oip): State<Oip>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+pub(super) async fn middleware(State(oip): State<Oip>, request: Request, next: Next) -> Response {
     // Besides being clear, this keeps web pages of other origins from calling here.
     if !is_grpc(request.headers()) || request.method() != Method::POST {
         let why = "this path is for gRPC: send a POST with 'content-type: application/grpc'";
@@ -126,7 +122,7 @@ pub(super) async fn middleware(
                     trace,
                     deadline: given.map_or(most, |given| given.earlier(most)),
                     session,
-                    span: span.clone(),
+                    span,
                     watches: request.extensions().get().cloned().unwrap_or_default(),
                     answered_by,
                     sink: None,
@@ -135,24 +131,7 @@ pub(super) async fn middleware(
                 draining: request.extensions().get().cloned().unwrap_or_default(),
                 taken: Arc::new(Mutex::new(oip.edge().intake().share())),
             };
-            let taken = context.taken.clone();
-            let watches = context.request.watches.clone();
-            request.extensions_mut().insert(context);
-            same_compression(request.headers_mut());
-            request = request.map(|body| counted(body, taken.clone()));
-            if !request.uri().path().ends_with(STREAM) {
-                request = request.map(|body| in_time(body, config.body_timeout));
-            }
-            let answered = AssertUnwindSafe(next.run(request))
-                .catch_unwind()
-                .instrument(span);
-            let answered = answered.await.unwrap_or_else(|_| {
-                let error = PredictError::internal("the request failed unexpectedly", "a panic");
-                status(&error).into_http()
-            });
-            let is_over = answered.body().is_end_stream();
-            let answered = answered.map(|body| if is_over { body } else { watches.watch(body) });
-            idle::until_sent(answered, taken)
+            respond(context, request, next, config.body_timeout).await
         }
     };
     reasoned(&mut response, call.as_deref().unwrap_or_default());
@@ -160,6 +139,35 @@ pub(super) async fn middleware(
         response.headers_mut().insert(REQUEST_ID, id);
     }
     response
+}
+
+/// Runs a call in its context: bounds the memory and the time of its body, fences panics, and has
+/// the answer watched.
+async fn respond(
+    context: CallContext,
+    mut request: Request,
+    next: Next,
+    body_timeout: Duration,
+) -> Response {
+    let span = context.request.span.clone();
+    let taken = context.taken.clone();
+    let watches = context.request.watches.clone();
+    request.extensions_mut().insert(context);
+    same_compression(request.headers_mut());
+    request = request.map(|body| counted(body, taken.clone()));
+    if !request.uri().path().ends_with(STREAM) {
+        request = request.map(|body| in_time(body, body_timeout));
+    }
+    let answered = AssertUnwindSafe(next.run(request))
+        .catch_unwind()
+        .instrument(span);
+    let answered = answered.await.unwrap_or_else(|_| {
+        let error = PredictError::internal("the request failed unexpectedly", "a panic");
+        status(&error).into_http()
+    });
+    let is_over = answered.body().is_end_stream();
+    let answered = answered.map(|body| if is_over { body } else { watches.watch(body) });
+    idle::until_sent(answered, taken)
 }
 
 /// The cluster for who calls, where that is allowed to them. A call that is not listed here needs

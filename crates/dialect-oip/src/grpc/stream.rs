@@ -61,13 +61,8 @@ pub(super) fn answers(
         let mut reading: FuturesOrdered<BoxFuture<'static, RequestResult>> = FuturesOrdered::new();
         let mut whole: FuturesOrdered<BoxFuture<'static, Message>> = FuturesOrdered::new();
         let mut pieces: SelectAll<BoxStream<'static, Message>> = SelectAll::new();
-        let (mut open, mut draining, deadline) = (true, false, context.deadline);
-        let late = async {
-            match deadline {
-                Some(deadline) => tokio::time::sleep_until(deadline.instant().into()).await,
-                None => std::future::pending().await,
-            }
-        };
+        let (mut open, mut draining) = (true, false);
+        let late = wait_for(context.deadline);
         tokio::pin!(late);
         loop {
             let running = reading.len() + whole.len() + pieces.len();
@@ -116,6 +111,14 @@ pub(super) fn answers(
             let message = "this node is shutting down; open the stream on another node";
             yield Err(status(&PredictError::new(ErrorCode::Unavailable, message)));
         }
+    }
+}
+
+/// Waits for the deadline of a stream; forever where it has none.
+async fn wait_for(deadline: Option<Deadline>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.instant().into()).await,
+        None => std::future::pending().await,
     }
 }
 

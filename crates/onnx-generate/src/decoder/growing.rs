@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use volley_onnx_runtime::ort::memory::{Allocator, MemoryInfo};
-use volley_onnx_runtime::ort::session::Session;
+use volley_onnx_runtime::ort::session::{IoBinding, Session};
 use volley_onnx_runtime::ort::value::{
     DynValue, PrimitiveTensorElementType, Shape, Tensor, TensorElementType,
 };
@@ -252,16 +252,8 @@ impl GrowingCacheDecoder {
             let count = count.map_err(refused)?;
             binding.bind_input(name, &count).map_err(refused)?;
         }
-        let there = self.place.memory().map_err(refused)?;
-        for ((name, _), value) in names.caches.iter().zip(past.iter().flatten()) {
-            binding.bind_input(name, value).map_err(refused)?;
-        }
-        for (_, present) in &names.caches {
-            // Keys and values stay where the model runs.
-            binding
-                .bind_output_to_device(present, &there)
-                .map_err(refused)?;
-        }
+        let held = past.as_deref().unwrap_or_default();
+        bind_caches(&mut binding, names, held, self.place)?;
         binding
             .bind_output_to_device(&names.logits, &MemoryInfo::default())
             .map_err(refused)?;
@@ -292,6 +284,25 @@ impl GrowingCacheDecoder {
         let past = self.names.caches.iter().map(|_| empty());
         past.collect::<Result<_, _>>().map_err(refused)
     }
+}
+
+/// Binds the keys and values of the past, and has the new ones stay where the model runs.
+fn bind_caches(
+    binding: &mut IoBinding,
+    names: &Names,
+    past: &[DynValue],
+    place: ExecutionDevice,
+) -> Result<(), PredictError> {
+    let there = place.memory().map_err(refused)?;
+    for ((name, _), value) in names.caches.iter().zip(past) {
+        binding.bind_input(name, value).map_err(refused)?;
+    }
+    for (_, present) in &names.caches {
+        binding
+            .bind_output_to_device(present, &there)
+            .map_err(refused)?;
+    }
+    Ok(())
 }
 
 /// The first `length` positions of `[1, heads, positions, head size]`.

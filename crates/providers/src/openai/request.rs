@@ -128,30 +128,7 @@ pub(crate) fn translated(request: &mut RequestFields<'_>) -> Result<(), PredictE
         }
     }
     if request.dialect() == Dialect::Anthropic {
-        if let Some(metadata) = request.take("metadata") {
-            let user = metadata.get("user_id").filter(|user| !user.is_null());
-            let others = metadata
-                .as_object()
-                .is_none_or(|all| all.keys().any(|it| it != "user_id"));
-            if others {
-                return Err(request.refused("metadata", "it may only have a 'user_id'"));
-            }
-            if let Some(user) = user {
-                request.fields.insert("user".to_owned(), user.clone());
-            }
-        }
-        match request.fields.get("service_tier").and_then(Value::as_str) {
-            None | Some("auto") => {}
-            Some("standard_only") => {
-                request
-                    .fields
-                    .insert("service_tier".to_owned(), "default".into());
-            }
-            Some(_) => {
-                let why = "it must be 'auto' or 'standard_only'";
-                return Err(request.refused("service_tier", why));
-            }
-        }
+        translate_user_and_tier(request)?;
     }
     if request.dialect() == Dialect::Cohere && request.fields.get("strict_tools").is_some() {
         let strict = request.take("strict_tools").unwrap_or_default();
@@ -163,6 +140,35 @@ pub(crate) fn translated(request: &mut RequestFields<'_>) -> Result<(), PredictE
             if tool["function"].is_object() {
                 tool["function"]["strict"] = strict.clone();
             }
+        }
+    }
+    Ok(())
+}
+
+/// Brings the user and the service tier of Anthropic's callers into OpenAI's words.
+fn translate_user_and_tier(request: &mut RequestFields<'_>) -> Result<(), PredictError> {
+    if let Some(metadata) = request.take("metadata") {
+        let user = metadata.get("user_id").filter(|user| !user.is_null());
+        let others = metadata
+            .as_object()
+            .is_none_or(|all| all.keys().any(|it| it != "user_id"));
+        if others {
+            return Err(request.refused("metadata", "it may only have a 'user_id'"));
+        }
+        if let Some(user) = user {
+            request.fields.insert("user".to_owned(), user.clone());
+        }
+    }
+    match request.fields.get("service_tier").and_then(Value::as_str) {
+        None | Some("auto") => {}
+        Some("standard_only") => {
+            request
+                .fields
+                .insert("service_tier".to_owned(), "default".into());
+        }
+        Some(_) => {
+            let why = "it must be 'auto' or 'standard_only'";
+            return Err(request.refused("service_tier", why));
         }
     }
     Ok(())

@@ -151,17 +151,7 @@ impl GenAi {
                 let each = of.iter();
                 each.map(|(kind, of)| self.point((model, error, kind), of(series), time))
             });
-            Metric {
-                name: name.to_owned(),
-                description: description.to_owned(),
-                unit: unit.to_owned(),
-                data: Some(Data::Histogram(HistogramMessage {
-                    data_points: points.filter(|point| point.count != 0).collect(),
-                    // Since the node's start.
-                    aggregation_temporality: AggregationTemporality::Cumulative.into(),
-                })),
-                ..Metric::default()
-            }
+            histogram(name, description, unit, points)
         };
         let duration = "From acceptance to the end of the stream";
         let first = "From acceptance to the first chunk";
@@ -237,6 +227,26 @@ impl GenAi {
             attributes: told,
             ..HistogramDataPoint::default()
         }
+    }
+}
+
+/// A histogram as it is sent, without the points that count nothing.
+fn histogram(
+    name: &str,
+    description: &str,
+    unit: &str,
+    points: impl Iterator<Item = HistogramDataPoint>,
+) -> Metric {
+    Metric {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        unit: unit.to_owned(),
+        data: Some(Data::Histogram(HistogramMessage {
+            data_points: points.filter(|point| point.count != 0).collect(),
+            // Since the node's start.
+            aggregation_temporality: AggregationTemporality::Cumulative.into(),
+        })),
+        ..Metric::default()
     }
 }
 
