@@ -1,8 +1,8 @@
-//! Measures how long the registry takes no writes after its leader was killed.
+//! Measures how long the registry accepts no writes after its leader was killed.
 //!
-//! Three coordinators run as processes of their own. Each round kills the leader with SIGKILL,
-//! writes to the survivors until one acknowledges, starts the killed one again and waits until
-//! it has caught up. At the end every acknowledged write must be there.
+//! Three coordinators run as separate processes. Each round kills the leader with SIGKILL, writes
+//! to the survivors until one of them acknowledges, restarts the killed coordinator and waits until
+//! it has caught up. At the end every acknowledged write must exist.
 //!
 //! `cargo run -p volley-cluster --example failover [-- ROUNDS]`
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
@@ -107,7 +107,7 @@ async fn measure(rounds: usize) -> Result<(), AnyError> {
     }
 }
 
-/// Waits until every node follows the same leader and has applied the same log.
+/// Waits until all nodes follow the same leader and have applied the same log.
 async fn settled_leader(nodes: &mut [Node]) -> Result<usize, AnyError> {
     let wait = async {
         loop {
@@ -129,7 +129,7 @@ async fn settled_leader(nodes: &mut [Node]) -> Result<usize, AnyError> {
     Ok(tokio::time::timeout(PATIENCE, wait).await?)
 }
 
-/// Registers the model `round-N`, again and again until the answer says that it is there.
+/// Registers the model `round-N` repeatedly until the reply confirms it.
 async fn write_until_done(
     node: &mut Node,
     round: usize,
@@ -156,7 +156,7 @@ async fn write_until_done(
     Err("writes did not resume".into())
 }
 
-/// Deletes what was acknowledged; what cannot be deleted was lost.
+/// Deletes the acknowledged models. A failed deletion is a lost write.
 async fn count_lost(node: &mut Node, acknowledged: &[ModelName]) -> Result<usize, AnyError> {
     let mut lost = 0;
     for name in acknowledged {
@@ -171,9 +171,9 @@ async fn count_lost(node: &mut Node, acknowledged: &[ModelName]) -> Result<usize
     Ok(lost)
 }
 
-// === A node seen from outside ===
+// === A node, seen from outside ===
 
-/// What a node says of itself, one line for each change.
+/// State of a node in the lines that it prints, one for each change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Report {
     leader: u64,
@@ -246,8 +246,8 @@ async fn read_reports(mut lines: Lines<BufReader<ChildStdout>>, reports: watch::
 
 // === The node itself ===
 
-/// Serves one coordinator's Raft node, and prints its address and then its state. The first
-/// line of its input, where one comes, is the first membership.
+/// Serves the Raft node of one coordinator, and prints its address and then its state. The first
+/// line of its input, if any, is the first membership.
 async fn run_node(id: u64, directory: &Path, address: &str) -> Result<(), AnyError> {
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;

@@ -1,13 +1,13 @@
-//! Whether a message comes from the member that it names, and whether this node is still that
+//! Checks that a message comes from the member that it names, and that this node is still that
 //! member itself.
 //!
-//! Every consensus call is checked before consensus sees it, and every answer before it counts:
-//! what [`crate::witness`] says of the sender decides. A caller that is refused is told why, and
-//! ends its own part in the cluster for good: it [fails](Admission::fail). A node that is called
-//! by the name of another incarnation fails as well: its members know another directory.
+//! Every consensus call is checked before consensus receives it, and every reply before it counts.
+//! [`crate::witness`] decides by the sender's identity. A rejected caller [leaves the
+//! cluster](Admission::fail) for good. So does a node that receives a call for another incarnation,
+//! because the members know another directory.
 //!
-//! Members of versions before level 6 say nothing of themselves. They are taken until the
-//! membership has the incarnations of all members, which a leader records once all speak level 6.
+//! Members before level 6 send no identity. They are accepted until the membership contains the
+//! incarnations of all members. A leader records those once all members support level 6.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,15 +28,14 @@ use crate::lines::{Lines, membership_client};
 use crate::store::disk::Disk;
 use crate::witness::{Record, Records, Refusal, Verdict, judge};
 
-/// Why a call was refused: a [`Refusal`]'s name.
+/// Metadata key with the reason of a rejection: the name of a [`Refusal`].
 const REFUSED: &str = "volley-refused";
-/// The highest id among the members, beside [`REFUSED`]: one that lost its data does not know which
-/// ids are used up.
+/// Metadata key with the highest member id: a node that lost its data does not know the used ids.
 const HIGHEST: &str = "volley-highest-member";
-/// How long a process that may still run has to answer.
+/// Timeout of the probe whether an earlier process still runs.
 const PROBE: Duration = Duration::from_millis(700);
 
-/// What this node is to others, and they to it.
+/// Identity of this node, and the checks of other nodes' identities.
 pub(crate) struct Admission {
     own: Identity,
     level: u32,
@@ -45,7 +44,7 @@ pub(crate) struct Admission {
     disk: Arc<Mutex<Option<Disk>>>,
     metrics: SetOnce<watch::Receiver<Metrics>>,
     records: Mutex<Records>,
-    /// Members of which a new process is being looked at.
+    /// Locks of the members whose new process is being checked.
     admitting: Mutex<BTreeMap<u64, Arc<tokio::sync::Mutex<()>>>>,
     failure: watch::Sender<Option<Arc<str>>>,
 }
@@ -75,21 +74,19 @@ impl Admission {
             lines,
             disk,
             metrics: SetOnce::new(),
-            // Of another version it says nothing here.
+            // Records of another version are ignored.
             records: Mutex::new(serde_json::from_slice(known).unwrap_or_default()),
             admitting: Mutex::default(),
             failure: watch::Sender::new(None),
         }
     }
 
-    /// Takes the metrics of the Raft core, which has published the stored membership in them. The
-    /// first call counts.
+    /// Sets the source of the membership, to which the stored one is already published.
     pub(crate) fn watch(&self, metrics: watch::Receiver<Metrics>) {
         _ = self.metrics.set(metrics);
     }
 
-    /// Waits until the stored membership is known. A call that is made earlier would not tell a
-    /// member that lost its data which ids are used up. Cancel safe.
+    /// Waits for [`Admission::watch`]. An earlier call would lack the highest id. Cancel safe.
     pub(crate) async fn is_ready(&self) {
         self.metrics.wait().await;
     }
@@ -98,7 +95,7 @@ impl Admission {
         self.own
     }
 
-    /// Why this node takes no part any more, once it does not.
+    /// Returns the reason why this node has left the cluster; `None` while it works.
     pub(crate) fn failure(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.failure.subscribe()
     }
@@ -107,7 +104,7 @@ impl Admission {
         self.failure.borrow().is_some()
     }
 
-    /// Ends this node's part in the cluster; the first reason stands.
+    /// Ends this node's part in the cluster. The first reason is kept.
     pub(crate) fn fail(&self, reason: &str) {
         self.failure.send_if_modified(|failure| {
             let is_first = failure.is_none();
@@ -119,23 +116,23 @@ impl Admission {
         });
     }
 
-    /// As [`Admission::fail`], because the cluster does not take this node for its member.
+    /// Calls [`Admission::fail`] because other members rejected this node's identity.
     fn refused_here(&self, refusal: Refusal, highest: Option<u64>) {
         let highest = self.highest().max(highest);
         self.fail(&reason(refusal, self.own.node, &self.advertise, highest));
     }
 
-    /// The highest id among the members.
+    /// Returns the highest id among the members.
     fn highest(&self) -> Option<u64> {
         self.members(|id, _| id).into_iter().max()
     }
 
-    /// Puts this node's identity on an answer.
+    /// Adds this node's identity to a reply.
     pub(crate) fn sign(&self, metadata: &mut MetadataMap) {
         self.own.mark(metadata);
     }
 
-    /// The same on a call to `target`, with what is expected of it.
+    /// Adds this node's identity, and the one expected of `target`, to a call.
     pub(crate) fn address(&self, target: u64, metadata: &mut MetadataMap) {
         self.own.mark(metadata);
         let recorded = self.records.lock();
@@ -148,10 +145,10 @@ impl Admission {
         expected.mark(metadata);
     }
 
-    /// Checks a call. Its sender, where that says who it is and this node knows a membership.
+    /// Checks the metadata of a call. While this node has no membership, every sender is accepted.
     ///
     /// # Errors
-    /// The answer to a sender that is not taken.
+    /// The reply to a rejected sender.
     pub(crate) async fn check_call(&self, metadata: &MetadataMap) -> Result<(), Status> {
         if self.has_failed() {
             return Err(Status::unavailable("this coordinator has left service"));
@@ -179,10 +176,10 @@ impl Admission {
         }
     }
 
-    /// Checks an answer of `target`.
+    /// Checks the metadata of a reply from `target`.
     ///
     /// # Errors
-    /// When it is not of that member as it is known here.
+    /// `Unavailable` if the reply comes from another coordinator, or from another incarnation.
     pub(crate) async fn check_answer(
         &self,
         target: u64,
@@ -205,14 +202,14 @@ impl Admission {
         }
     }
 
-    /// Learns from the answer to a call of this node that others refuse it.
+    /// Leaves the cluster if the reply to a call of this node rejects its identity.
     pub(crate) fn heed(&self, status: &Status) {
         if let Some((refusal, highest)) = refusal_of(status) {
             self.refused_here(refusal, highest);
         }
     }
 
-    /// A member has shown how far it has come.
+    /// Records the vote and the committed index that a member has reported.
     pub(crate) fn raise(&self, node: u64, vote: Ballot, committed: u64) {
         let mut records = self.records.lock();
         let raised = records
@@ -223,7 +220,7 @@ impl Admission {
         }
     }
 
-    /// Whether a node has been a member and is none any more.
+    /// Returns whether a node has been a member and is not one now.
     pub(crate) fn was_removed(&self, node: u64) -> bool {
         let was_member = {
             let records = self.records.lock();
@@ -233,12 +230,12 @@ impl Admission {
         was_member && !members.is_empty() && !members.contains(&node)
     }
 
-    /// Checks the certificate of a call of consensus, where there is one: it is that of the node
-    /// that the call names. A member's is good. So is one of a node that this one does not know
-    /// yet and that knows this one: it may have been let in while this one was away.
+    /// Checks the client certificate of a consensus call, if there is one. It must be that of the
+    /// node that the call names, and of a member, or of a node that knows this node's incarnation:
+    /// it may have joined while this node was away.
     ///
     /// # Errors
-    /// The answer to other callers.
+    /// `PermissionDenied` for other callers.
     pub(crate) fn check_certificate<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let Some(node) = certified(request) else {
             return Ok(());
@@ -261,10 +258,11 @@ impl Admission {
         }
     }
 
-    /// Checks the certificate of a call that only members make, where there is one.
+    /// Checks the client certificate of a call that is reserved for members, if the connection has
+    /// one.
     ///
     /// # Errors
-    /// The answer to other callers.
+    /// `PermissionDenied` for other callers.
     pub(crate) fn check_member<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let members = self.members(|id, _| id);
         match certified(request) {
@@ -277,14 +275,14 @@ impl Admission {
         }
     }
 
-    /// Whether a data directory of this incarnation (0: it did not say) is not the member's.
+    /// Returns whether `incarnation` differs from the member's. 0 means that it is unknown.
     pub(crate) fn is_other(&self, node: u64, incarnation: u64) -> bool {
         let known = self.incarnation(node);
         incarnation != 0 && known.is_some_and(|known| known != incarnation)
     }
 
-    /// The incarnations that are known of members of which the membership has none; `None` where
-    /// one is not known.
+    /// Returns the incarnations of members that the membership records none for; `None` if one of
+    /// them is unknown here.
     pub(crate) fn unrecorded(&self) -> Option<BTreeMap<u64, u64>> {
         let records = self.records.lock();
         let known = self.members(|id, incarnation| (id, incarnation));
@@ -300,7 +298,7 @@ impl Admission {
             .collect()
     }
 
-    /// Those that say nothing of themselves are taken while that may be for their version.
+    /// Accepts a sender without an identity while it may run a version before level 6.
     fn check_silent(&self) -> Result<(), Status> {
         let incarnations = self.members(|_, incarnation| incarnation);
         let all_recorded = !incarnations.is_empty() && !incarnations.contains(&0);
@@ -319,7 +317,7 @@ impl Admission {
                 false => Err(Refusal::Copy),
             };
         }
-        // Who knows no members yet has no word in who they are.
+        // A node without a membership cannot judge the others.
         if self.members(|_, _| ()).is_empty() {
             return Ok(());
         }
@@ -352,7 +350,7 @@ impl Admission {
         Ok(())
     }
 
-    /// What is decided without a question.
+    /// Returns the decision if it needs no probe.
     fn known(&self, sender: &Identity) -> Option<Result<(), Refusal>> {
         match self.judge(sender) {
             Verdict::Known => Some(Ok(())),
@@ -368,7 +366,8 @@ impl Admission {
         judge(sender, member, records.get(&sender.node), acknowledged)
     }
 
-    /// Up to where a follower has acknowledged the log of this node, where it leads.
+    /// Returns the position up to which a follower has acknowledged this node's log; `None` if this
+    /// node does not lead.
     fn acknowledged(&self, node: u64) -> Option<(Ballot, u64)> {
         let metrics = self.metrics.get()?.borrow();
         let followers = metrics.replication.as_ref()?;
@@ -376,13 +375,13 @@ impl Admission {
         Some((Ballot::of(metrics.vote), matching.index))
     }
 
-    /// Whether the process of `record` answers at the member's address.
+    /// Returns whether the process of `record` answers at the member's address.
     async fn still_runs(&self, node: u64, record: &Record) -> bool {
         let members = self.address_of(node);
         let Some(address) = members else { return false };
         let asked = tokio::time::timeout(PROBE, async {
             let line = self.lines.connect(&address).await?;
-            // Without this node's identity, so that nobody asks back.
+            // A probe without this node's identity triggers no probe back.
             let request = Request::new(wire::DescribeRequest {});
             let answer = membership_client(line).describe(request).await.ok()?;
             Identity::read(answer.metadata()).ok().flatten()
@@ -397,7 +396,7 @@ impl Admission {
         members.get_node(&node).map(|member| member.addr.clone())
     }
 
-    /// What the membership has as the incarnation of a member.
+    /// Returns the incarnation of a member according to the membership.
     fn incarnation(&self, node: u64) -> Option<u64> {
         let metrics = self.metrics.get()?.borrow();
         let members = metrics.membership_config.membership();
@@ -417,8 +416,7 @@ impl Admission {
             .collect()
     }
 
-    /// Writes the records down. They are evidence against others: a disk that does not take them
-    /// fails at its own work soon enough.
+    /// Persists the records. A failure is only logged: a broken disk soon fails a write of Raft.
     fn keep(&self, records: &mut Records) {
         for member in self.members(|id, _| id) {
             if let Some(record) = records.get_mut(&member) {
@@ -434,7 +432,7 @@ impl Admission {
     }
 }
 
-/// The coordinator whose certificate a call came with.
+/// Returns the coordinator in the client certificate of a call.
 fn certified<T>(request: &Request<T>) -> Option<u64> {
     let peer = request.extensions().get::<Peer>()?;
     match peer.identity.as_ref()? {
@@ -443,7 +441,7 @@ fn certified<T>(request: &Request<T>) -> Option<u64> {
     }
 }
 
-/// The answer to a caller that is not taken. `highest` is the highest id that is known.
+/// Builds the reply to a rejected caller. `highest` is the highest known id.
 fn refused(refusal: Refusal, highest: Option<u64>) -> Status {
     let mut status =
         Status::failed_precondition("the caller's incarnation differs from the member's");
@@ -455,7 +453,7 @@ fn refused(refusal: Refusal, highest: Option<u64>) -> Status {
     status
 }
 
-/// The refusal in an answer of [`refused`], and the highest id that its sender knows.
+/// Reads the [`Refusal`] and the highest id from a reply that [`refused`] built.
 fn refusal_of(status: &Status) -> Option<(Refusal, Option<u64>)> {
     let metadata = status.metadata();
     let refusal = Refusal::from_name(metadata.get(REFUSED)?.to_str().ok()?)?;
@@ -463,7 +461,7 @@ fn refusal_of(status: &Status) -> Option<(Refusal, Option<u64>)> {
     Some((refusal, highest.and_then(|id| id.parse().ok())))
 }
 
-/// What an operator reads of a node that is not taken. `highest` is the highest id that is known.
+/// Message for the operator of a rejected node. `highest` is the highest known id.
 pub(crate) fn reason(refusal: Refusal, node: u64, advertise: &str, highest: Option<u64>) -> String {
     let next = highest.map(|highest| highest.max(node) + 1);
     let next = next.map_or_else(|| "NEW_ID".to_owned(), |next| next.to_string());
@@ -493,14 +491,4 @@ pub(crate) fn reason(refusal: Refusal, node: u64, advertise: &str, highest: Opti
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refusal_names_the_command_that_replaces_the_node() {
-        let answer = refused(Refusal::Lost, Some(3));
-        let (refusal, highest) = refusal_of(&answer).unwrap();
-        let reason = reason(refusal, 2, "n2:1", highest);
-        assert!(reason.contains("cluster replace 2 4 n2:1"), "{reason}");
-    }
-}
+mod tests;

@@ -1,9 +1,8 @@
-//! The registry outside the cluster: backups, and new clusters made of a backup or of what one
-//! node has left.
+//! Backups of the registry, and new clusters from a backup or from the data of one node.
 //!
-//! A backup is one file: a line that names the format, a line of JSON that tells what is inside,
-//! the registry as it is stored everywhere else, and a line with the SHA-256 of all before it.
-//! Secrets are not in it: connectors name where workers find their keys, and API keys are hashes.
+//! A backup is one file: a line with the format, a line of JSON ([`BackupHead`]), the registry in
+//! its stored form (protobuf), and a line with the SHA-256 of all bytes before it. It contains no
+//! plain credentials: secrets are sealed, connectors only reference theirs, and API keys are hashes.
 
 use std::path::Path;
 
@@ -18,34 +17,35 @@ use crate::identity::new_mark;
 use crate::store::machine;
 use crate::store::seed::{Seed, remains, sow};
 
-/// The first line of every backup of this format.
+/// First line of every backup of this format.
 const MAGIC: &str = "volley-backup 1\n";
 const MAGIC_ANY: &[u8] = b"volley-backup ";
-/// The last line: 64 digits and its end.
+/// Length of the last line in bytes: 64 hexadecimal digits and a line feed.
 const SEAL_BYTES: usize = 65;
-/// The largest backup that is read: the registry's own limit, and a page for the head.
+/// Maximum size of a backup in bytes: the limit of the registry, and 64 KiB for the rest.
 pub const MAX_BACKUP_BYTES: usize = volley_registry::MAX_REGISTRY_BYTES + (64 << 10);
 
-/// What a backup says of itself.
+/// Description of a backup, in its second line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupHead {
-    /// The version of Volley that wrote it.
+    /// Version of Volley that wrote the backup.
     pub volley: String,
-    /// When, in milliseconds since 1970 by that node's clock.
+    /// Time of the backup in milliseconds since the Unix epoch, by the clock of the writer.
     pub created_ms: u64,
-    /// The registry's revision: everything up to it is in, and nothing after it.
+    /// Revision of the registry. The backup contains every change up to it, and none after it.
     pub revision: u64,
-    /// How many models are in.
+    /// Number of models.
     pub models: usize,
-    /// How many connectors.
+    /// Number of connectors.
     pub connectors: usize,
-    /// How many API keys.
+    /// Number of API keys.
     pub keys: usize,
-    /// Bytes of the registry that follow.
+    /// Size of the stored registry in bytes.
     pub bytes: usize,
 }
 
-/// The registry as a backup. It is consistent: a registry value is one revision.
+/// Encodes the registry as a backup. The backup is consistent, because a registry value is one
+/// revision.
 #[must_use]
 pub fn encode(state: &RegistryState, created_ms: u64) -> Vec<u8> {
     let payload = state_to_wire(state).encode_to_vec();
@@ -72,11 +72,11 @@ pub fn encode(state: &RegistryState, created_ms: u64) -> Vec<u8> {
     out
 }
 
-/// Checks a backup and reads it.
+/// Verifies and decodes a backup.
 ///
 /// # Errors
-/// `InvalidInput` when it is no backup, was cut or changed, or holds what this version of Volley
-/// does not know.
+/// `InvalidInput` if the bytes are not a backup, were truncated or changed, or contain records that
+/// this version of Volley does not support.
 pub fn decode(backup: &[u8]) -> Result<(BackupHead, RegistryState), PredictError> {
     let Some(rest) = backup.strip_prefix(MAGIC.as_bytes()) else {
         return Err(PredictError::invalid(if backup.starts_with(MAGIC_ANY) {
@@ -110,7 +110,7 @@ pub fn decode(backup: &[u8]) -> Result<(BackupHead, RegistryState), PredictError
         ErrorCode::Conflict => later(),
         _ => error,
     })?;
-    // What a later version wrote would be lost without a word.
+    // Unknown fields of a later version would be dropped silently.
     if state_to_wire(&state).encode_to_vec() != payload || state.revision.0 != head.revision {
         return Err(later());
     }
@@ -128,35 +128,35 @@ fn seal(bytes: &[u8]) -> String {
     line
 }
 
-/// Where a new cluster begins.
+/// First coordinator of a new cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterSeed<'a> {
-    /// The directory of its first coordinator, without a coordinator's data in it.
+    /// Its data directory, without the data of a coordinator.
     pub data_dir: &'a Path,
-    /// That coordinator's id.
+    /// Its id.
     pub node: NodeId,
-    /// Where other coordinators will reach it, `host:port`.
+    /// Address at which other coordinators will reach it, `host:port`.
     pub advertise: String,
 }
 
-/// What was found of a coordinator that is not running.
+/// Data of a coordinator that is not running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoverySource {
-    /// Its id.
+    /// Id of the coordinator.
     pub node: NodeId,
-    /// The registry's revision after all that is in its log.
+    /// Revision of the registry after all log entries.
     pub revision: Revision,
-    /// How many models that registry has.
+    /// Number of models in that registry.
     pub models: usize,
-    /// Entries at the end of its log that it does not know to be acknowledged.
+    /// Number of entries at the end of the log that the coordinator does not know to be committed.
     pub unconfirmed: u64,
 }
 
-/// Makes the data of a one-voter cluster that holds the registry of a backup.
+/// Creates the data directory of a one-voter cluster with the registry of a backup.
 ///
 /// # Errors
-/// As [`decode`]; `Conflict` when the directory holds a coordinator's data already,
-/// `Unavailable` when it cannot be written.
+/// As [`decode`]; `Conflict` if the directory already has the data of a coordinator, `Unavailable`
+/// if it cannot be written, `Internal` if the operating system returns no random bytes.
 pub fn restore(backup: &[u8], beginning: &ClusterSeed<'_>) -> Result<BackupHead, PredictError> {
     let (head, state) = decode(backup)?;
     let seed = Seed {
@@ -172,10 +172,11 @@ pub fn restore(backup: &[u8], beginning: &ClusterSeed<'_>) -> Result<BackupHead,
     Ok(head)
 }
 
-/// Looks at what a coordinator that is not running has left, and changes nothing.
+/// Describes the data of a coordinator that is not running, without changing them.
 ///
 /// # Errors
-/// `NotFound` without its data, `Unavailable` when they cannot be read or are in use.
+/// `NotFound` if there are none, `Conflict` if another version of Volley wrote them, `Unavailable`
+/// if they cannot be read or are in use.
 pub fn examine(data_dir: &Path) -> Result<RecoverySource, PredictError> {
     let remains = remains(data_dir)?;
     Ok(RecoverySource {
@@ -186,12 +187,12 @@ pub fn examine(data_dir: &Path) -> Result<RecoverySource, PredictError> {
     })
 }
 
-/// Makes the data of a one-voter cluster from what the coordinator of `old` has left, which
-/// stays as it is. For when more than half of the voters are lost for ever: what was
-/// acknowledged and never reached this coordinator is lost with them.
+/// Creates the data directory of a one-voter cluster from the data in `old`, which stay unchanged.
+/// Use it after a permanent loss of the quorum. Acknowledged writes that never reached the
+/// coordinator of `old` are lost.
 ///
 /// # Errors
-/// `InvalidInput` when the new coordinator has the old one's id, and as [`examine`] and
+/// `InvalidInput` if the new coordinator has the id of the old one; otherwise as [`examine`] and
 /// [`restore`].
 pub fn recover(old: &Path, beginning: &ClusterSeed<'_>) -> Result<RecoverySource, PredictError> {
     let remains = remains(old)?;

@@ -1,11 +1,10 @@
-//! Which history of the registry a node belongs to.
+//! The cluster epoch: the identity of one history of the registry.
 //!
-//! A registry that was [recovered or restored](crate::backup) begins a history of its own, with
-//! a random mark. Nodes of the history before it, should they come back, must not be taken for
-//! members: they may still agree among themselves on what was left behind. So consensus messages
-//! carry the mark, and a message of another history is refused. A new cluster draws a mark as well:
-//! it is the cluster's identity. One that was founded before level 6 and never recovered has the
-//! mark 0, which is not sent.
+//! A [recovered or restored](crate::backup) registry starts a new history with a random epoch.
+//! Coordinators of the old history must not be accepted as members, because they may still agree
+//! among themselves on other writes. So consensus messages carry the epoch, and messages of another
+//! epoch are rejected. A new cluster draws an epoch as well. A cluster that was founded before
+//! level 6 and never recovered has the epoch 0, which is not sent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,19 +15,19 @@ use crate::Cluster;
 
 const HEADER: &str = "volley-cluster-epoch";
 
-/// The mark of a node's history.
+/// The epoch of this node.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterEpoch {
     mark: AtomicU64,
     adopting: tokio::sync::Mutex<()>,
 }
 
-/// What the mark on a message means here.
+/// How the epoch of a message relates to this node's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum History {
-    /// The same.
+    /// The same epoch.
     Own,
-    /// That of a cluster which this node may come to belong to.
+    /// Epoch of a cluster that this node may join.
     ToAdopt(u64),
 }
 
@@ -44,7 +43,7 @@ impl ClusterEpoch {
         self.mark.load(Ordering::Acquire)
     }
 
-    /// Puts the mark on a message.
+    /// Adds the epoch to a message.
     pub(crate) fn mark(&self, metadata: &mut MetadataMap) {
         let mark = self.get();
         if mark != 0 {
@@ -53,7 +52,7 @@ impl ClusterEpoch {
     }
 }
 
-/// The mark on a message; `None` when it is malformed.
+/// Reads the epoch of a message; `None` if it is malformed.
 fn read(metadata: &MetadataMap) -> Option<u64> {
     match metadata.get(HEADER) {
         Some(value) => value.to_str().ok()?.parse().ok(),
@@ -62,10 +61,10 @@ fn read(metadata: &MetadataMap) -> Option<u64> {
 }
 
 impl Cluster {
-    /// Checks a call of consensus: its history first, then [its sender](crate::admission).
+    /// Checks a consensus call: first its epoch, then [its sender](crate::admission).
     ///
     /// # Errors
-    /// The answer to what is not taken.
+    /// The reply to a rejected call.
     pub(crate) async fn check_call(&self, metadata: &MetadataMap) -> Result<(), Status> {
         let history = self.history_of(metadata).await;
         let history = history.inspect_err(|_| {
@@ -81,10 +80,10 @@ impl Cluster {
         }
     }
 
-    /// Begins the history of a new cluster, or takes over that of the first that calls.
+    /// Persists the epoch of a new cluster, or that of the first caller.
     ///
     /// # Errors
-    /// `Unavailable` when the mark cannot be kept.
+    /// `Unavailable` if the epoch cannot be written.
     pub(crate) async fn adopt(&self, mark: u64) -> Result<(), Status> {
         let epoch = &self.0.epoch;
         let _one = epoch.adopting.lock().await;
@@ -99,8 +98,11 @@ impl Cluster {
         Ok(())
     }
 
-    /// Refuses a message of another history. A node that has promised nothing yet may take over
-    /// that of whoever calls it.
+    /// Compares the epoch of a message with this node's. A node that has neither voted nor logged
+    /// anything may adopt the caller's.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a malformed epoch, `PermissionDenied` for another one.
     pub(crate) async fn history_of(&self, metadata: &MetadataMap) -> Result<History, Status> {
         let theirs = read(metadata).ok_or_else(|| Status::invalid_argument("malformed epoch"))?;
         if theirs == self.0.epoch.get() {

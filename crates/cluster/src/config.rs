@@ -1,4 +1,4 @@
-//! The knobs of a Raft node.
+//! Configuration of a Raft node.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,25 +7,27 @@ use volley_security::nodes::Dialer;
 use volley_types::NodeId;
 use volley_types::registry::LEVEL;
 
-/// Entries in one append: with each at its largest it is still far below the largest message.
+/// Maximum number of entries in one append. Entries of the maximum size still fit into a message.
 const MAX_APPEND_ENTRIES: u64 = 32;
-/// How long a write may take where Raft's clocks are the usual ones.
+/// Timeout of a write with the default Raft timing.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The slowest that Raft's clocks are made: a lost leader costs more than ten seconds then.
+/// Maximum factor by which the Raft timing can be slowed down. With it, replacing a lost leader
+/// takes more than ten seconds.
 pub const MAX_RAFT_MULTIPLIER: u32 = 10;
 
-/// Raft's clocks.
+/// Raft timing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaftTiming {
-    /// Between two heartbeats of the leader; also how long one append may take, because the
-    /// consensus library has one knob for both. Shorter finds a dead leader sooner and bears
-    /// slow disks less.
+    /// Interval of the leader's heartbeats. It is also the timeout of one append, because the
+    /// consensus library has one setting for both. A shorter interval detects a dead leader sooner,
+    /// but tolerates slow disks less.
     pub heartbeat: Duration,
-    /// The longest is the leader's lease: once a voter has heard nothing for so long, it asks
-    /// the others, and the one with the longest log stands for election. Where too few of them
-    /// answer, each stands after the lease and a random wait between the two: (500 ms, 1 s) means
-    /// 1 s to 1.3 s of silence, and 1.5 s to 2.4 s then.
+    /// Minimum and maximum election timeout. The maximum is also the leader lease. A voter that has
+    /// received nothing for the length of the lease sends pre-votes, and the voter with the longest
+    /// log stands for election. If too few voters answer the pre-vote, each of them stands after
+    /// the lease plus a random time between the two timeouts. With (500 ms, 1 s), an election
+    /// starts after 1 s to 1.3 s of silence, or after 1.5 s to 2.4 s without enough answers.
     pub election: (Duration, Duration),
 }
 
@@ -39,7 +41,7 @@ impl Default for RaftTiming {
 }
 
 impl RaftTiming {
-    /// The usual clocks, each `multiplier` times as long.
+    /// Returns the default timing, with each duration multiplied by `multiplier`.
     #[must_use]
     pub fn slowed(multiplier: u32) -> Self {
         let usual = Self::default();
@@ -49,56 +51,56 @@ impl RaftTiming {
         }
     }
 
-    /// For so long nobody votes against a leader that was heard.
+    /// The time for which a voter votes against no leader that it has heard from (Raft, section 6).
     pub(crate) fn lease(&self) -> Duration {
         self.election.1
     }
 
-    /// How long the others may take to say who can win an election: 200 ms.
+    /// Timeout of a pre-vote: 200 ms by default.
     pub(crate) fn pre_vote(&self) -> Duration {
         self.lease() / 5
     }
 
-    /// How long a candidate has before another one may stand: 300 ms.
+    /// The time that a candidate has before another voter may stand: 300 ms by default.
     pub(crate) fn candidacy(&self) -> Duration {
         self.lease() * 3 / 10
     }
 
-    /// Until the others are asked again, where nobody can be said to win: 150 ms.
+    /// Delay before the next pre-vote after one without a winner: 150 ms by default.
     pub(crate) fn recess(&self) -> Duration {
         self.lease() * 3 / 20
     }
 
-    /// How long each part of a change of leaders may take beside the lease: 2 s.
+    /// Timeout of each step of a leadership transfer besides the lease: 2 s by default.
     pub(crate) fn leadership_transfer(&self) -> Duration {
         self.lease() * 2
     }
 }
 
-/// The knobs of a Raft node.
+/// Configuration of a Raft node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterConfig {
-    /// This node's id, never used by another node nor used again after a wipe.
+    /// Id of this node. An id is never used by another node, nor again after a wipe.
     pub node_id: NodeId,
-    /// The directory of its store.
+    /// Directory of the store.
     pub data_dir: PathBuf,
-    /// Where other coordinators reach it, `host:port`.
+    /// Address at which other coordinators reach this node, `host:port`.
     pub advertise: String,
-    /// Raft's clocks.
+    /// Raft timing. It must be the same on all coordinators.
     pub timing: RaftTiming,
-    /// A snapshot is taken after this many log entries.
+    /// Number of log entries after which a snapshot is taken.
     pub snapshot_every: u64,
-    /// How long a write may take before it fails with `Unavailable`.
+    /// Timeout of a write. A later write fails with `Unavailable`.
     pub write_timeout: Duration,
-    /// How other coordinators are called.
+    /// Client of the other coordinators.
     pub dialer: Dialer,
-    /// The highest level of commands that it takes, at most [`LEVEL`]: less holds back what the
-    /// version before could not read.
+    /// Highest feature level that this node supports, at most [`LEVEL`]. A lower level keeps out
+    /// the commands that the previous version cannot read.
     pub level: u32,
 }
 
 impl ClusterConfig {
-    /// The defaults around what has none.
+    /// Returns a configuration with the default settings.
     #[must_use]
     pub fn new(
         node_id: NodeId,
@@ -117,8 +119,8 @@ impl ClusterConfig {
         }
     }
 
-    /// The same with Raft's clocks, and the time that a write may take, `multiplier` times as long:
-    /// for slow disks and long ways. The same on all coordinators.
+    /// Multiplies the Raft timing and the write timeout by `multiplier`, for slow disks and long
+    /// distances. All coordinators need the same multiplier.
     #[must_use]
     pub fn slowed(mut self, multiplier: u32) -> Self {
         self.timing = RaftTiming::slowed(multiplier);
@@ -133,7 +135,7 @@ impl ClusterConfig {
             heartbeat_interval: ms(self.timing.heartbeat),
             election_timeout_min: ms(self.timing.election.0),
             election_timeout_max: ms(self.timing.election.1),
-            // Covers the sending of a whole snapshot.
+            // The timeout covers the transfer of a whole snapshot.
             install_snapshot_timeout: 60_000,
             snapshot_policy: openraft::SnapshotPolicy::LogsSinceLast(self.snapshot_every),
             replication_lag_threshold: self.snapshot_every,
@@ -170,7 +172,7 @@ mod tests {
             assert_eq!(slow, ms(usual).map(|ms| ms * u128::from(multiplier)));
             let config = ClusterConfig::new(NodeId(1), "", "a:1").slowed(multiplier);
             assert!(config.raft().validate().is_ok());
-            // Writes wait out an election and a change of leaders.
+            // A write outlasts an election.
             assert!(config.timing.lease() * 3 / 2 < config.write_timeout);
         }
     }

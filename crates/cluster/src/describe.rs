@@ -1,5 +1,5 @@
-//! What coordinators say of themselves when they are asked: what they speak, who they are, which
-//! members they know, and how far their disks have come.
+//! Descriptions that coordinators send each other: feature level, identity, known members, and how
+//! far their disks have got.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use crate::feature_level::silent;
 use crate::identity::{Ballot, Identity};
 use crate::lines::membership_client;
 
-/// A coordinator, as it describes itself.
+/// A coordinator's description of itself.
 #[derive(Clone, Debug)]
 pub(crate) struct CoordinatorDescription {
     pub(crate) report: CoordinatorReport,
-    /// Its id; `None` from versions that do not tell.
+    /// Its id; `None` from versions that do not report it.
     pub(crate) node: Option<NodeId>,
-    /// Of its data directory; 0 from versions that have none.
+    /// Incarnation of its data directory; 0 from versions that have none.
     pub(crate) incarnation: u64,
-    /// It has voted, or has something in its log.
+    /// It has voted or has log entries.
     pub(crate) initialised: bool,
-    /// The members that it knows, with their incarnations.
+    /// The members it knows, with their incarnations.
     pub(crate) members: Vec<(NodeId, u64)>,
-    /// Its vote, and the last index that it knows to be committed.
+    /// Its vote, and the last index it knows to be committed.
     pub(crate) reach: Option<(Ballot, u64)>,
 }
 
@@ -71,11 +71,11 @@ impl Cluster {
         }
     }
 
-    /// Asks the coordinator at `address` what it is, within the length of a lease, as a leader has
-    /// to be heard. Where it must be a certain member, it is checked to be that one.
+    /// Requests the description of the coordinator at `address`. The timeout is the lease. If
+    /// `member` is given, the reply must come from that member.
     ///
     /// # Errors
-    /// `Unavailable` when it does not answer.
+    /// `Unavailable` if no valid reply arrives.
     pub(crate) async fn ask_at(
         &self,
         address: &str,
@@ -84,7 +84,7 @@ impl Cluster {
         self.ask_within(self.lease(), address, member).await
     }
 
-    /// The same, within `patience`.
+    /// Does the same as [`Cluster::ask_at`] with the timeout `patience`.
     ///
     /// # Errors
     /// As [`Cluster::ask_at`].
@@ -108,7 +108,7 @@ impl Cluster {
                 Ok(process) => return Ok(described(reply.into_inner(), process)),
                 Err(status) => Some(status),
             },
-            // The versions before this one do not have the question.
+            // Level 1 has no `Describe` method.
             Ok(Some(Err(status))) if status.code() == tonic::Code::Unimplemented => {
                 return Ok(first_version());
             }
@@ -118,6 +118,7 @@ impl Cluster {
             }
             Ok(None) | Err(_) => None,
         };
+        // The connection may be broken; the next request opens another one.
         self.0.peers.lock().await.remove(address);
         Err(match failed {
             Some(status) => silent().with_source(status),

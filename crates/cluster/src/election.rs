@@ -1,16 +1,16 @@
-//! Who stands for election once a leader is silent, and when: who can win, as soon as the others
-//! are free to vote.
+//! Decides which voter stands for election after the leader falls silent, and when: the voter that
+//! can win, as soon as the others are free to vote.
 //!
-//! By itself the consensus library lets every voter stand after a random time, whatever its log.
-//! One whose log lacks entries of another's cannot win, but it takes the term from the one that
-//! can, which then loses its turn as well: two such turns are five seconds. So a voter that has
-//! heard nothing for the length of the lease first asks all others: whether they have heard the
-//! leader, when they are free to vote, and how far their logs go. Of those that answer, the one
-//! with the longest log stands, at once; between equals the higher id. More than half must answer,
-//! and one that hears the leader is enough to wait.
+//! The consensus library lets every voter stand after a random time, whatever its log. A voter with
+//! missing log entries cannot win. But it raises the term, so the voter that can win loses its turn
+//! as well, and two such turns take five seconds. Therefore a voter that has received nothing for
+//! the length of the lease first sends pre-votes to all others. Their replies state when they are
+//! free to vote, whether they may lead, and where their logs end. Of the voters that answer, the
+//! one with the longest log stands immediately; of equals, the one with the highest id. More than
+//! half must answer, and one voter that still hears the leader is enough to wait.
 //!
-//! It decides nothing but the moment. The library's own timers go on behind it, for clusters in
-//! which this finds nobody, and votes are counted there alone.
+//! Only the moment of an election is decided here. The library's own timers stay active for
+//! clusters in which the pre-vote finds no candidate, and only the library counts votes.
 
 use std::time::Duration;
 
@@ -30,24 +30,24 @@ use crate::config::MAX_RAFT_MULTIPLIER;
 use crate::lines::MAX_MESSAGE_BYTES;
 use crate::raft_types::LogId;
 
-/// Beyond the lease, for the grain of clocks.
+/// Added to the lease, for the resolution of clocks.
 const MARGIN: Duration = Duration::from_millis(20);
-/// Nobody binds itself for longer than its own lease, which may be longer than another's by so
-/// many times while it is being changed; what comes over the wire might.
+/// Upper limit of a bound that a peer reports. A voter is bound for its own lease at most, and
+/// leases may differ by this factor while the timing is changed.
 const LONGEST_LEASE: Duration = Duration::from_secs(MAX_RAFT_MULTIPLIER as u64);
 
-/// What a voter has to say of an election.
+/// Reply to a pre-vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidacy {
-    /// For so long it votes for nobody.
+    /// Remaining time in which this voter votes for nobody.
     bound: Duration,
-    /// It may lead.
+    /// This voter may become the leader.
     willing: bool,
-    /// The last entry of its log.
+    /// Last entry of its log.
     last: Option<LogId>,
 }
 
-/// What follows from all answers.
+/// Decision after a pre-vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Stand,
@@ -55,7 +55,7 @@ enum Next {
 }
 
 impl Cluster {
-    /// Stands for election whenever this node is the one to do so, until the node stops.
+    /// Stands for election whenever this node is the best candidate, until the node stops.
     pub(crate) async fn watch_the_leader(self) {
         let watching = async {
             loop {
@@ -82,7 +82,7 @@ impl Cluster {
         let members = crate::members(&self.0.raft.metrics().borrow());
         let voters: Vec<_> = members.into_iter().filter(|member| member.voter).collect();
         let votes = voters.iter().any(|member| member.id == own);
-        // Who votes alone needs nobody's answer, and is elected by its own clock.
+        // A single voter needs no pre-vote; its own timer elects it.
         if !votes || voters.len() == 1 || self.is_leader() {
             return Next::Wait(self.lease());
         }
@@ -109,7 +109,7 @@ impl Cluster {
         self.0.config.timing.lease()
     }
 
-    /// What this node has to say of an election; `None` once it has stopped.
+    /// Returns this node's reply to a pre-vote; `None` after it has stopped.
     pub(crate) async fn candidacy(&self) -> Option<Candidacy> {
         let seen = self.0.raft.with_raft_state(|state| {
             let heard = state.vote_last_modified();
@@ -139,8 +139,8 @@ impl Cluster {
         })
     }
 
-    /// How long a leader keeps the others from candidacy: not at all once it has not heard more
-    /// than half of them for the length of its lease.
+    /// Returns how long a leader keeps the other voters from standing: zero if it has not heard
+    /// from a majority for the length of its lease.
     fn leads_for(&self) -> Duration {
         let heard = self.0.raft.metrics().borrow().millis_since_quorum_ack;
         let silent = heard.map_or(Duration::MAX, Duration::from_millis);
@@ -150,7 +150,7 @@ impl Cluster {
         }
     }
 
-    /// What a voter has to say; `None` when it does not answer.
+    /// Sends a pre-vote to one voter; `None` if it does not answer.
     async fn pre_vote(&self, member: &CoordinatorMember) -> Option<Candidacy> {
         let address = member.address.as_str();
         let line = self.peer(address).await?;
@@ -178,7 +178,7 @@ impl Cluster {
 impl Candidacy {
     pub(crate) fn to_wire(self) -> wire::PreVoteReply {
         wire::PreVoteReply {
-            // Rounded up: who asks must not come too early.
+            // Rounded up: a candidate must not be too early.
             bound_ms: u64::try_from(self.bound.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX),
             willing: self.willing,
             last: self.last.map(|last| wire::LogPosition {
@@ -201,8 +201,8 @@ impl Candidacy {
     }
 }
 
-/// What a voter does that has heard `others`, of so many voters with itself. It asks `again` after
-/// that time, where nobody can be said to win.
+/// Decides by the candidacies of this node (`own`) and of the voters that answered. `voters`
+/// includes this node. `again` is the delay before the next pre-vote if no candidate can win.
 fn decide(
     own: (NodeId, Candidacy),
     others: &[(NodeId, Candidacy)],
@@ -254,7 +254,7 @@ mod tests {
     fn the_longest_log_stands_and_between_equals_the_higher_id() {
         assert!(stands((1, free(2, 9)), &[(2, free(2, 8))], 3));
         assert!(!stands((2, free(2, 8)), &[(1, free(2, 9))], 3));
-        // A later term goes before a longer log.
+        // A later term outranks a longer log.
         assert!(stands((1, free(3, 2)), &[(2, free(2, 9))], 3));
         assert!(stands((2, free(2, 9)), &[(1, free(2, 9))], 3));
         assert!(!stands((1, free(2, 9)), &[(2, free(2, 9))], 3));
@@ -286,7 +286,7 @@ mod tests {
         };
         assert!(!stands((3, drained), &[(1, free(2, 9))], 3));
         assert!(stands((1, free(2, 9)), &[(3, drained)], 3));
-        // Only the drained one could win: its own clock decides.
+        // Only the drained voter could win, so its own timer decides.
         assert!(!stands((1, free(2, 8)), &[(3, drained)], 3));
     }
 

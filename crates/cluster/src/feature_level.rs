@@ -1,10 +1,9 @@
-//! Coordinators of two versions in one cluster: what each of them speaks, and what waits until
-//! all speak it.
+//! Feature levels, for clusters with coordinators of two versions.
 //!
-//! A coordinator that cannot read an entry would come to another registry than the others. So
-//! the leader asks all members before it proposes the first command of a level, and refuses it
-//! while one of them speaks less; from then on the registry is at that level, and nobody who
-//! speaks less is let in or goes on (see [`LEVEL`]).
+//! A coordinator that cannot read a log entry would compute another registry than the others. So
+//! before the leader proposes the first command of a level, it asks all members for theirs, and
+//! rejects the command while one of them supports less. Afterwards the registry is at that level.
+//! From then on, a coordinator with a lower level can neither join nor continue (see [`LEVEL`]).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -20,39 +19,39 @@ use volley_types::{ErrorCode, NodeId, PredictError};
 
 use crate::{Cluster, RETRY_AFTER, no_leader};
 
-/// Between two times that the others are asked for what they are.
+/// Interval of the requests for the reports of other coordinators.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// The same for a node that has just started and has heard of nobody else yet.
+/// The interval for a new node that has heard from no other coordinator yet.
 const ASK_FIRST: Duration = Duration::from_millis(100);
-/// How long it counts as such.
+/// Time after the start for which a node counts as new.
 const YOUNG: Duration = Duration::from_secs(10);
 
-/// What coordinators said of themselves, by id.
+/// Latest reports of the coordinators, by id.
 pub(crate) type Reports = BTreeMap<NodeId, CoordinatorReport>;
 
-/// A level that the whole cluster has for as long as this is held: nobody comes in meanwhile.
+/// Keeps the feature level of the cluster while it is held: no member is added meanwhile.
 pub(crate) type LevelLease<'a> = Option<MutexGuard<'a, ()>>;
 
 impl Cluster {
-    /// What the coordinators said of themselves when they were last asked; who could not be
-    /// reached is missing.
+    /// Returns the latest reports of the coordinators, by id. They are refreshed every second.
+    /// Coordinators that did not answer are missing.
     #[must_use]
     pub fn reports(&self) -> BTreeMap<NodeId, CoordinatorReport> {
         self.0.reports.borrow().clone()
     }
 
-    /// The level of the registry: from 1.
+    /// Returns the feature level of the registry, at least 1.
     #[must_use]
     pub fn level(&self) -> u32 {
         self.0.registry.borrow().level.max(1)
     }
 
-    /// Tells how many streams run here, for those who ask.
+    /// Sets the number of streams on this node, which its reports contain.
     pub fn report_streams(&self, streams: u32) {
         self.0.streams.store(streams, Ordering::Relaxed);
     }
 
-    /// Asks everybody again and again.
+    /// Requests the reports of all coordinators, periodically, and publishes them.
     pub(crate) async fn poll_peers(self, publish: watch::Sender<Reports>) {
         let started = Instant::now();
         loop {
@@ -84,10 +83,10 @@ impl Cluster {
         asked.filter_map(std::future::ready).collect().await
     }
 
-    /// What one coordinator says of itself.
+    /// Requests the report of one coordinator.
     ///
     /// # Errors
-    /// `Unavailable` when it does not answer.
+    /// `Unavailable` if it does not answer.
     async fn ask(&self, member: &CoordinatorMember) -> Result<CoordinatorReport, PredictError> {
         if member.id == self.0.config.node_id {
             return Ok(self.describe_here());
@@ -99,11 +98,11 @@ impl Cluster {
         Ok(described.report)
     }
 
-    /// Makes sure that every member takes `command`. What is returned must be held until it was
-    /// proposed.
+    /// Checks that every member supports `command`. The caller holds the lease until the command
+    /// has been proposed. `None` means that the registry already has the level.
     ///
     /// # Errors
-    /// `Conflict` when one speaks a lower level, `Unavailable` when one does not answer.
+    /// `Conflict` if a member supports a lower level only, `Unavailable` if one does not answer.
     pub(crate) async fn agree(
         &self,
         command: &RegistryCommand,
@@ -133,12 +132,13 @@ impl Cluster {
         Ok(Some(alone))
     }
 
-    /// Makes sure that a newcomer at `address` can read the registry. The guard that is returned
-    /// must be held until it is a member; beside it is the incarnation of its directory, 0 where
-    /// its version has none.
+    /// Checks that a new coordinator at `address` can read the registry. The caller holds the guard
+    /// until the node is a member. The number is the incarnation of its directory, 0 if its version
+    /// has none.
     ///
     /// # Errors
-    /// `Conflict` when it cannot, `Unavailable` when it does not answer.
+    /// `Conflict` if the node cannot read the registry or has another id, `Unavailable` if it does
+    /// not answer.
     pub(crate) async fn agree_to_admit(
         &self,
         node: NodeId,
@@ -172,10 +172,10 @@ impl Cluster {
         Ok((alone, described.incarnation))
     }
 
-    /// Refuses to forward what the leader would not understand.
+    /// Checks that the leader supports a command, before it is forwarded.
     ///
     /// # Errors
-    /// `Conflict`, as [`Cluster::agree`]; `Unavailable` when the leader does not answer.
+    /// `Conflict` as in [`Cluster::agree`], `Unavailable` if the leader does not answer.
     pub(crate) async fn leader_takes(
         &self,
         leader: NodeId,
@@ -196,7 +196,7 @@ impl Cluster {
     }
 }
 
-/// The error of a node that finds what a later version has written.
+/// The error of a node that reads data of a later version.
 pub(crate) fn too_new(what: &str) -> PredictError {
     PredictError::new(
         ErrorCode::Conflict,
@@ -207,7 +207,7 @@ pub(crate) fn too_new(what: &str) -> PredictError {
     )
 }
 
-/// The error of a node that finds what it is told not to take.
+/// The error of a node whose data need a higher level than it is configured for.
 pub(crate) fn needs(what: &str, needed: u32, own: u32) -> PredictError {
     PredictError::new(
         ErrorCode::Conflict,

@@ -1,23 +1,24 @@
-//! How a cluster begins, and how a node with an empty directory finds out that it must not begin
+//! How a cluster starts, and how a node with an empty directory finds out that it must not found
 //! one.
 //!
-//! A directory without a vote and without a log belongs to a node of a new cluster, or to one that
-//! has lost its disk. The node's own file cannot tell which: `[cluster.bootstrap]` is the same.
-//! The others can. So each node that is named there asks all others that are:
+//! A directory without a vote and without a log belongs either to a node of a new cluster, or to a
+//! node that lost its disk. The node's own configuration cannot distinguish the two:
+//! `[cluster.bootstrap]` is the same. The other nodes can. So each node that is named there asks
+//! all the others:
 //!
-//! | what the others say | what follows |
+//! | reply of the others | consequence |
 //! |---|---|
-//! | one has a membership with this node under this directory's incarnation | The cluster was founded with this node, which waits to be called. |
-//! | one has a membership with this node under another incarnation, or none | The disk was lost: this node ends, and names the command that replaces it. |
-//! | one has a membership without this node | It may be let in under this id; it does not found another cluster. |
-//! | one does not answer, or has voted and knows no members yet | Nothing is known: this node asks again. |
-//! | all of them are as empty | The one with the lowest id founds the cluster, with the incarnations that it was told. |
+//! | One has a membership with this node and this directory's incarnation. | The cluster was founded with this node, which waits for a call. |
+//! | One has a membership with this node and another incarnation, or none. | The disk was lost: this node ends, and names the command that replaces it. |
+//! | One has a membership without this node. | This node does not found another cluster. It may join under an unused id. |
+//! | One does not answer, or has voted and knows no members yet. | Nothing is known: this node asks again. |
+//! | All are empty as well. | The one with the lowest id founds the cluster, with the incarnations of the replies. |
 //!
-//! All must answer, not only more than half. Of three members two may have lost their disks, and
-//! the third may have what was acknowledged: a cluster of the two would end it. Only the lowest id
-//! founds, so there is one first entry, and one mark of the cluster, however often its making is
-//! broken off. A node that waits votes for nobody and forms nothing; once the cluster is founded
-//! more than half of its members are enough.
+//! All nodes must answer, not only a majority. Of three members two may have lost their disks while
+//! the third has acknowledged writes: a cluster of the two would end it. Only the lowest id founds,
+//! so there is one first entry and one cluster epoch, even if founding is interrupted and repeated.
+//! A waiting node neither votes nor founds. Once the cluster is founded, a majority of its members
+//! is enough.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,41 +34,44 @@ use crate::describe::CoordinatorDescription;
 use crate::raft_types::MemberNode;
 use crate::witness::Refusal;
 
-/// Between two questions at first, and later.
+/// Intervals of the requests, first while the node is new and later.
 const ASK_FIRST: Duration = Duration::from_millis(100);
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// How long each may take to answer: nothing else can be done meanwhile.
+/// Timeout of each request. It is long, because this node can do nothing else meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// For how long a node counts as just started.
+/// Time after the start for which a node counts as new.
 const YOUNG: Duration = Duration::from_secs(10);
-/// Between two times that it is logged who does not answer.
+/// Interval of the warning that names the missing coordinators.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// A member that is named, and what it said.
+/// A configured member and its reply.
 type Answer = (NodeId, Option<CoordinatorDescription>);
 
-/// What follows from all answers.
+/// Decision after all replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
-    /// This node founds the cluster, of members with these incarnations.
+    /// Found the cluster with the incarnations of the other members.
     Found(BTreeMap<NodeId, u64>),
-    /// It asks again; why.
+    /// Ask again, for this reason.
     Wait(String),
-    /// It is not the member that is named; the highest id that is known.
+    /// This node's data were lost. Contains the highest known id.
     Lost(u64),
-    /// There is a cluster without it; the highest id that is known.
+    /// A cluster without this node exists. Contains the highest known id.
     Stranger(u64),
 }
 
 impl Cluster {
-    /// Makes the first membership, or waits until another of its members has. Every one of them
-    /// may call it, with the same members; on a node that has a membership already it does
-    /// nothing. It asks until all others have answered. Dropping the future stops asking.
+    /// Founds the cluster with `members` (ids and addresses, `host:port`), or waits until another
+    /// of them has. Every member may call this function, with the same members. A node that already
+    /// has a membership returns immediately. The function repeats its requests until all other
+    /// members have answered.
+    ///
+    /// Cancel safe: dropping the future stops the requests.
     ///
     /// # Errors
-    /// `InvalidInput` when this node is not among the members; `Conflict` when a cluster is there
-    /// already to which this node does not belong with what it has on disk. The node has
-    /// [failed](Cluster::failure) then.
+    /// `InvalidInput` if this node is not among the members; `Conflict` if there is already a
+    /// cluster to which this node's data do not belong, and then the node has also
+    /// [failed](Cluster::failure); `Internal` if the first membership cannot be written.
     pub fn bootstrap(
         &self,
         members: BTreeMap<NodeId, String>,
@@ -157,10 +161,11 @@ impl Cluster {
         }
     }
 
-    /// Fails when one of `seeds` has a membership with this node under another directory.
+    /// Checks that the membership of the coordinator at `seed` does not have this node with another
+    /// incarnation. A node with data, and a seed that does not answer, pass.
     ///
     /// # Errors
-    /// `Conflict` then.
+    /// `Conflict` if it does.
     pub(crate) async fn check_not_lost(&self, seed: &str) -> Result<(), PredictError> {
         if self.is_initialised().await {
             return Ok(());
@@ -209,7 +214,7 @@ fn highest(described: &CoordinatorDescription) -> u64 {
     ids.max().unwrap_or_default()
 }
 
-/// What a node does that has asked all others that are named.
+/// Decides by the replies of all other configured members.
 fn decide(own: NodeId, incarnation: u64, answers: &[Answer]) -> Step {
     let mut wait = None;
     let mut incarnations = BTreeMap::new();
@@ -232,7 +237,7 @@ fn decide(own: NodeId, incarnation: u64, answers: &[Answer]) -> Step {
             }
         }
         if described.initialised && described.node.is_none() {
-            // An older version tells no members.
+            // An older version reports no members.
             return Step::Lost(own.0.max(id.0));
         }
         let why = match described.node {
@@ -304,7 +309,7 @@ mod tests {
             panic!("it does not wait");
         };
         assert!(why.contains("coordinator 3"), "{why}");
-        // It has voted for somebody, who may have a membership.
+        // It has voted for a node that may have a membership.
         let voted = says(2, true, &[]);
         assert!(matches!(decides(1, &[voted, empty(3)]), Step::Wait(_)));
         let other = (NodeId(2), empty(7).1);
@@ -319,7 +324,7 @@ mod tests {
         assert_eq!(lost, Step::Lost(3), "another incarnation");
         let legacy = says(2, true, &[(1, 0), (2, 0), (3, 0)]);
         assert_eq!(decides(1, &[legacy, silent.clone()]), Step::Lost(3));
-        // The first members are told of each other before they are called.
+        // The founder knows the other members before it calls them.
         let founded = says(1, true, &[(1, 10), (2, 20), (3, 30)]);
         assert!(matches!(decides(3, &[founded, empty(2)]), Step::Wait(_)));
         let others = says(2, true, &[(2, 20), (5, 50)]);

@@ -1,15 +1,16 @@
-//! Who a coordinator is to the others: its id, the incarnation of its data directory, and which
-//! process over that directory it is.
+//! Identity of a coordinator: its id, the incarnation of its data directory, and the process that
+//! runs over that directory.
 //!
-//! An id alone proves nothing. A node whose disk was lost has its id in its file still, and so has
-//! a second process over a copy of the directory, or one over a copy that is older than what the
-//! node has promised since. Consensus takes for granted that a member remembers every vote it gave
-//! and every entry it acknowledged; one that does not may help to elect a leader without entries
-//! that were acknowledged. So each directory has an incarnation, drawn when it is made, and counts
-//! the processes that were started over it; each process draws a nonce. All of it, with how far
-//! the directory had come at that start, stands on every call and every answer between
-//! coordinators ([`MEMBER`]), and every call names the incarnation that it expects ([`EXPECTS`]).
-//! What follows from an identity is decided in [`crate::witness`].
+//! An id alone proves nothing. A node that lost its disk still has the id in its configuration. So
+//! does a second process over a copy of the directory, or a process over an older copy. Consensus
+//! assumes that a member remembers every vote that it gave and every entry that it acknowledged. A
+//! member that does not may help to elect a leader without acknowledged entries.
+//!
+//! So each directory has an incarnation, drawn when it is created, and counts the processes that
+//! were started over it. Each process draws a nonce. All calls and replies between coordinators
+//! carry these ([`MEMBER`]), with the state of the directory at the start of the process. Every
+//! call also names the incarnation that it expects ([`EXPECTS`]). [`crate::witness`] decides what
+//! follows from an identity.
 
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
@@ -20,25 +21,27 @@ use volley_types::{ErrorCode, PredictError};
 
 use crate::raft_types::Vote;
 
-/// The sender's identity.
+/// Metadata key of the sender's identity.
 const MEMBER: &str = "volley-member";
-/// Whom the sender means to call.
+/// Metadata key of the expected receiver.
 const EXPECTS: &str = "volley-expects";
 
-/// What is drawn by chance when a process starts.
+/// Random numbers that are drawn when a process starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Draw {
-    /// Of the directory, where that is new.
+    /// Incarnation of the directory, used if it is new.
     pub(crate) incarnation: u64,
-    /// Of the process.
+    /// Nonce of the process.
     pub(crate) nonce: u64,
-    /// Of the cluster, should this node found one.
+    /// Epoch of the cluster, used if this node founds one.
     pub(crate) cluster: u64,
 }
 
 impl Draw {
+    /// Draws the numbers.
+    ///
     /// # Errors
-    /// `Internal` when the operating system returned no random bytes.
+    /// `Internal` if the operating system returns no random bytes.
     pub(crate) fn random() -> Result<Self, PredictError> {
         Ok(Self {
             incarnation: new_mark()?,
@@ -48,10 +51,10 @@ impl Draw {
     }
 }
 
-/// A random number that is not 0, which stands for nothing.
+/// Returns a random number other than 0, which means "none".
 ///
 /// # Errors
-/// `Internal` when the operating system returned no random bytes.
+/// `Internal` if the operating system returns no random bytes.
 pub(crate) fn new_mark() -> Result<u64, PredictError> {
     let mut bytes = [0; 8];
     SystemRandom::new().fill(&mut bytes).map_err(|_| {
@@ -63,14 +66,14 @@ pub(crate) fn new_mark() -> Result<u64, PredictError> {
     Ok(u64::from_le_bytes(bytes).max(1))
 }
 
-/// A vote in the order in which one member gives them: it never goes back.
+/// A vote. The order is that in which one member gives votes: it never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Ballot {
-    /// The term.
+    /// Raft term of the vote.
     pub(crate) term: u64,
-    /// For whom.
+    /// Id of the node that was voted for.
     pub(crate) leader: u64,
-    /// Whether that one was elected, as far as the voter knew.
+    /// Whether that node was elected, as far as the voter knew.
     pub(crate) elected: bool,
 }
 
@@ -84,25 +87,25 @@ impl Ballot {
     }
 }
 
-/// Who sends a message.
+/// Sender of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// The member's id.
+    /// Id of the member.
     pub(crate) node: u64,
-    /// Of its data directory.
+    /// Incarnation of its data directory.
     pub(crate) incarnation: u64,
-    /// How many processes were started over the directory, with this one.
+    /// Number of processes that were started over the directory, including this one.
     pub(crate) start: u64,
-    /// Of this process.
+    /// Nonce of the process.
     pub(crate) nonce: u64,
-    /// The vote that the directory had when the process started.
+    /// Vote in the directory when the process started.
     pub(crate) vote: Ballot,
-    /// The end of its log then.
+    /// Last log index when the process started.
     pub(crate) last: u64,
 }
 
 impl Identity {
-    /// Puts it on a message.
+    /// Adds the identity to a message.
     pub(crate) fn mark(&self, metadata: &mut MetadataMap) {
         let Ballot {
             term,
@@ -123,10 +126,10 @@ impl Identity {
         }
     }
 
-    /// The sender of a message. `Ok(None)` where it does not say, as before level 6.
+    /// Reads the identity of the sender of a message; `None` if there is none, as before level 6.
     ///
     /// # Errors
-    /// When it is malformed.
+    /// [`MalformedIdentity`] if it cannot be parsed.
     pub(crate) fn read(metadata: &MetadataMap) -> Result<Option<Self>, MalformedIdentity> {
         let Some(value) = metadata.get(MEMBER) else {
             return Ok(None);
@@ -156,30 +159,30 @@ impl Identity {
         }))
     }
 
-    /// Whether `other` is the same process.
+    /// Returns whether `other` is the same process.
     pub(crate) fn is(&self, other: &Self) -> bool {
         let process = |it: &Self| (it.node, it.incarnation, it.start, it.nonce);
         process(self) == process(other)
     }
 }
 
-/// An identity that cannot be read.
+/// An identity that cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MalformedIdentity;
 
-/// Whom the sender of a message means to call: several ids may have had one address.
+/// The receiver that the sender of a message expects: several ids may have used one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExpectedNode {
-    /// The member's id.
+    /// Id of the member.
     pub(crate) node: u64,
-    /// Of its data directory, as the sender knows it.
+    /// Incarnation of its data directory, if the sender knows it.
     pub(crate) incarnation: Option<u64>,
-    /// The highest id among the members: one that was lost does not know which are used up.
+    /// Highest id among the members: a node that lost its data does not know which ids are used up.
     pub(crate) highest: u64,
 }
 
 impl ExpectedNode {
-    /// Puts it on a message.
+    /// Adds the expected receiver to a message.
     pub(crate) fn mark(&self, metadata: &mut MetadataMap) {
         let incarnation = self.incarnation.unwrap_or_default();
         let text = format!("{}.{incarnation}.{}", self.node, self.highest);
@@ -188,10 +191,10 @@ impl ExpectedNode {
         }
     }
 
-    /// Whom a message means; `Ok(None)` where it does not say.
+    /// Reads the expected receiver of a message; `None` if there is none.
     ///
     /// # Errors
-    /// When it is malformed.
+    /// [`MalformedIdentity`] if it cannot be parsed.
     pub(crate) fn read(metadata: &MetadataMap) -> Result<Option<Self>, MalformedIdentity> {
         let Some(value) = metadata.get(EXPECTS) else {
             return Ok(None);

@@ -1,11 +1,12 @@
-//! The registry on all coordinators: Raft, its store and network. The only crate that names the
-//! consensus library; none of its types is in this crate's interface. What a command does to the
-//! registry is [`volley_registry::apply`].
+//! The registry, replicated to all coordinators: Raft, its store and its network. This is the only
+//! crate that names the consensus library, and its interface exposes none of the library's types.
+//! [`volley_registry::apply`] defines what a command does to the registry.
 //!
-//! Reading order: [`Cluster`] (what others call), `write` (how a
-//! write finds the leader), `election` (who stands for it), `founding` (how a cluster begins),
-//! `membership`, `levels`, `store`, `network`, `service`; [`backup`] for what is kept elsewhere,
-//! and `epoch`, `identity`, `witness` and `admission` for what must not come back.
+//! Reading order: [`Cluster`] (the interface), `write` (how a write reaches the leader), `election`
+//! (which voter stands for election), `founding` (how a cluster starts), `membership`,
+//! `feature_level`, `store`, `network` and `service`. [`backup`] moves a registry out of a cluster
+//! and into a new one. `cluster_epoch`, `identity`, `witness` and `admission` keep out coordinators
+//! that must not return.
 
 mod admission;
 pub mod backup;
@@ -55,17 +56,18 @@ use crate::store::Store;
 use crate::store::disk::Disk;
 use crate::store::log::LogStore;
 
-/// Writes that may be in flight on one node; more would only queue behind its disk.
+/// Maximum number of writes in flight on one node. More would only queue behind its disk.
 const WRITES_IN_FLIGHT: usize = 32;
-/// Writes that one node holds in all, in flight and waiting; more are refused at once.
+/// Maximum number of writes in flight and waiting on one node. Further writes are rejected
+/// immediately.
 const WRITES_HELD: usize = 256;
 
-/// When to come back after a refusal that passes by itself.
+/// Retry delay that is returned with transient errors.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 type Metrics = openraft::RaftMetrics<u64, MemberNode>;
 
-/// One coordinator's part in the cluster. Cloning gives another handle.
+/// Handle to this node's part in the cluster. Clones share their state.
 #[derive(Clone)]
 pub struct Cluster(Arc<ClusterInner>);
 
@@ -77,45 +79,49 @@ struct ClusterInner {
     status: watch::Receiver<RaftStatus>,
     gate: Semaphore,
     places: Arc<Semaphore>,
-    /// How other coordinators are reached.
+    /// Connects to other coordinators.
     lines: Arc<dyn Lines>,
-    /// Connections to them, for forwarding.
+    /// Connections to other coordinators, by address, for forwarding.
     peers: Mutex<BTreeMap<String, Line>>,
-    /// Held while this node changes who is in the cluster.
+    /// Held during a membership change that this node makes.
     changing: Mutex<()>,
     epoch: Arc<ClusterEpoch>,
-    /// Who this node is to others, and they to it.
+    /// Identity of this node, and the checks of other nodes' identities.
     identity: Arc<Admission>,
-    /// The mark of a cluster that this node founds.
+    /// Epoch of a cluster that this node founds.
     mark: u64,
-    /// Until this node stops; the file is let go of with the last handle.
+    /// Taken when this node stops. The file is closed with the last handle.
     disk: Arc<parking_lot::Mutex<Option<Disk>>>,
-    /// One at a time.
+    /// Held during a leadership transfer.
     transfer: Mutex<()>,
-    /// Proposes nothing: the log must not grow while another voter takes over.
+    /// While set, this node proposes nothing: the log must not grow during a leadership transfer.
     handing_over: AtomicBool,
-    /// Is about to stop, and takes over from nobody.
+    /// This node is about to stop and does not accept the leadership.
     retiring: AtomicBool,
-    /// Held while somebody is let in, and while the first command of a level is proposed.
+    /// Held while a member is added, and while the first command of a feature level is proposed.
     admission: Mutex<()>,
-    /// What coordinators said of themselves when they were last asked.
+    /// Latest reports of the coordinators.
     reports: watch::Receiver<Reports>,
-    /// Prediction streams that run here.
+    /// Number of prediction streams on this node.
     streams: AtomicU32,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
 impl Cluster {
-    /// Opens the store and starts the Raft node: a new one waits to be bootstrapped or joined,
-    /// an old one goes on where it stopped.
+    /// Opens the store and starts the Raft node. A new node waits until it is
+    /// [bootstrapped](Cluster::bootstrap) or [added](Cluster::join). A node with data continues
+    /// where it stopped.
+    ///
+    /// Cancel safe: dropping the future closes the store.
     ///
     /// # Errors
-    /// `Conflict` when the data directory belongs to another node, `Unavailable` when it cannot
-    /// be used, `InvalidInput` when the configuration is refused.
+    /// `Conflict` if the data directory belongs to another node or needs a higher feature level,
+    /// `Unavailable` if it cannot be used, `InvalidInput` if the configuration is invalid,
+    /// `Internal` if the stored data are malformed or the Raft node does not start.
     pub fn start(config: ClusterConfig) -> BoxFuture<'static, Result<Self, PredictError>> {
-        // Boxed, as are the other long calls of a node: the body of an `async fn` is compiled by
-        // the crate that polls it, and with it all of openraft.
+        // Boxed, as are the other long calls of a node: the crate that polls an `async fn` compiles
+        // its body, and with it all of openraft.
         Box::pin(Self::open(config))
     }
 
@@ -129,7 +135,7 @@ impl Cluster {
         Self::start_over(config, lines, store).await
     }
 
-    /// Starts over a store that is open.
+    /// Starts the Raft node over an open store.
     async fn start_over(
         config: ClusterConfig,
         lines: Arc<dyn Lines>,
@@ -205,7 +211,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The services for the internal listener.
+    /// Returns the gRPC services for the internal listener.
     #[must_use]
     pub fn services(
         &self,
@@ -222,26 +228,28 @@ impl Cluster {
         )
     }
 
-    /// The registry as this node has applied it, with a bell for changes.
+    /// Returns the registry as this node has applied it. The receiver is notified of every change.
     #[must_use]
     pub fn registry(&self) -> watch::Receiver<Arc<RegistryState>> {
         self.0.registry.clone()
     }
 
-    /// Raft's state as this node sees it, with a bell for changes.
+    /// Returns the Raft state as this node sees it. The receiver is notified of every change.
     #[must_use]
     pub fn raft(&self) -> watch::Receiver<RaftStatus> {
         self.0.status.clone()
     }
 
-    /// Whether this node believes that it leads.
+    /// Returns whether this node believes that it is the leader. Another leader may have been
+    /// elected since.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.0.raft.metrics().borrow().state == ServerState::Leader
     }
 
-    /// Whether a node's certificate is good for calls that only coordinators of the cluster make.
-    /// Before there is a membership every coordinator's is.
+    /// Returns whether a certificate allows calls that are reserved for coordinators of the
+    /// cluster. Before a membership exists, the certificate of every coordinator does. That of a
+    /// worker never does.
     #[must_use]
     pub fn is_member(&self, node: &NodeIdentity) -> bool {
         let members = members(&self.0.raft.metrics().borrow());
@@ -252,8 +260,8 @@ impl Cluster {
         }
     }
 
-    /// Whether a coordinator was a member of the cluster and is none any more. Its certificate is
-    /// good for nothing then, not even to be let in again: an id is used once.
+    /// Returns whether a coordinator was removed from the cluster. The certificate of a removed
+    /// coordinator allows nothing, not even to join again: an id is used once.
     #[must_use]
     pub fn was_removed(&self, node: &NodeIdentity) -> bool {
         match node {
@@ -262,7 +270,8 @@ impl Cluster {
         }
     }
 
-    /// The members' ids, and where in the log they stand; `None` while there are none.
+    /// Returns the log index of the current membership and the ids of its members; `None` before
+    /// the first membership.
     #[must_use]
     pub fn membership(&self) -> Option<(u64, Vec<NodeId>)> {
         let metrics = self.0.raft.metrics();
@@ -272,25 +281,26 @@ impl Cluster {
         Some((at.index, members.map(|member| member.id).collect()))
     }
 
-    /// Whether this node takes part in the cluster; once it has [failed](Cluster::failure) it
-    /// stays so until the process is started again.
+    /// Returns whether this node takes part in the cluster. After a [failure](Cluster::failure) it
+    /// returns `false` until the process is restarted.
     #[must_use]
     pub fn healthy(&self) -> bool {
         let metrics = self.0.raft.metrics();
-        // The core that ended without a word has dropped the other end.
+        // A panic of the consensus task drops the sender without a status.
         let runs = metrics.has_changed().is_ok() && metrics.borrow().running_state.is_ok();
         runs && !self.0.identity.has_failed()
     }
 
-    /// Why this node takes no part in the cluster any more, once that is so: its disk failed,
-    /// consensus panicked, or the others do not take it for the member that its id names. What it
-    /// has of the registry is not to be believed from then on, and the process should end.
+    /// Returns the reason why this node has left the cluster for good; `None` while it works.
+    /// Reasons are a failed disk, a panic in consensus, or other members that rejected this node's
+    /// identity. After a failure the local registry is not trustworthy, and the process should
+    /// exit.
     #[must_use]
     pub fn failure(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.0.identity.failure()
     }
 
-    /// Ends consensus here once this node has failed: it answers nobody any more.
+    /// Stops consensus after a failure, so that this node answers no more Raft messages.
     async fn leave_service(self) {
         let mut failure = self.failure();
         let failed = tokio::select! {
@@ -302,12 +312,15 @@ impl Cluster {
         }
     }
 
-    /// Whether it has voted, or has something in its log.
+    /// Returns whether this node has voted or has log entries.
     pub(crate) async fn is_initialised(&self) -> bool {
         !matches!(self.0.raft.is_initialized().await, Ok(false))
     }
 
-    /// Stops the Raft node. Writes in flight end with an error or their answer.
+    /// Stops the Raft node and its tasks. Writes in flight end with a reply or an error. The store
+    /// is closed with the last handle.
+    ///
+    /// Dropping the future does not undo the stop, but tasks may still be running.
     pub fn shutdown(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             self.0.stop.cancel();
@@ -324,8 +337,8 @@ impl Cluster {
         &self.0.raft
     }
 
-    /// The membership holds addresses: at another one than it was let in with, this node is not
-    /// found.
+    /// Warns if this node's address differs from the one in the membership, where others look for
+    /// it.
     fn warn_if_moved(&self) {
         let config = &self.0.config;
         let members = members(&self.0.raft.metrics().borrow());
@@ -409,7 +422,7 @@ fn members(metrics: &Metrics) -> Vec<CoordinatorMember> {
     nodes.collect()
 }
 
-/// No leader or no quorum now.
+/// The error while there is no leader or no quorum.
 fn no_leader() -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,

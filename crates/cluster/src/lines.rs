@@ -1,4 +1,4 @@
-//! How other coordinators are reached, whatever carries the calls.
+//! Connections to other coordinators, independent of the transport.
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ use tower::util::{BoxCloneSyncService, ServiceExt};
 use volley_proto::raft::v1::membership_service_client::MembershipServiceClient;
 use volley_security::nodes::{Dialer, NodeKind};
 
-/// The largest message between coordinators.
+/// Maximum size of a message between coordinators in bytes.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 64 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The way to call one other coordinator, whatever carries it. Cloning gives another handle.
+/// A connection to one other coordinator. Clones share it.
 pub(crate) type Line = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Status>;
 
-/// How other coordinators are reached, by their addresses (`host:port`).
+/// Connects to other coordinators by address (`host:port`).
 pub(crate) trait Lines: std::fmt::Debug + Send + Sync {
-    /// A line that connects when it is first used.
+    /// Returns a line that connects on its first call.
     ///
     /// # Errors
-    /// When the address is malformed.
+    /// If the address is malformed.
     fn lazy(&self, address: &str) -> Result<Line, tonic::transport::Error>;
 
-    /// A line that is connected, or `None` where nobody can be reached.
+    /// Returns a connected line, or `None` if the connection fails.
     fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Option<Line>>;
 }
 
@@ -51,7 +51,7 @@ fn line(channel: Channel) -> Line {
     BoxCloneSyncService::new(channel.map_err(|error| Status::from_error(error.into())))
 }
 
-/// The endpoint of the coordinator at `address` (`host:port`).
+/// Returns the endpoint of the coordinator at `address` (`host:port`).
 fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
     Ok(Endpoint::from_shared(format!("http://{address}"))?
         .connect_timeout(CONNECT_TIMEOUT)
@@ -61,14 +61,14 @@ fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
         .keep_alive_while_idle(true))
 }
 
-/// A client of the membership service at the other end of `line`.
+/// Returns a client of the membership service at the other end of `line`.
 pub(crate) fn membership_client(line: Line) -> MembershipServiceClient<Line> {
     MembershipServiceClient::new(line)
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES)
 }
 
-/// Whether a call failed because there was no connection to make it on.
+/// Returns whether a call failed before it was sent, because there was no connection.
 pub(crate) fn was_not_sent(status: &tonic::Status) -> bool {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {

@@ -1,4 +1,4 @@
-//! Coordinators come and go.
+//! Adding, removing and replacing coordinators.
 
 mod leadership_transfer;
 
@@ -23,21 +23,25 @@ use crate::status::{from_reply, from_status, was_not_proposed};
 use crate::witness::Refusal;
 use crate::{Cluster, no_leader};
 
-/// How long a new coordinator may take to catch up.
+/// Time that a new coordinator has to catch up.
 const CATCH_UP: Duration = Duration::from_secs(60);
-/// Between two tries while another change is under way.
+/// Delay between attempts while another change is in progress.
 const RETRY: Duration = Duration::from_millis(200);
 
 type Leader = MembershipServiceClient<Line>;
 type ChangeError = RaftError<u64, ClientWriteError<u64, MemberNode>>;
 
 impl Cluster {
-    /// Adds the coordinator `node`, reached at `address`: first as a learner, and as a voter
-    /// once it has caught up. Does nothing when it is a voter there already.
+    /// Adds the coordinator `node` at `address` (`host:port`): first as a learner, and as a voter
+    /// once it has caught up. Returns the members afterwards. Does nothing if the node already
+    /// votes.
+    ///
+    /// Not cancel safe: a dropped call may leave the node a learner, or the change half done.
     ///
     /// # Errors
-    /// `Conflict` when the id has another address, `Unavailable` without a leader or when the
-    /// new coordinator does not catch up within a minute.
+    /// `Conflict` if the id has another address or another data directory, or if the node's feature
+    /// level is too low; `Unavailable` without a leader, or if the node does not catch up within a
+    /// minute.
     pub async fn join(
         &self,
         node: NodeId,
@@ -58,10 +62,14 @@ impl Cluster {
         reply.await.map(from_reply)
     }
 
-    /// Removes the coordinator `node`.
+    /// Removes the coordinator `node` and returns the remaining members. A leader that removes
+    /// itself first transfers the leadership.
+    ///
+    /// Not cancel safe: a dropped call may leave the change half done.
     ///
     /// # Errors
-    /// `NotFound`, `Conflict` when it is the last voter, `Unavailable` without a leader.
+    /// `NotFound` without such a member, `Conflict` if it is the last voter, `Unavailable` without
+    /// a leader.
     pub async fn leave(&self, node: NodeId) -> Result<Vec<CoordinatorMember>, PredictError> {
         if self.is_leader() {
             return self.leave_here(node).await;
@@ -74,12 +82,16 @@ impl Cluster {
         self.through_leader(ask).await.map(from_reply)
     }
 
-    /// Puts the coordinator `node`, reached at `address`, in the place of `old`: it catches up
-    /// as a learner, and then one change of the voters lets it in and `old` out. More than half
-    /// of the voters before and after must be there; `old` need not.
+    /// Replaces the coordinator `old` by `node` at `address` (`host:port`), and returns the members
+    /// afterwards. The new one catches up as a learner, and then one change of the voters adds it
+    /// and removes `old`. A majority of the voters before and after must be reachable; `old` need
+    /// not be.
+    ///
+    /// Not cancel safe: a dropped call may leave the node a learner, or the change half done.
     ///
     /// # Errors
-    /// `NotFound` when there is no `old`, else as [`Cluster::join`].
+    /// `NotFound` if there is no `old`, `InvalidInput` if both ids are the same; otherwise as
+    /// [`Cluster::join`].
     pub async fn replace(
         &self,
         old: NodeId,
@@ -102,10 +114,12 @@ impl Cluster {
         reply.await.map(from_reply)
     }
 
-    /// Asks the coordinators at `seeds` (`host:port`), one after the other and again and again,
-    /// to add this node. Returns once it is a voter, or once this node has
-    /// [failed](Cluster::failure): its id is a member's whose disk was lost. Dropping the future
-    /// stops asking.
+    /// Asks the coordinators at `seeds` (`host:port`) in turn, repeatedly, to add this node.
+    /// Returns once it is a voter. Also returns if this node has [failed](Cluster::failure),
+    /// because its id belongs to a member whose disk was lost.
+    ///
+    /// Cancel safe: dropping the future stops the requests. A request in flight may still take
+    /// effect.
     pub fn request_join<'a>(&'a self, seeds: &'a [String]) -> BoxFuture<'a, ()> {
         Box::pin(self.ask_to_join(seeds))
     }
@@ -189,7 +203,7 @@ impl Cluster {
         let members = self.members();
         let Some(known) = members.iter().find(|member| member.id == old) else {
             if is_in {
-                // It was done before.
+                // An earlier call has already replaced it.
                 return Ok(members);
             }
             return Err(unknown_member(old));
@@ -221,7 +235,8 @@ impl Cluster {
             return Err(no_leader());
         }
         if node == self.0.config.node_id && self.transfer_leadership_here(None).await.is_ok() {
-            // Who leads now lets this one go. Without anybody who could, it lets itself go.
+            // The new leader removes this node. If no other voter can lead, this node removes
+            // itself.
             return Box::pin(self.leave(node)).await;
         }
         let members = self.members();
@@ -246,10 +261,10 @@ impl Cluster {
         Ok(self.members())
     }
 
-    /// Whether `node` votes already.
+    /// Returns whether `node` is a voter already.
     ///
     /// # Errors
-    /// `Conflict` when its id is known at another address, or with another data directory.
+    /// `Conflict` if its id is known at another address, or with another data directory.
     async fn known_voter(&self, node: NodeId, address: &str) -> Result<bool, PredictError> {
         let known = self.members();
         if known
@@ -274,7 +289,7 @@ impl Cluster {
         }
     }
 
-    /// Lets `node` receive the log, and waits until it has it.
+    /// Adds `node` as a learner and waits until it has the log.
     async fn add_learner(
         &self,
         node: NodeId,
@@ -292,8 +307,8 @@ impl Cluster {
         .await
     }
 
-    /// Lets the membership have the incarnations of all members, once all of them show theirs: in a
-    /// cluster that was founded by a version that had none.
+    /// Records the incarnations of all members in the membership, once all members report theirs.
+    /// This is needed in clusters that were founded before level 6.
     pub(crate) async fn record_members(&self, reports: &Reports) {
         let members = crate::members(&self.0.raft.metrics().borrow());
         let speaks = |member: &CoordinatorMember| {
@@ -324,9 +339,9 @@ impl Cluster {
         }
     }
 
-    /// Makes one membership change, waiting while another is under way. A leader that let itself go
-    /// makes no more of them: it leads on for a moment, and openraft takes for granted that who
-    /// changes the members is one.
+    /// Makes one membership change, and waits while another is in progress. A leader that removed
+    /// itself must not make another change: it leads for a moment longer, but openraft assumes that
+    /// the node that changes the members is one of them.
     async fn change<T, F>(
         &self,
         by: Instant,
@@ -363,8 +378,8 @@ impl Cluster {
         crate::members(&self.0.raft.metrics().borrow())
     }
 
-    /// What the leader answers. Waits for one as a write does: an election takes a moment. What
-    /// surely was not begun is asked for again.
+    /// Calls the leader and returns its reply. Waits for a leader as a write does, because an
+    /// election takes a moment. Repeats calls that certainly had no effect.
     async fn through_leader<T, F>(
         &self,
         ask: impl Fn(Leader) -> F + Send,
@@ -379,7 +394,7 @@ impl Cluster {
             {
                 match ask(membership_client(line)).await {
                     Ok(reply) => return Ok(reply.into_inner()),
-                    // It is gone, or leads no more.
+                    // It has stopped, or does not lead any more.
                     Err(status) if was_not_sent(&status) || was_not_proposed(&status) => {
                         self.0.peers.lock().await.remove(&address);
                     }

@@ -22,9 +22,9 @@ use crate::cluster_epoch::ClusterEpoch;
 use crate::lines::{Line, Lines, MAX_MESSAGE_BYTES};
 use crate::raft_types::{MemberNode, RaftError, Snapshot, TypeConfig, Vote};
 
-/// How much of a snapshot one part carries.
+/// Size of one part of a snapshot in bytes.
 const PART_BYTES: usize = 1 << 20;
-/// Makes a [`Peer`] for each other coordinator.
+/// Creates a [`Peer`] for each other coordinator.
 #[derive(Debug)]
 pub(crate) struct Peers {
     pub(crate) lines: Arc<dyn Lines>,
@@ -32,7 +32,7 @@ pub(crate) struct Peers {
     pub(crate) admission: Arc<Admission>,
 }
 
-/// The way to one other coordinator.
+/// Client of one other coordinator.
 pub(crate) struct Peer {
     target: u64,
     node: MemberNode,
@@ -63,7 +63,7 @@ impl RaftNetworkFactory<TypeConfig> for Peers {
     }
 }
 
-/// Why a call gave no answer.
+/// Failure of a call.
 enum CallError {
     Unreachable(Status),
     Failed(AnyError),
@@ -104,7 +104,7 @@ impl Peer {
         request
     }
 
-    /// An answer, once it is known whose it is.
+    /// Decodes a reply after checking its sender.
     async fn answered<T: DeserializeOwned>(
         &self,
         answer: Result<Response<wire::Payload>, Status>,
@@ -129,7 +129,7 @@ pub(crate) fn decode<T: DeserializeOwned>(payload: &wire::Payload) -> Result<T, 
     serde_json::from_slice(&payload.data).map_err(|error| AnyError::new(&error))
 }
 
-/// Cuts a snapshot as it is sent, so that only a few parts exist twice.
+/// Splits a snapshot while it is sent, so that only a few parts are in memory twice.
 fn data_parts(data: Vec<u8>) -> impl Iterator<Item = wire::SnapshotPart> + Send + 'static {
     (0..data.len()).step_by(PART_BYTES).map(move |start| {
         let end = data.len().min(start + PART_BYTES);

@@ -1,4 +1,4 @@
-//! The consensus library's types, with Volley's command and answer filled in.
+//! The types of the consensus library, with Volley's command and reply.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +13,7 @@ use volley_types::{ErrorCode, ModelVersion, PredictError, Revision};
 
 use crate::feature_level;
 
-/// What runs the consensus library's tasks.
+/// Runtime of the consensus library's tasks.
 #[cfg(not(test))]
 type Runtime = openraft::TokioRuntime;
 #[cfg(test)]
@@ -40,12 +40,12 @@ pub(crate) type StorageError = openraft::StorageError<u64>;
 pub(crate) type StorageIoError = openraft::StorageIOError<u64>;
 pub(crate) type RaftError<E = openraft::error::Infallible> = openraft::error::RaftError<u64, E>;
 
-/// A member as the membership has it. Versions before level 6 read the address alone.
+/// A member in the membership. Versions before level 6 only read the address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MemberNode {
-    /// Where other coordinators reach it, `host:port`.
+    /// Address at which other coordinators reach it, `host:port`.
     pub(crate) addr: String,
-    /// Of its data directory; 0 where that is not recorded.
+    /// Incarnation of its data directory; 0 if it is not recorded.
     #[serde(default, skip_serializing_if = "is_unknown")]
     pub(crate) incarnation: u64,
 }
@@ -55,8 +55,8 @@ fn is_unknown(incarnation: &u64) -> bool {
     *incarnation == 0
 }
 
-/// A command as it stands in the log: protobuf in base64, so that the JSON around it stays
-/// small and a later version may add fields.
+/// A command in the log: protobuf in base64. Base64 keeps the JSON around it small, and protobuf
+/// lets later versions add fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct LogCommand {
@@ -65,8 +65,8 @@ pub(crate) struct LogCommand {
     logged: ProposalPosition,
 }
 
-/// Where the node that proposed a command has put it in its log, once it has. Clones share it, and
-/// it is never written.
+/// Position of a command in the log of the node that proposed it, once it is known. Clones share
+/// the position. It is not serialized.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ProposalPosition(Option<Arc<OnceLock<LogId>>>);
 
@@ -76,7 +76,7 @@ impl ProposalPosition {
     }
 }
 
-/// It is not part of the command.
+/// The position is not part of the command.
 impl PartialEq for ProposalPosition {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -93,24 +93,23 @@ impl LogCommand {
         }
     }
 
-    /// Tells later whether it came into the log here, and where.
+    /// Returns a handle to the command's position in this node's log.
     pub(crate) fn logged(&self) -> ProposalPosition {
         self.logged.clone()
     }
 
-    /// It is in the log.
+    /// Sets the position when the command enters the log.
     pub(crate) fn set_logged(&self, at: LogId) {
         if let Some(logged) = &self.logged.0 {
             logged.get_or_init(|| at);
         }
     }
 
-    /// The command, as a node that speaks `level` understands it.
+    /// Decodes the command on a node that supports `level`.
     ///
     /// # Errors
-    /// `Conflict` when it needs a higher level or holds what this version does not know,
-    /// `Internal` when it is malformed. Either way a node must not go on without it: the others
-    /// have applied it.
+    /// `Conflict` if the command needs a higher level or contains unknown fields, `Internal` if it
+    /// is malformed. In either case the node must not skip it, because the others have applied it.
     pub(crate) fn decode(&self, level: u32) -> Result<RegistryCommand, PredictError> {
         let malformed = |cause: String| PredictError::internal("a log entry is malformed", cause);
         let bytes = STANDARD
@@ -118,7 +117,7 @@ impl LogCommand {
             .map_err(|error| malformed(error.to_string()))?;
         let wire = wire::Command::decode(bytes.as_slice());
         let wire = wire.map_err(|error| malformed(error.to_string()))?;
-        // What a later version added is left out when it is read, and so makes it shorter.
+        // Decoding drops the fields of a later version, so the decoded command is shorter.
         if wire.encoded_len() != bytes.len() {
             return Err(feature_level::too_new("a command in the log"));
         }
@@ -134,23 +133,23 @@ impl LogCommand {
     }
 }
 
-/// What applying an entry gave.
+/// Result of applying an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum LogReply {
     /// The entry held no command.
     Nothing,
-    /// Applied.
+    /// The registry accepted the command.
     Applied {
-        /// The registry's revision after it.
+        /// Revision of the registry after it.
         revision: u64,
-        /// The version that was registered or deployed.
+        /// Version that was registered or deployed.
         version: Option<u32>,
     },
-    /// Refused; the registry is as it was.
+    /// The registry rejected the command and is unchanged.
     Refused {
-        /// The error code's stable name.
+        /// Stable name of the error code.
         code: String,
-        /// The public message.
+        /// Public error message.
         message: String,
     },
 }
@@ -202,7 +201,7 @@ mod tests {
         let entry = LogCommand::encode(&command);
         assert_eq!(entry.decode(1).unwrap(), command);
         let bytes = STANDARD.decode(&entry.text).unwrap();
-        // Field 2047, a varint: beside what is known, and instead of it.
+        // Field 2047, a varint: after the known fields, and instead of them.
         let unknown = [0xf8, 0x7f, 0x01];
         for bytes in [[&bytes[..], &unknown].concat(), unknown.to_vec()] {
             let entry = LogCommand {

@@ -1,4 +1,4 @@
-//! The gRPC services of a coordinator: consensus, and forwarded writes and membership changes.
+//! gRPC services of a coordinator: consensus, and forwarded writes and membership changes.
 
 use openraft::error::Fatal;
 use openraft::raft::SnapshotResponse;
@@ -20,7 +20,7 @@ use crate::raft_types::{Snapshot, SnapshotMeta, Vote};
 use crate::status::{not_proposed, to_status};
 use crate::write::Attempt;
 
-/// The largest snapshot that is received: twice what the registry's limits allow.
+/// Maximum size in bytes of a received snapshot: twice the limit of the registry.
 const MAX_SNAPSHOT_BYTES: usize = 2 * volley_registry::MAX_REGISTRY_BYTES;
 
 /// Serves `volley.raft.v1.RaftService`.
@@ -110,7 +110,7 @@ impl RaftService for RaftEndpoint {
 }
 
 impl MembershipEndpoint {
-    /// Nothing of a change is begun on a node that does not lead.
+    /// Rejects a membership change on a node that does not lead.
     fn check_leads(&self) -> Result<(), Status> {
         self.0.is_leader().then_some(()).ok_or_else(not_proposed)
     }
@@ -137,7 +137,7 @@ impl MembershipService for MembershipEndpoint {
             self.0.write(command).await
         };
         match reply {
-            // What the registry refused is an answer; what never got there is a failed call.
+            // A rejection by the registry is a reply. All other errors are failed calls.
             Err(error) if !is_refusal(&error) => Err(to_status(&error)),
             reply => Ok(Response::new(reply_to_wire(&reply))),
         }
@@ -147,6 +147,8 @@ impl MembershipService for MembershipEndpoint {
         &self,
         request: Request<wire::JoinRequest>,
     ) -> Result<Response<wire::MembershipReply>, Status> {
+        // A new coordinator is not a member yet, so only forwarded requests need a member's
+        // certificate.
         if request.get_ref().forwarded {
             self.0.0.identity.check_member(&request)?;
         }
@@ -225,7 +227,7 @@ impl MembershipService for MembershipEndpoint {
         &self,
         request: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::DescribeReply>, Status> {
-        // Whoever does not say who asks, or is of another history, sends no message of consensus.
+        // A caller without an identity, or of another epoch, only reads the description.
         let is_named = matches!(Identity::read(request.metadata()), Ok(Some(_)));
         let history = self.0.history_of(request.metadata()).await;
         if is_named && matches!(history, Ok(History::Own)) {
@@ -236,7 +238,7 @@ impl MembershipService for MembershipEndpoint {
 }
 
 impl Cluster {
-    /// An answer with this node's identity.
+    /// Adds this node's identity to a reply.
     fn signed<T>(&self, answer: T) -> Response<T> {
         let mut answer = Response::new(answer);
         self.0.identity.sign(answer.metadata_mut());
@@ -256,7 +258,7 @@ fn to_reply(members: Vec<CoordinatorMember>) -> Response<wire::MembershipReply> 
     })
 }
 
-/// Whether the registry itself gave this error: the command was decided on and changed nothing.
+/// Returns whether the registry itself rejected the command, which therefore changed nothing.
 fn is_refusal(error: &PredictError) -> bool {
     matches!(
         error.code,

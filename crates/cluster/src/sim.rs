@@ -1,15 +1,15 @@
-//! Stories of coordinators on simulated time: the whole of this crate, consensus and store and
-//! services, over a network and disks that fail as a seed decides.
+//! Simulation of coordinators: all of this crate (consensus, store and services) on simulated time,
+//! over a network and disks that fail as a seed decides.
 //!
-//! One thread tells one story. Its time is tokio's paused clock, which leaps to the next thing
-//! that happens; its [network](net) carries the same gRPC requests to the same services; its
-//! disks are faulty disks, which lose what was not synced; its processes are
-//! [lives](volley_sim_kit::process::Life), which end and freeze between two steps of any task. A
-//! [story](volley_sim_kit::Scenario) is made of its seed alone.
+//! One thread runs one scenario. Time is tokio's paused clock, which advances to the next event.
+//! The [network](net) carries the same gRPC requests to the same services. The disks are faulty
+//! disks, which lose unsynced writes. The processes are [lives](volley_sim_kit::process::Life),
+//! which end and freeze between two steps of any task. The seed alone determines a
+//! [scenario](volley_sim_kit::Scenario).
 //!
-//! `VOLLEY_RAFT_SEEDS=1000 VOLLEY_RAFT_SEED=7` tells so many from that seed on, which is what
-//! `just simulate --raft 1000 --seed 7` does; `VOLLEY_RAFT_TRACE=1` prints what happened in the
-//! first that broke a law.
+//! `VOLLEY_RAFT_SEEDS=1000 VOLLEY_RAFT_SEED=7` runs 1000 scenarios from seed 7, as does `just
+//! simulate --raft 1000 --seed 7`. `VOLLEY_RAFT_TRACE=1` prints the trace of the first scenario
+//! that broke an invariant.
 
 mod history;
 mod invariants;
@@ -35,15 +35,15 @@ use volley_sim_kit::trace::Trace;
 
 use runner::{Consensus, Summary};
 
-/// Stories in an ordinary run.
+/// Scenarios in an ordinary run.
 const SEEDS: u64 = 25;
 
-/// Shown with `--nocapture`; nothing depends on it.
+/// Prints a line, which is shown with `--nocapture`.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Tells a story, and gives its mark and what happened, whatever its end.
+/// Runs a scenario, and returns its mark and its trace, whether it fails or not.
 fn traced(story: &Scenario<Consensus>) -> (u64, Vec<String>) {
     let trace = Trace::new(true);
     if let Err(why) = story.run_with_trace(&trace) {
@@ -52,7 +52,7 @@ fn traced(story: &Scenario<Consensus>) -> (u64, Vec<String>) {
     (trace.mark(), trace.lines())
 }
 
-/// All that is known of a story that broke a law.
+/// Describes a scenario that broke an invariant.
 fn explain(broken: &FailedScenario<Consensus>) -> String {
     let seed = broken.story.seed;
     let mut text = format!("{broken}again: just simulate --raft 1 --seed {seed}");
@@ -77,8 +77,8 @@ fn whatever_fails_coordinators_agree_and_lose_nothing() {
     ));
 }
 
-/// Tokio wakes those who wait for one change in an order of its own, which no seed decides. So
-/// two tellings may part; they begin alike, and nearly always end so.
+/// Tokio wakes the waiters of one change in an order that no seed decides. So two runs may diverge,
+/// but they start alike, and nearly always end alike.
 #[test]
 fn the_same_seed_gives_the_same_story_and_mostly_the_same_steps() {
     let count = from_env("VOLLEY_RAFT_TWICE").unwrap_or(3);
@@ -87,7 +87,7 @@ fn the_same_seed_gives_the_same_story_and_mostly_the_same_steps() {
         let story = Scenario::<Consensus>::new(seed);
         assert_eq!(story, Scenario::new(seed));
         let ((mark, lines), (again, others)) = (traced(&story), traced(&story));
-        // Before the first users come.
+        // Before the first users start.
         let first = |line: &&String| line.as_str() < "   1000";
         let began = |lines: &[String]| lines.iter().filter(first).cloned().collect::<BTreeSet<_>>();
         assert_eq!(began(&lines), began(&others), "seed {seed}");

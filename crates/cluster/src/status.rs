@@ -1,4 +1,4 @@
-//! Errors and members as coordinators send them to each other.
+//! Errors and members in messages between coordinators.
 
 use prost::Message;
 use tonic::Status;
@@ -9,7 +9,7 @@ use volley_types::{ErrorCode, NodeId, PredictError};
 
 use crate::{RETRY_AFTER, no_leader};
 
-/// Members as a peer sent them.
+/// Reads the members from a peer's reply.
 pub(crate) fn from_reply(reply: wire::MembershipReply) -> Vec<CoordinatorMember> {
     let members = reply.members.into_iter().map(|member| CoordinatorMember {
         id: NodeId(member.node_id),
@@ -19,20 +19,21 @@ pub(crate) fn from_reply(reply: wire::MembershipReply) -> Vec<CoordinatorMember>
     members.collect()
 }
 
-/// The answer to a forwarded write or change that surely was not proposed: this node does not
-/// lead.
+/// The reply to a forwarded write or change that was certainly not proposed, because this node does
+/// not lead.
 pub(crate) fn not_proposed() -> Status {
     let error = no_leader();
     let details = to_status(&error).details().to_vec();
     Status::with_details(tonic::Code::Unavailable, error.message, details.into())
 }
 
-/// Whether a peer said [`not_proposed`]; a failed call has that code too, and no details.
+/// Returns whether a peer replied [`not_proposed`]. A failed call has the same code, but no
+/// details.
 pub(crate) fn was_not_proposed(status: &Status) -> bool {
     status.code() == tonic::Code::Unavailable && !status.details().is_empty()
 }
 
-/// An error as a status that [`from_status`] reads back.
+/// Encodes an error as a status for [`from_status`].
 pub(crate) fn to_status(error: &PredictError) -> Status {
     let details = registry::Refused {
         code: error.code.as_str().to_owned(),
@@ -46,7 +47,7 @@ pub(crate) fn to_status(error: &PredictError) -> Status {
     )
 }
 
-/// The error that a peer gave, or `None` when the call itself failed.
+/// Returns the error in a peer's reply, or `None` if the call itself failed.
 pub(crate) fn from_status(status: &Status) -> Option<PredictError> {
     if status.details().is_empty() {
         return None;

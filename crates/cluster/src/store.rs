@@ -1,11 +1,10 @@
-//! What a coordinator keeps on disk: [whose it is](claim), vote, log and newest snapshot, and what
-//! it knows of other members, in one redb file.
+//! Data of a coordinator on disk, in one redb file: [its owner](claim), the vote, the log, the
+//! latest snapshot, and the records of other members.
 //!
-//! All writes go through one thread ([`disk`]), which puts whatever is waiting into one
-//! transaction: at most one fsync at a time, shared by all that waited for it. The log is also
-//! held in memory ([`log`]) — snapshots keep it short — so that reading it never touches the
-//! disk. The registry itself ([`machine`]) lives in memory and is rebuilt from the snapshot and
-//! the log.
+//! All writes go through one thread ([`disk`]), which combines waiting writes in one transaction,
+//! so they share one fsync. The log is also kept in memory ([`log`]), where snapshots keep it
+//! short, so reads never touch the disk. The registry itself ([`machine`]) is in memory only. It is
+//! rebuilt from the snapshot and the log.
 
 pub(crate) mod claim;
 pub(crate) mod disk;
@@ -23,28 +22,29 @@ use machine::Machine;
 
 use crate::identity::{Ballot, Identity};
 
-/// A node's store, open.
+/// The open store of a node.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) disk: Disk,
     pub(crate) log: LogStore,
     pub(crate) machine: Machine,
-    /// The mark of the history that it belongs to.
+    /// Cluster epoch of the store.
     pub(crate) epoch: u64,
-    /// Who this process is to others.
+    /// Identity of this process.
     pub(crate) identity: Identity,
-    /// What it knew of other members.
+    /// Encoded records of other members.
     pub(crate) witness: Vec<u8>,
-    /// The mark of a cluster, should this node found one.
+    /// Cluster epoch to use if this node founds a cluster.
     pub(crate) mark: u64,
 }
 
 impl Store {
-    /// What was `found` on `disk`, for a node that speaks `level`.
+    /// Builds the store from the state in `found` that was read from `disk`, for a node that
+    /// supports `level`.
     ///
     /// # Errors
-    /// `InvalidInput` when this version does not speak that level, `Conflict` when what was found
-    /// needs a higher one, `Internal` when it is malformed.
+    /// `InvalidInput` if this version does not support the level, `Conflict` if the state needs a
+    /// higher one or its log was truncated, `Internal` if the state is malformed.
     pub(crate) fn open(
         disk: Disk,
         node: NodeId,

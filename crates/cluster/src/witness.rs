@@ -1,21 +1,20 @@
-//! What a coordinator knows of the others' disks, and whether one that comes may be what its id
-//! says.
+//! Evidence about other members' disks, and the decision whether a process may use its id.
 //!
-//! For each member there is a record: the incarnation of its directory, the latest process over it
-//! that was admitted, the highest vote and the highest committed index that it has shown. An
-//! honest member goes back behind none of them, whatever crashes: its vote and its log were on
-//! disk before it showed anything. A leader also knows up to where each follower has acknowledged
-//! its log. So a process that is new here is refused
+//! There is a record for each member: the incarnation of its directory, the last admitted process,
+//! and the highest vote and committed index that it has shown. An honest member never falls behind
+//! its record, even in a crash, because it shows nothing before its vote and its log are on disk. A
+//! leader also knows up to where each follower has acknowledged its log. A process that is new here
+//! is rejected in these cases:
 //!
-//! | where | as | because |
+//! | case | refusal | reason |
 //! |---|---|---|
-//! | its directory has another incarnation than the membership or the record has | [`Refusal::Lost`] | the disk was lost or replaced |
-//! | the process of the record is another one and still answers | [`Refusal::Copy`] | it was started over a copy |
-//! | the record has a later start, or another process of the same start | [`Refusal::Stale`] | an older copy was put back |
-//! | its vote or its log had, when it started, less than the record | [`Refusal::Stale`] | the same, or the log was cut |
+//! | Its directory has another incarnation than the membership or the record. | [`Refusal::Lost`] | The disk was lost or replaced. |
+//! | The process of the record is another one and still answers. | [`Refusal::Copy`] | It was started over a copy. |
+//! | The record has a later start, or another process of the same start. | [`Refusal::Stale`] | An older copy was restored. |
+//! | Its vote or log, at its start, was behind the record. | [`Refusal::Stale`] | An older copy was restored, or the log was truncated. |
 //!
-//! Records go to disk with whatever is written next, and are as new as the last question (a second)
-//! or message. A loss of which no coordinator that can be reached has a record is not found.
+//! Records are written to disk with the next write. They are as recent as the last description (one
+//! second) or message. A loss goes unnoticed if no reachable coordinator has a record of it.
 
 use std::collections::BTreeMap;
 
@@ -23,19 +22,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::{Ballot, Identity};
 
-/// What is known of one member.
+/// Evidence about one member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// Of its directory.
+    /// Incarnation of its directory.
     pub(crate) incarnation: u64,
-    /// The latest process that was admitted.
+    /// Start and nonce of the last admitted process.
     start: u64,
     nonce: u64,
-    /// The highest vote that it has shown.
+    /// Highest vote that it has shown.
     vote: Ballot,
-    /// The highest index that it knew to be committed, and so had in its log.
+    /// Highest index that it knew to be committed, and therefore had in its log.
     committed: u64,
-    /// It has been in the membership; its id is used up once it is not.
+    /// It has been in the membership. Its id is used up once it is removed.
     #[serde(default)]
     pub(crate) was_member: bool,
 }
@@ -43,21 +42,21 @@ pub(crate) struct Record {
 /// Records of other members, by id.
 pub(crate) type Records = BTreeMap<u64, Record>;
 
-/// Why a process is not admitted.
+/// Reason for rejecting a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Its directory is not the member's.
+    /// Its directory is not that of the member.
     Lost,
     /// Its directory is an older state of the member's.
     Stale,
-    /// Another process runs over the same directory, or a copy of it.
+    /// Another process runs over the same directory, or over a copy of it.
     Copy,
 }
 
 impl Refusal {
     const ALL: [Self; 3] = [Self::Lost, Self::Stale, Self::Copy];
 
-    /// Its name between coordinators.
+    /// Name in messages between coordinators.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Lost => "lost",
@@ -71,23 +70,24 @@ impl Refusal {
     }
 }
 
-/// What is to be done with a message.
+/// Decision about the sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Its sender is the process of the record.
+    /// It is the process of the record.
     Known,
-    /// Its sender may be admitted.
+    /// It may be admitted.
     New,
-    /// Its sender may be admitted unless the process of the record still runs.
+    /// It may be admitted unless the process of the record still runs.
     NewUnless(Record),
-    /// It is not taken; the process of the record, where it runs, is why.
+    /// It is rejected: as a copy if the process of the record still runs, otherwise as stale.
     Older(Record),
-    /// It is not taken.
+    /// It is rejected.
     Refused(Refusal),
 }
 
-/// Judges the sender of a message by its `record`, by the incarnation that the membership has for
-/// it, and, on a leader, by the vote and index up to which it has `acknowledged` the log.
+/// Judges the sender of a message by its `record` and by the incarnation in the membership
+/// (`member`). On a leader, `acknowledged` is the vote and index up to which the sender has
+/// acknowledged the log.
 pub(crate) fn judge(
     sender: &Identity,
     member: Option<u64>,
@@ -102,7 +102,7 @@ pub(crate) fn judge(
     };
     if record.incarnation != sender.incarnation {
         return match member {
-            // What the cluster has agreed on goes before what was first heard here.
+            // The agreed membership outranks what this node heard first.
             Some(_) => Verdict::New,
             None => Verdict::Refused(Refusal::Lost),
         };
@@ -125,7 +125,7 @@ pub(crate) fn judge(
 }
 
 impl Record {
-    /// What is known once `sender` was admitted, of which there was `before`.
+    /// Returns the record after `sender` was admitted. `before` is the previous record.
     pub(crate) fn admitted(sender: &Identity, before: Option<&Self>) -> Self {
         let same = before.filter(|before| before.incarnation == sender.incarnation);
         let before = same.copied().unwrap_or_default();
@@ -139,13 +139,13 @@ impl Record {
         }
     }
 
-    /// Whether it is of this process.
+    /// Returns whether the record is of this process.
     pub(crate) fn is_of(&self, process: &Identity) -> bool {
         (self.incarnation, self.start, self.nonce)
             == (process.incarnation, process.start, process.nonce)
     }
 
-    /// Takes over what the member shows of itself now. Whether that is more than before.
+    /// Raises the record to what the member shows now, and returns whether it changed.
     pub(crate) fn raise(&mut self, vote: Ballot, committed: u64) -> bool {
         let before = *self;
         self.vote = self.vote.max(vote);
@@ -194,7 +194,7 @@ mod tests {
         let verdict = judge(&next, Some(77), Some(&record), None);
         assert_eq!(verdict, Verdict::NewUnless(record));
         assert_eq!(judge(&next, None, None, None), Verdict::New);
-        // Entries that were never committed may be cut off.
+        // Entries that were never committed may have been truncated.
         let verdict = judge(&process(9, 1, 6, 41), None, Some(&record), None);
         assert_eq!(verdict, Verdict::NewUnless(record));
     }
@@ -208,7 +208,7 @@ mod tests {
         let lost = Verdict::Refused(Refusal::Lost);
         assert_eq!(judge(&other, Some(77), None, None), lost);
         assert_eq!(judge(&other, None, Some(&record()), None), lost);
-        // The membership knows better than who first called here.
+        // The membership outranks the first caller.
         assert_eq!(judge(&other, Some(78), Some(&record()), None), Verdict::New);
     }
 
@@ -221,12 +221,12 @@ mod tests {
         assert_eq!(refused(process(2, 20, 5, 40), None), older);
         assert_eq!(refused(process(4, 31, 4, 40), None), stale, "an older vote");
         assert_eq!(refused(process(4, 31, 5, 39), None), stale, "a shorter log");
-        // What it acknowledged to this leader, it has.
+        // It has the entries that it acknowledged to this leader.
         let acknowledged = Some((ballot(5), 44));
         assert_eq!(refused(process(4, 31, 5, 43), acknowledged), stale);
         let whole = refused(process(4, 31, 5, 44), acknowledged);
         assert_eq!(whole, Verdict::NewUnless(record));
-        // A later leader may have cut it off.
+        // A later leader may have truncated it.
         let whole = refused(process(4, 31, 6, 41), acknowledged);
         assert_eq!(whole, Verdict::NewUnless(record));
     }

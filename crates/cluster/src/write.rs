@@ -1,4 +1,4 @@
-//! How a write finds the leader and its answer.
+//! Writes: finding the leader, proposing the command, and returning the registry's reply.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,28 +17,29 @@ use crate::raft_types::{LogCommand, LogId};
 use crate::status::{from_status, was_not_proposed};
 use crate::{Cluster, RETRY_AFTER, no_leader};
 
-/// The largest command. As JSON in base64 it is a third larger, and an append holds 32.
+/// Maximum size of a command in bytes. In base64 it is a third larger, and an append holds 32.
 const MAX_COMMAND_BYTES: usize = 512 << 10;
-/// Between two looks for a leader, where nothing rings.
+/// Delay before the leader is looked up again if nothing changes.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// How one attempt at a write ended.
+/// Result of one attempt at a write.
 pub(crate) enum Attempt {
-    /// The registry answered.
+    /// The registry replied, or the outcome is an error that must not be retried.
     Answered(Result<RegistryReply, PredictError>),
-    /// It surely was not proposed: try again.
+    /// The command was certainly not proposed; the write may be retried.
     NotProposed,
 }
 
 impl Cluster {
-    /// Applies a command through the leader, wherever that is, and waits until this node has
-    /// applied it too. Once begun it runs to its end, even if the caller goes away.
+    /// Applies a command through the leader, and waits until this node has applied it too.
+    ///
+    /// Runs to completion even if the future is dropped; only the reply is lost.
     ///
     /// # Errors
-    /// The registry's refusals; `TooLarge` for a command over 512 KiB; `Overloaded` when too
-    /// many writes wait; `Unavailable` within
-    /// the write timeout when no leader or quorum is there. After `Unavailable` the write may
-    /// still take effect, unless the message says that there is no leader.
+    /// The registry's rejections; `TooLarge` for a command over 512 KiB; `Overloaded` if too many
+    /// writes wait; `Conflict` if a coordinator does not support the command's feature level;
+    /// `Unavailable` if there is no leader or quorum within the write timeout. After `Unavailable`
+    /// the write may still take effect, unless the message states that there is no leader.
     pub async fn write(&self, command: RegistryCommand) -> Result<RegistryReply, PredictError> {
         within_limit(&command)?;
         let place = self.place()?;
@@ -55,7 +56,7 @@ impl Cluster {
             .unwrap_or_else(|error| Err(PredictError::internal("the write failed", error)))
     }
 
-    /// Applies a command here, if this node leads.
+    /// Applies a command on this node if it leads.
     pub(crate) async fn write_here(&self, command: RegistryCommand) -> Attempt {
         let by = Instant::now() + self.0.config.write_timeout;
         let admitted = within_limit(&command).and_then(|()| self.place());
@@ -69,7 +70,7 @@ impl Cluster {
         self.propose(&command, by).await
     }
 
-    /// A place among the writes that this node holds, where it can still write at all.
+    /// Reserves a place among the writes of this node, if the node is healthy.
     fn place(&self) -> Result<OwnedSemaphorePermit, PredictError> {
         if !self.healthy() {
             return Err(stopped());
@@ -109,12 +110,12 @@ impl Cluster {
         Err(no_leader())
     }
 
-    /// Waits for a change of what is known of the leader, or for a moment, not beyond `by`.
+    /// Waits for a change of the Raft state or for a moment, but not beyond `by`.
     pub(crate) async fn look_again(&self, by: Instant) -> Result<(), PredictError> {
         let mut status = self.raft();
         status.mark_unchanged();
         let look = LOOK_AGAIN.min(by.saturating_duration_since(Instant::now()));
-        // Either a change or the time: both mean to look again.
+        // Both a change and a timeout are reasons to look again.
         match tokio::time::timeout(look, status.changed()).await {
             Ok(Err(_)) => Err(stopped()),
             Ok(Ok(())) | Err(_) => Ok(()),
@@ -137,7 +138,7 @@ impl Cluster {
             Err(error) => return Attempt::Answered(Err(error)),
         };
         let entry = LogCommand::encode(command);
-        // What no node could read would stop them all.
+        // Reject a command that no node could read, because it would stop all of them.
         if let Err(error) = entry.decode(self.0.config.level) {
             return Attempt::Answered(Err(error));
         }
@@ -146,7 +147,7 @@ impl Cluster {
         match tokio::time::timeout_at(by, proposal).await {
             Ok(Ok(written)) => Attempt::Answered(written.data.into_result()),
             Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => {
-                // Also the answer when another leader has cut it off the log here.
+                // The reply is the same if another leader has truncated the entry from this log.
                 match logged.at() {
                     Some(at) if !self.was_replaced(at, by).await => {
                         Attempt::Answered(Err(unknown_outcome()))
@@ -159,8 +160,8 @@ impl Cluster {
         }
     }
 
-    /// Whether something else was committed in the place of an entry that was cut off. Until then
-    /// it may be in other logs still, and one of those that have it may lead next.
+    /// Returns whether another entry was committed at the index of a truncated one. Until then it
+    /// may still be in other logs, and one of their nodes may lead next.
     async fn was_replaced(&self, entry: LogId, by: Instant) -> bool {
         let mut metrics = self.0.raft.metrics();
         let applied = metrics.wait_for(|metrics| {
@@ -176,7 +177,7 @@ impl Cluster {
 
     async fn forward(&self, address: &str, command: &RegistryCommand, by: Instant) -> Attempt {
         let Ok(Some(channel)) = tokio::time::timeout_at(by, self.peer(address)).await else {
-            // Nothing was sent.
+            // The connection failed, so nothing was sent.
             return Attempt::NotProposed;
         };
         let mut client = membership_client(channel);
@@ -201,7 +202,7 @@ impl Cluster {
         }
     }
 
-    /// An open connection to another coordinator, or `None` when it cannot be reached.
+    /// Returns a connection to another coordinator, or `None` if the coordinator cannot be reached.
     pub(crate) async fn peer(&self, address: &str) -> Option<Line> {
         if let Some(line) = self.0.peers.lock().await.get(address) {
             return Some(line.clone());
@@ -212,7 +213,7 @@ impl Cluster {
         Some(line)
     }
 
-    /// The write stands whether or not this node has applied it in time.
+    /// Waits until this node has applied the write. The write stands even if that takes too long.
     async fn wait_until_applied(&self, revision: Revision, by: Instant) {
         let mut registry = self.registry();
         let applied = registry.wait_for(|state| revision <= state.revision);
@@ -220,7 +221,7 @@ impl Cluster {
     }
 }
 
-/// Refuses what could not be sent to the other coordinators.
+/// Rejects a command that is too large to send to the other coordinators.
 fn within_limit(command: &RegistryCommand) -> Result<(), PredictError> {
     if command_to_wire(command).encoded_len() <= MAX_COMMAND_BYTES {
         return Ok(());

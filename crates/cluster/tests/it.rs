@@ -1,4 +1,4 @@
-//! Stories of real clusters: several nodes in one process, real sockets, real files.
+//! Integration tests of real clusters: several nodes in one process, with real sockets and files.
 
 #![allow(
     clippy::unwrap_used,

@@ -17,18 +17,18 @@ pub struct AssignmentIndex {
 #[derive(Debug, Default)]
 struct Page {
     models: BTreeSet<ModelName>,
-    /// The revision that changed it last.
+    /// Revision of the last change.
     changed: Revision,
 }
 
 impl AssignmentIndex {
-    /// The revision that it is up to date with.
+    /// Returns the revision of the indexed registry.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.state.revision
     }
 
-    /// When a worker's orders changed last.
+    /// Returns the revision at which the assignments of a worker changed last.
     #[must_use]
     pub fn changed(&self, worker: &WorkerId) -> Revision {
         self.pages
@@ -36,7 +36,7 @@ impl AssignmentIndex {
             .map_or(Revision::default(), |page| page.changed)
     }
 
-    /// Updates the index; returns the workers whose assignments changed.
+    /// Updates the index to `state`. Returns the workers whose assignments changed.
     pub fn turn_to(&mut self, state: &Arc<RegistryState>) -> Vec<WorkerId> {
         if Arc::ptr_eq(&self.state, state) {
             return Vec::new();
@@ -67,7 +67,7 @@ impl AssignmentIndex {
         touched.into_iter().collect()
     }
 
-    /// The assignments of a worker.
+    /// Returns the assignments of a worker.
     #[must_use]
     pub fn assignments(&self, worker: &WorkerId) -> Vec<Assignment> {
         let entries = self.entries(worker);
@@ -78,7 +78,7 @@ impl AssignmentIndex {
         placed.collect()
     }
 
-    /// Which of them may be unloaded while they are idle.
+    /// Returns the assigned models that may be evicted while they are idle.
     #[must_use]
     pub fn overcommitted(&self, worker: &WorkerId) -> BTreeSet<ModelName> {
         let overcommitted = self.entries(worker).filter(|entry| {
@@ -95,7 +95,7 @@ impl AssignmentIndex {
     }
 }
 
-/// The workers whose models call servers with a secret that is another now.
+/// Returns the workers of models that use a changed secret.
 fn holders_of_changed_secrets(before: &RegistryState, state: &RegistryState) -> Vec<WorkerId> {
     if Arc::ptr_eq(&before.secrets, &state.secrets) {
         return Vec::new();
@@ -114,7 +114,8 @@ type Difference<'a> = (
     Option<&'a ModelEntry>,
 );
 
-/// The models that are not the very same in both.
+/// Returns the models that differ. It compares pointers only, because the states share unchanged
+/// entries.
 pub(crate) fn differences<'a>(
     old: &'a RegistryState,
     new: &'a RegistryState,

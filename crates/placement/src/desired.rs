@@ -11,18 +11,18 @@ pub(crate) struct DesiredVersion<'a> {
     pub(crate) version: ModelVersion,
     pub(crate) count: usize,
     pub(crate) size: u64,
-    /// Places among the fleet's workers.
+    /// Indexes of the fleet's workers that keep a replica.
     pub(crate) kept: Vec<usize>,
     pub(crate) failed: Vec<usize>,
-    /// Replicas on workers that are drained, and the one that moves.
+    /// Replicas on drained workers, and the source of a running migration.
     pub(crate) leaving: Vec<usize>,
-    /// From which worker to which one moves.
+    /// Source and target of a running migration.
     pub(crate) moving: Option<(usize, usize)>,
     /// Whether it is the replaced version.
     pub(crate) old: bool,
 }
 
-/// Requirements of a replica.
+/// Returns the requirements of a replica.
 pub(crate) fn need<'n>(
     one: &DesiredVersion<'n>,
     deployment: &'n Deployment,
@@ -37,8 +37,8 @@ pub(crate) fn need<'n>(
     }
 }
 
-/// The allowed workers of a version. A worker list only applies to the new version if the other one
-/// is kept beside it.
+/// Returns the allowed workers of a version. A worker list only applies to the new version if the
+/// other one is kept beside it.
 pub(crate) fn workers_of(deployment: &Deployment, old: bool) -> &[WorkerId] {
     match old && deployment.options.keep_previous != 0 {
         true => &[],
@@ -51,8 +51,8 @@ impl DesiredVersion<'_> {
         self.entry.deployment.as_ref()
     }
 
-    /// Memory that it occupies permanently in bytes: overcommitted models can be evicted and count
-    /// as 0.
+    /// Returns the memory that a replica occupies permanently, in bytes. Overcommitted models can
+    /// be evicted and count as 0.
     pub(crate) fn counted_size(&self) -> u64 {
         let overcommit = self
             .deployment()

@@ -11,11 +11,11 @@ use crate::ranks::{Load, Ranks};
 /// Requirements of a replica.
 pub(crate) struct ReplicaRequirements<'a> {
     pub(crate) labels: &'a BTreeMap<String, String>,
-    /// The only workers that may be taken; any when empty.
+    /// The only allowed workers; empty for any.
     pub(crate) allowed: &'a [WorkerId],
     pub(crate) spread: Option<&'a str>,
     pub(crate) size: u64,
-    /// Workers that are taken only when there is no other.
+    /// Workers that are only used if no other fits.
     pub(crate) avoid: &'a [usize],
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Fleet<'a> {
     replicas: Vec<usize>,
     /// Bytes and replicas that leave each worker after their migrations.
     promised: Vec<(u64, usize)>,
-    /// Replicas that are on their way to each from another worker.
+    /// Number of replicas that migrate to each worker.
     coming: Vec<usize>,
     most_replicas: Option<usize>,
     strategy: PlacementStrategy,
@@ -74,14 +74,14 @@ impl<'a> Fleet<'a> {
         self.ranks.moved(index, before, self.load(index));
     }
 
-    /// Migrates a replica from `from` to `to`; it counts on both until then.
+    /// Records a migration from `from` to `to`. The replica counts on both workers until its end.
     pub(crate) fn promise(&mut self, from: usize, to: usize, bytes: u64) {
         self.promised[from].0 = self.promised[from].0.saturating_add(bytes);
         self.promised[from].1 += 1;
         self.coming[to] += 1;
     }
 
-    /// Replicas that are on their way to a worker from another.
+    /// Returns the number of replicas that migrate to a worker.
     pub(crate) fn coming(&self, index: usize) -> usize {
         self.coming[index]
     }
@@ -91,8 +91,8 @@ impl<'a> Fleet<'a> {
         self.workers.len()
     }
 
-    /// Memory use of a worker in thousandths, after all migrations and with `more` bytes; `None` if
-    /// its budget is unknown.
+    /// Returns the memory use of a worker in thousandths, after all migrations and with `more`
+    /// bytes; `None` if its budget is unknown.
     pub(crate) fn permille(&self, index: usize, more: u64) -> Option<u64> {
         let budget = self.workers[index].budget_bytes;
         let stays = self.taken_bytes[index].saturating_sub(self.promised[index].0);
@@ -161,9 +161,9 @@ impl<'a> Fleet<'a> {
         budget == 0 || self.taken_bytes[index].saturating_add(size) <= budget
     }
 
-    /// The best worker for one more replica beside those in `kept`: among the workers that fit and
-    /// `may`, the order is: the zone with the fewest of `kept`, not avoided, least full (or least
-    /// free memory with packing), fewest replicas, lowest id.
+    /// Returns the best worker for one more replica beside those in `kept`. Candidates have free
+    /// capacity and `may` hold it. They are ordered by: the zone with the fewest of `kept`, not
+    /// avoided, least full (or least free memory with packing), fewest replicas, lowest id.
     pub(crate) fn best(
         &mut self,
         need: &ReplicaRequirements<'_>,
@@ -208,7 +208,7 @@ impl<'a> Fleet<'a> {
         None
     }
 
-    /// Puts the workers in order by zone, where they are not yet.
+    /// Builds the order of the workers by zone, unless it is cached.
     fn order(&mut self, spread: Option<&str>) {
         if self.ranks.order(spread).is_some() {
             return;

@@ -12,11 +12,11 @@ use crate::output::Move;
 pub struct PlacementWorker<'a> {
     /// Its id.
     pub id: &'a WorkerId,
-    /// It may be given a new replica: it is alive and not draining.
+    /// It may get new replicas: it is alive and not draining.
     pub placeable: bool,
-    /// It keeps the replicas that it has: it is alive, or was until a moment ago.
+    /// It keeps its replicas: it is alive, or was until a moment ago.
     pub keep: bool,
-    /// Its labels.
+    /// Its labels; `None` if it has not reported them yet.
     pub labels: Option<&'a BTreeMap<String, String>>,
     /// Memory budget for all its models in bytes; 0 if it does not report one.
     pub budget_bytes: u64,
@@ -30,20 +30,20 @@ pub type PlacedReplica<'a> = (&'a ModelName, ModelVersion, &'a WorkerId);
 /// Observed state besides the registry.
 #[derive(Debug, Default)]
 pub struct PlacementInput<'a> {
-    /// All workers that are known, each once.
+    /// All known workers, each once.
     pub workers: Vec<PlacementWorker<'a>>,
     /// Memory of a version's replica in bytes, if a loaded replica has reported it.
     pub sizes: HashMap<(&'a ModelName, ModelVersion), u64>,
-    /// Where loading has failed, and why.
+    /// Replicas that could not be loaded, with the reason.
     pub failed: HashMap<PlacedReplica<'a>, &'a str>,
     /// Ready replicas of models with a rollout or a migration, or of all models if migrations may
     /// start.
     pub ready: HashSet<PlacedReplica<'a>>,
-    /// Replicas that a worker may be given at most.
+    /// Maximum number of replicas on a worker; `None` for no limit.
     pub most_replicas: Option<usize>,
-    /// Which of the workers with room gets a replica.
+    /// Strategy for choosing among the workers with free capacity.
     pub strategy: PlacementStrategy,
-    /// Replicas that go elsewhere although their workers are there.
+    /// Running migrations, and the limits of new ones.
     pub moves: Moves<'a>,
 }
 
@@ -54,13 +54,13 @@ pub struct Moves<'a> {
     pub under_way: HashMap<&'a ModelName, &'a Move>,
     /// Number of migrations that may start.
     pub may_begin: usize,
-    /// From how far apart the fullest and the emptiest worker are on, in thousandths, replicas
-    /// are moved between them; `None` where they are not.
+    /// Difference in memory use between the fullest and the emptiest worker above which replicas
+    /// are migrated, in thousandths; `None` without rebalancing.
     pub imbalance: Option<u64>,
-    /// Models that stay where they are unless they make room: they have changed of late.
+    /// Models that changed recently. They are not rebalanced, but may migrate to free capacity.
     pub resting: HashSet<&'a ModelName>,
-    /// Models that stay where they are.
+    /// Models that must not migrate.
     pub fixed: HashSet<&'a ModelName>,
-    /// Workers that are too new to be filled.
+    /// Workers that are too new to receive rebalanced replicas.
     pub young: HashSet<&'a WorkerId>,
 }

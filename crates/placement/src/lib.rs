@@ -2,19 +2,20 @@
 //! the output is a plan, and the same input always returns the same plan. This crate does not wait,
 //! read a clock, or call other nodes: times are arguments.
 //!
-//! - Input: the [`RegistryState`](volley_types::registry::RegistryState) and a [`PlacementInput`], which
-//!   [`planner`] makes of what workers report.
-//! - Output: a [`Plan`], which the leader commits as writes. [`assignments::AssignmentIndex`] reads the committed
-//!   registry back as what each worker shall hold.
+//! - Input: the [`RegistryState`](volley_types::registry::RegistryState) and a [`PlacementInput`],
+//!   which [`planner`] builds from the workers' reports.
+//! - Output: a [`Plan`], which the leader commits as writes. [`assignments::AssignmentIndex`]
+//!   returns the assignments of each worker in the committed registry.
 //!
 //! Invariants, checked by the property tests of `plan` and `fleet`:
 //!
-//! - No worker is given more than its memory, more replicas than the limit, or two replicas of one
-//!   version.
-//! - A replica stays where it is unless its worker is gone, drained, not allowed or cannot load it.
-//! - Whatever is replaced, drained or moved stays until what follows it is ready.
-//! - Moves come to rest, and never come back to where they began.
-//! - A roll ends, and keeps within `max_surge` and `max_unavailable` whatever is slow.
+//! - No worker exceeds its memory budget or the maximum number of replicas, or gets two replicas of
+//!   one version.
+//! - A replica stays on its worker unless the worker is gone, drained, not allowed or cannot load
+//!   it.
+//! - A replaced, drained or migrated replica stays until its replacement is ready.
+//! - Migrations end, and no sequence of them returns to its start.
+//! - A rollout ends, and keeps within `max_surge` and `max_unavailable` even if workers are slow.
 //!
 //! Reading order: [`input`], [`output`], [`plan`](plan()), [`rollout`] (replicas of each version
 //! during a rollout), `fleet` and `ranks` (the best worker for one more replica), `moves`

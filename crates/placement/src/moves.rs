@@ -12,7 +12,7 @@ use crate::fleet::{Fleet, ReplicaRequirements};
 use crate::input::PlacementInput;
 use crate::output::{Move, MoveReason, Plan};
 
-/// Replicas that are on their way to one worker at a time.
+/// Maximum number of replicas that migrate to one worker at a time.
 const MAX_COMING: usize = 2;
 
 /// A possible migration: index of the desired version, source and target worker.
@@ -135,7 +135,8 @@ impl DesiredVersion<'_> {
             })
     }
 
-    /// The best worker for the replica that is on `from`: not worse for what is spread.
+    /// Returns the best worker for the replica on `from`, if the replicas are spread at least as
+    /// well there.
     fn elsewhere(
         &self,
         from: usize,
@@ -150,7 +151,7 @@ impl DesiredVersion<'_> {
         let own = fleet.worker(from).id;
         let to = fleet.best(&need, &others, |worker| {
             let held = (&self.entry.name, self.version, worker);
-            // One that is about to go there would be taken for the one that comes.
+            // A worker that already has a replica would be taken for the target of the migration.
             let fresh = !input.failed.contains_key(&held) && !input.ready.contains(&held);
             worker != own && fresh && may(worker)
         })?;

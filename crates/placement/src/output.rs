@@ -8,17 +8,17 @@ use volley_types::{ModelName, Revision, WorkerId};
 pub struct Plan {
     /// New placements, for the models whose placement changes.
     pub placings: Vec<PlacementDecision>,
-    /// Rolls that stop because the new version cannot be loaded, and why.
+    /// Models whose rollout stops because the new version cannot be loaded, with the reason.
     pub stops: Vec<(ModelName, String)>,
     /// Number of unschedulable replicas.
     pub unschedulable: usize,
-    /// Moves that begin with this plan.
+    /// Migrations that start with this plan.
     pub moves: Vec<Move>,
     /// Whether migrations would help, even if none may start now.
     pub moves_wanted: bool,
 }
 
-/// Why a replica is moved.
+/// Reason of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MoveReason {
     /// Frees capacity for an unschedulable replica.
@@ -28,7 +28,7 @@ pub enum MoveReason {
 }
 
 impl MoveReason {
-    /// The stable name.
+    /// Stable name, for logs and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -41,14 +41,14 @@ impl MoveReason {
 /// A migration of a replica between two workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// The model; one replica of it moves at a time.
+    /// The model. Only one of its replicas migrates at a time.
     pub model: ModelName,
     /// [`revision`](volley_types::registry::Deployment::revision) of the deployment.
     pub deployment: Revision,
-    /// Where it is.
+    /// Source worker.
     pub from: WorkerId,
-    /// Where it is loaded.
+    /// Target worker.
     pub to: WorkerId,
-    /// Why.
+    /// Reason of the migration.
     pub reason: MoveReason,
 }

@@ -1,4 +1,4 @@
-//! The decision: where all replicas go.
+//! The decision about which workers hold which replicas.
 
 use volley_types::registry::{Deployment, ModelEntry, PlacementDecision, RegistryState};
 use volley_types::{ModelVersion, WorkerId};
@@ -10,15 +10,14 @@ use crate::moves;
 use crate::output::Plan;
 use crate::rollout::{self, RolloutStatus, RolloutStep};
 
-/// Where all replicas go.
+/// Places all replicas.
 ///
-/// A replica stays while its worker is there, has the labels and can load it. What is missing
-/// goes, the largest first, to workers that can take it: with the labels, with room in memory,
-/// without a replica of that version. Among them the value of the spread label with the fewest
-/// replicas of the model wins, then the emptiest worker, or the one with the least room where
-/// replicas are packed. Where loading has failed is used again only when no other worker is left.
-/// A replica on a worker that is drained, or that is moved, stays beside the one that replaces it
-/// until that is ready.
+/// A replica stays while its worker is present, has the labels and can load it. Missing replicas
+/// are placed, the largest first, on workers with the labels, free memory, and no other replica of
+/// that version. Among them the value of the spread label with the fewest replicas of the model
+/// wins, then the emptiest worker, or the one with the least free memory with packing. A worker on
+/// which loading failed is only used again if no other is left. A replica that is drained or
+/// migrated stays until its replacement is ready.
 #[must_use]
 pub fn plan(state: &RegistryState, input: &PlacementInput<'_>) -> Plan {
     let mut plan = Plan::default();
@@ -64,7 +63,8 @@ pub fn plan(state: &RegistryState, input: &PlacementInput<'_>) -> Plan {
 
 type Steps = (RolloutStep, Option<RolloutStep>);
 
-/// How many replicas of the deployed version, and of the one before it.
+/// Returns the desired number of replicas of the deployed version and of the previous one, or the
+/// reason to stop the rollout.
 fn steps(
     entry: &ModelEntry,
     deployment: &Deployment,
@@ -117,7 +117,7 @@ fn steps(
     Ok((new, Some(old)))
 }
 
-/// What stays where it is.
+/// Returns the replicas that stay on their workers.
 fn keep<'a>(
     entry: &'a ModelEntry,
     deployment: &'a Deployment,
@@ -154,7 +154,7 @@ fn keep<'a>(
             kept.push(index);
         }
     }
-    // What moves goes only where all the others are there with the one that replaces it.
+    // The source is only released if all other replicas and the target are in place.
     moving = moving.filter(|(_, to)| kept.contains(to) && step.count <= kept.len());
     match (goes, moving) {
         (Some(index), Some(_)) => leaving.push(index),
@@ -162,7 +162,7 @@ fn keep<'a>(
         (None, _) => moving = None,
     }
     if step.count < kept.len() {
-        // The surplus goes from where most are, and what does not serve yet goes first.
+        // Remove surplus replicas that do not serve yet first, then those in the fullest zones.
         let spread = deployment.options.spread.as_deref();
         let ready = |index: &usize| {
             let worker = fleet.worker(*index).id;
@@ -183,7 +183,8 @@ fn keep<'a>(
     }
 }
 
-/// What a replica takes: what the deployment says, or one that is loaded.
+/// Returns the memory of a replica in bytes: as configured, or as reported by a loaded replica; 0
+/// if it is unknown.
 fn size_of(
     entry: &ModelEntry,
     deployment: &Deployment,
@@ -197,7 +198,7 @@ fn size_of(
     }
 }
 
-/// From which worker to which a replica of the deployed version moves.
+/// Returns the source and the target of the model's running migration.
 fn moving(
     entry: &ModelEntry,
     deployment: &Deployment,
@@ -211,7 +212,7 @@ fn moving(
     (stands && stays(from) && stays(to)).then_some((from, to))
 }
 
-/// Whether what is missing of it would have a place if some worker had room.
+/// Returns whether some worker could hold a missing replica if it had free capacity.
 fn lacks_room(one: &DesiredVersion<'_>, fleet: &Fleet<'_>) -> bool {
     let Some(deployment) = one.deployment() else {
         return false;
@@ -220,7 +221,7 @@ fn lacks_room(one: &DesiredVersion<'_>, fleet: &Fleet<'_>) -> bool {
     (0..fleet.len()).any(|worker| fleet.could_hold(worker, &need, &one.kept))
 }
 
-/// Finds workers for what is missing; gives how many are missing still.
+/// Places the missing replicas. Returns the number that remain unplaced.
 fn fill(
     wanted: &mut [DesiredVersion<'_>],
     index: usize,
@@ -234,7 +235,7 @@ fn fill(
     let (entry, version, count) = (one.entry, one.version, one.count);
     let counted = one.counted_size();
     let (mut kept, failed) = (one.kept.clone(), one.failed.clone());
-    // The other version of a roll stands beside this one in the list.
+    // The other version of a rollout is the neighbour in the list.
     let beside = if one.old {
         index.checked_sub(1)
     } else {
@@ -252,7 +253,7 @@ fn fill(
         fleet.put(found, counted);
         kept.push(found);
     }
-    // A failed replica is tried elsewhere first, and stays where it is when there is nowhere.
+    // A failed replica is tried on other workers first, and stays if there is none.
     for failed in failed {
         if kept.len() < count && !kept.contains(&failed) {
             fleet.put(failed, counted);
@@ -271,8 +272,8 @@ fn fill(
     missing
 }
 
-/// Adds to what is kept the replicas on drained workers that must go on serving: as many as are
-/// not ready yet elsewhere. Where a drain is forced they wait only for what is on its way.
+/// Keeps replicas on workers that they leave, as many as are not ready yet elsewhere. With a forced
+/// drain they only wait for replicas that are being loaded.
 fn stay_until_replaced(
     one: &mut DesiredVersion<'_>,
     fleet: &Fleet<'_>,
@@ -291,7 +292,7 @@ fn stay_until_replaced(
     let mut staying = Vec::new();
     for index in &one.leaving {
         let worker = fleet.worker(*index);
-        // One that has not been heard yet may serve.
+        // A worker that has not been heard yet may serve.
         let serves = is_ready(index) || worker.labels.is_none();
         let forced = worker.drain.is_some_and(|drain| drain.force);
         let most = if forced { coming.min(missing) } else { missing };
@@ -302,7 +303,7 @@ fn stay_until_replaced(
     one.kept.extend(staying);
 }
 
-/// The placements that differ from those of now.
+/// Collects the placements that differ from the current ones.
 fn collect(wanted: &[DesiredVersion<'_>], fleet: &Fleet<'_>, plan: &mut Plan) {
     let ids = |one: &DesiredVersion<'_>| -> Vec<WorkerId> {
         let workers = one.kept.iter().map(|index| fleet.worker(*index).id.clone());

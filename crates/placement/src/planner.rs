@@ -18,11 +18,12 @@ pub use self::rebalancer::{MoveOutcome, Rebalancer};
 use crate::output::{Move, Plan};
 use crate::plan::plan;
 
-/// Placements in one write.
+/// Maximum number of placements in one write.
 const BATCH: usize = 256;
 
-/// One round: returns the changes and the ended migrations. Pure except for the state between two
-/// rounds. Migrations only start if `may_move`.
+/// Runs one round: returns the plan and the ended migrations. Pure except for the state between two
+/// rounds (`failures` and `mover`). Migrations only start if `may_move`. The `now` of all rounds
+/// must come from one clock.
 pub fn decide(
     state: &Arc<RegistryState>,
     observed: &ObservedWorkers<'_>,
@@ -42,8 +43,8 @@ pub fn decide(
     (plan, ended)
 }
 
-/// The placement writes. Migrations are in separate writes, because they may be rejected while
-/// coordinators of two versions run.
+/// Returns the writes of placements. Migrations are in separate writes, because they may be
+/// rejected while coordinators of two versions run.
 pub fn places(placings: Vec<PlacementDecision>) -> impl Iterator<Item = RegistryCommand> {
     let (moving, others): (Vec<_>, Vec<_>) = placings.into_iter().partition(|it| it.moving);
     let batches = [others, moving].into_iter().flat_map(|placings| {

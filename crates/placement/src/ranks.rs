@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::input::PlacementWorker;
 
-/// Labels by which workers are in order at a time. With more of them than this in one plan, some
-/// are put in order more than once.
+/// Maximum number of labels whose orders are cached. A plan with more labels builds some orders
+/// repeatedly.
 const MAX_ORDERS: usize = 8;
 
 /// Load of a worker.
@@ -27,7 +27,7 @@ pub(crate) struct WorkerRank {
     pub(crate) rank: usize,
 }
 
-/// All orders that are kept.
+/// The cached orders.
 pub(crate) struct Ranks {
     /// Workers by id.
     by_id: Vec<usize>,
@@ -37,7 +37,7 @@ pub(crate) struct Ranks {
     orders: HashMap<Option<String>, Order>,
 }
 
-/// The workers that may be given replicas, by the zones of one label.
+/// The workers that may receive replicas, by the zones of one label.
 pub(crate) struct Order {
     /// Zone of each worker.
     zone: Vec<usize>,
@@ -62,12 +62,12 @@ impl Ranks {
         }
     }
 
-    /// The worker of an id rank.
+    /// Returns the worker with an id rank.
     pub(crate) fn worker(&self, rank: usize) -> usize {
         self.by_id[rank]
     }
 
-    /// The order by zones of this label, or without zones, if it is kept.
+    /// Returns the cached order by the zones of this label, or without zones.
     pub(crate) fn order(&self, spread: Option<&str>) -> Option<&Order> {
         self.orders.get(&spread.map(str::to_owned))
     }
@@ -102,7 +102,7 @@ impl Ranks {
         self.orders.insert(spread.map(str::to_owned), order);
     }
 
-    /// A worker holds something else than before.
+    /// Updates the orders after the load of a worker changed.
     pub(crate) fn moved(&mut self, index: usize, before: Load, now: Load) {
         if !self.placeable[index] {
             return;
@@ -129,7 +129,7 @@ impl Order {
         self.weightless[zone].remove(&weightless);
     }
 
-    /// All zones with their number of `kept` replicas, fewest first.
+    /// Returns all zones with their number of `kept` replicas, fewest first.
     pub(crate) fn emptiest_first(&self, kept: &[usize]) -> Vec<(usize, usize)> {
         let mut zones: Vec<_> = (0..self.sized.len()).map(|zone| (0, zone)).collect();
         for index in kept {
@@ -139,8 +139,8 @@ impl Order {
         zones
     }
 
-    /// The best of a zone that is meant, for a replica of this size; it stands at `least` or
-    /// behind.
+    /// Returns the best worker of a zone for a replica of this size, among those that are meant and
+    /// have a rank of at least `least`.
     pub(crate) fn first(
         &self,
         zone: usize,

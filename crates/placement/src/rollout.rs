@@ -6,9 +6,9 @@ use volley_types::registry::DeployOptions;
 /// Next number of replicas of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RolloutStep {
-    /// The version.
+    /// Version of the model.
     pub version: ModelVersion,
-    /// How many.
+    /// Number of replicas.
     pub count: usize,
 }
 
@@ -17,17 +17,17 @@ pub struct RolloutStep {
 pub struct RolloutStatus {
     /// Desired number of replicas in total.
     pub replicas: usize,
-    /// Replicas that are placed of the new version.
+    /// Number of placed replicas of the new version.
     pub new: usize,
     /// Number of ready replicas among them.
     pub new_ready: usize,
-    /// Replicas that are placed of the old version.
+    /// Number of placed replicas of the old version.
     pub old: usize,
 }
 
-/// The next numbers of replicas of the new and the old version. At most `max_unavailable` replicas
-/// are missing at any time, and at most `max_surge` exist above the desired number. A paused
-/// rollout keeps the current numbers.
+/// Returns the next numbers of replicas of the new and the old version. At most `max_unavailable`
+/// replicas are missing at any time, and at most `max_surge` exist above the desired number. A
+/// paused rollout (`moves` is false) keeps the current numbers.
 #[must_use]
 pub fn step(seen: &RolloutStatus, options: &DeployOptions, moves: bool) -> (usize, usize) {
     if !moves {
@@ -37,13 +37,13 @@ pub fn step(seen: &RolloutStatus, options: &DeployOptions, moves: bool) -> (usiz
     let must_serve = seen.replicas.saturating_sub(unavailable);
     let old = must_serve.saturating_sub(seen.new_ready).min(seen.old);
     let room = (seen.replicas + surge).saturating_sub(old);
-    // What is placed already is not taken back.
+    // Replicas that are already placed stay.
     let new = room.max(seen.new).min(seen.replicas);
     (new, old)
 }
 
-/// How many replicas of the old version there shall be where so many of them stay beside the new
-/// one: none goes before the new one serves.
+/// Returns the number of replicas of the old version if `stays` of them are kept beside the new
+/// one. None is removed before the new version serves.
 #[must_use]
 pub fn beside(seen: &RolloutStatus, stays: usize) -> usize {
     if seen.new_ready < seen.replicas {

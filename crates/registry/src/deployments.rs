@@ -87,7 +87,7 @@ fn known_version(
     Ok(version)
 }
 
-/// Checks that another version exists to keep beside this one.
+/// Rejects `keep_previous` without another deployed version to keep.
 fn can_stand_beside(entry: &ModelEntry, asked: &Deployment) -> Result<(), PredictError> {
     if asked.options.keep_previous == 0 {
         return Ok(());
@@ -105,7 +105,8 @@ fn can_stand_beside(entry: &ModelEntry, asked: &Deployment) -> Result<(), Predic
     )))
 }
 
-/// With scaling, the current number of replicas is not part of the request.
+/// Compares two deployments. With scaling, the current number of replicas is not part of the
+/// request.
 fn asks_for_the_same(current: &Deployment, asked: &Deployment) -> bool {
     let replicas = asked.options.scaling.is_some() || current.replicas == asked.replicas;
     replicas
@@ -115,7 +116,7 @@ fn asks_for_the_same(current: &Deployment, asked: &Deployment) -> bool {
         && current.options == asked.options
 }
 
-/// The number of replicas to begin with, if everything is within its limits.
+/// Checks the limits of a request, and returns the initial number of replicas.
 fn checked(asked: &DeployRequest<'_>) -> Result<u32, PredictError> {
     let options = asked.options;
     if asked.replicas == 0 || MAX_REPLICAS < asked.replicas {
@@ -231,7 +232,7 @@ pub(super) fn place(
     state: &mut RegistryState,
     placings: &[PlacementDecision],
 ) -> Result<RegistryReply, PredictError> {
-    // All of them or none: a refused command changes nothing.
+    // Check all decisions first: a rejected command changes nothing.
     for placing in placings {
         check_placing(state, placing)?;
     }
@@ -258,7 +259,7 @@ fn check_placing(state: &RegistryState, placing: &PlacementDecision) -> Result<(
     let most = current.replicas as usize + usize::from(placing.moving);
     let distinct =
         |workers: &[WorkerId]| workers.iter().collect::<BTreeSet<_>>().len() == workers.len();
-    // A drained worker keeps its replica until another has taken over.
+    // A drained worker keeps its replica until another one is ready.
     let working = |worker: &&WorkerId| state.worker_drain(worker).is_none();
     let working = placing.workers.iter().filter(working).count();
     if working <= most && distinct(&placing.workers) && distinct(&placing.previous) {
@@ -378,12 +379,12 @@ fn roll_back(
     };
     if let Some(replicas) = replicas.filter(|_| asked.options.scaling.is_none()) {
         asked.replicas = replicas;
-        // A list of workers that is too short for them was made for the other version.
+        // A worker list that is too short was made for the other version.
         if asked.workers.len() < replicas as usize {
             asked.workers.clear();
         }
     }
-    // The one that stayed has its number again, and is alone.
+    // The version that was kept gets its own number of replicas back, and serves alone.
     let stayed = std::mem::take(&mut asked.options.keep_previous);
     if stayed != 0 {
         asked.replicas = stayed;

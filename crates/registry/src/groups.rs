@@ -1,4 +1,4 @@
-//! Model groups: created, changed, deleted.
+//! Model groups: creation, changes, deletion.
 
 use volley_types::registry::{ModelGroup, RegistryReply, RegistryState};
 use volley_types::{ModelGroupId, PredictError};

@@ -1,4 +1,4 @@
-//! API keys: created, rotated, revoked.
+//! API keys: creation, rotation, quotas, revocation.
 
 use volley_types::registry::{RegistryReply, RegistryState};
 use volley_types::{ApiKey, KeyHash, KeyId, PredictError, Quota};

@@ -2,8 +2,8 @@
 //! same commands in the same order and must reach the same state, so this crate must not use a
 //! clock, random numbers or the machine. A rejected command changes nothing.
 //!
-//! - Input: a [`RegistryState`], and a [`RegistryCommand`].
-//! - Output: the state after it, with a [`RegistryReply`] or a refusal.
+//! - Input: a [`RegistryState`] and a [`RegistryCommand`].
+//! - Output: the state after the command, with a [`RegistryReply`] or an error.
 
 mod changes;
 mod deployments;
@@ -33,17 +33,19 @@ pub use limits::{
 };
 use limits::{connector_fits, registry_fits, version_fits, within};
 
-/// Applies `command` and returns the reply, or rejects it and leaves `state` unchanged.
+/// Applies `command` to `state` and returns the reply. A rejected command leaves `state` unchanged.
+/// An accepted command that changes the state raises its revision by one; one that finds nothing to
+/// change does not.
 ///
 /// # Errors
-/// `NotFound`, `Conflict`, `InvalidInput` as documented in [`RegistryCommand`]; `TooLarge` past one
-/// of this module's limits.
+/// `NotFound`, `Conflict` and `InvalidInput` as documented in [`RegistryCommand`]; `TooLarge` for
+/// an object above one of this crate's limits.
 pub fn apply(
     state: &mut RegistryState,
     command: &RegistryCommand,
 ) -> Result<RegistryReply, PredictError> {
     let reply = decide(state, command);
-    // A command without changes does not raise the level.
+    // Rejected commands do not raise the feature level.
     if reply.is_ok() && 1 < command.level() {
         state.level = state.level.max(command.level());
     }

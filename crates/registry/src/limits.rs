@@ -7,49 +7,49 @@ use volley_types::registry::{
 };
 use volley_types::{ErrorCode, PredictError};
 
-/// The most models in a registry.
+/// Maximum number of models in a registry.
 pub const MAX_MODELS: usize = 10_000;
-/// The most versions of one model.
+/// Maximum number of versions of one model.
 pub const MAX_VERSIONS: usize = 1_000;
-/// The most connectors in a registry.
+/// Maximum number of connectors in a registry.
 pub const MAX_CONNECTORS: usize = 10_000;
-/// The most model groups in a registry.
+/// Maximum number of model groups in a registry.
 pub const MAX_GROUPS: usize = 10_000;
-/// The most cluster settings.
+/// Maximum number of cluster settings.
 pub const MAX_SETTINGS: usize = 256;
-/// The most tasks of one model that users may have deleted.
+/// Maximum number of tasks of one model that users have deleted.
 pub const MAX_DELETED_TASKS: usize = 1_000;
-/// The most aliases in a registry.
+/// Maximum number of aliases in a registry.
 pub const MAX_ALIASES: usize = 10_000;
-/// The most pipelines in a registry.
+/// Maximum number of pipelines in a registry.
 pub const MAX_PIPELINES: usize = 10_000;
-/// All texts of a pipeline together, in bytes.
+/// Maximum size of all texts of a pipeline together, in bytes.
 pub const MAX_PIPELINE_BYTES: usize = 256 << 10;
-/// The most secrets in a registry.
+/// Maximum number of secrets in a registry.
 pub const MAX_SECRETS: usize = 10_000;
-/// The most nodes that are drained at a time.
+/// Maximum number of drained nodes.
 pub const MAX_DRAINS: usize = 10_000;
 /// Maximum number of tasks; a further one replaces the task that expires first.
 pub const MAX_TASKS: usize = 1_000;
-/// The most API keys in a registry.
+/// Maximum number of API keys in a registry.
 pub const MAX_KEYS: usize = 10_000;
-/// The most model names and prefixes of one API key.
+/// Maximum number of model names and prefixes of one API key.
 pub const MAX_KEY_MODELS: usize = 256;
-/// The most replicas of one deployment.
+/// Maximum number of replicas of one deployment.
 pub const MAX_REPLICAS: u32 = 1_000;
 /// Maximum number of labels in a deployment.
 pub const MAX_LABELS: usize = 16;
-/// The longest URL, path, model name at an upstream, or header, in bytes.
+/// Maximum length of a URL, a path, a model name at an upstream, or a header, in bytes.
 pub const MAX_TEXT: usize = 2 << 10;
-/// The longest description, in bytes.
+/// Maximum length of a description in bytes.
 pub const MAX_DESCRIPTION: usize = 4 << 10;
-/// The longest request body template, in bytes.
+/// Maximum length of a request body template in bytes.
 pub const MAX_TEMPLATE: usize = 64 << 10;
-/// The most headers of a connector.
+/// Maximum number of headers of a connector.
 pub const MAX_HEADERS: usize = 64;
-/// All default parameters of a model version or a connector together, in bytes.
+/// Maximum size of all default parameters of a model version or a connector together, in bytes.
 pub const MAX_PARAMETERS: usize = 64 << 10;
-/// Everything that is registered together, in bytes.
+/// Maximum size of all models, connectors, aliases and pipelines together, in bytes.
 pub const MAX_REGISTRY_BYTES: usize = 256 << 20;
 
 pub(super) fn within(what: &str, size: usize, limit: usize) -> Result<(), PredictError> {
@@ -92,7 +92,7 @@ pub(super) fn version_fits(spec: &ModelVersionSpec) -> Result<(), PredictError> 
     within("the model's parameters", parameters, MAX_PARAMETERS)
 }
 
-/// Whether `more` bytes still fit.
+/// Rejects an object of `more` bytes that does not fit into the registry.
 pub(super) fn registry_fits(state: &mut RegistryState, more: usize) -> Result<(), PredictError> {
     let size = state.size().saturating_add(more);
     within("the size of the registry", size, MAX_REGISTRY_BYTES)

@@ -10,7 +10,7 @@ use volley_types::{PredictError, SecretName};
 use super::limits::{MAX_SECRETS, MAX_TEXT, registry_fits, within};
 use super::{changed, conflict, not_found, unchanged};
 
-/// The longest sealed secret, in bytes.
+/// Maximum size of a sealed secret in bytes.
 const MAX_SEALED: usize = 20 << 10;
 
 pub(super) fn put(

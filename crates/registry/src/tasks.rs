@@ -8,7 +8,7 @@ use volley_types::registry::{RegistryReply, RegistryState, TaskRecord, TaskState
 use super::limits::{MAX_TASKS, MAX_TEXT, within};
 use super::{changed, conflict, unchanged};
 
-/// The longest id, in bytes.
+/// Maximum length of an id in bytes.
 const MAX_ID: usize = 128;
 
 pub(super) fn put(

@@ -160,7 +160,7 @@ fn what_is_registered_is_bounded_in_size() {
     assert_eq!(code(apply(&mut state, &over)), Some(ErrorCode::TooLarge));
     assert_eq!(state, RegistryState::default());
 
-    // Each within its own limits, and too many of them.
+    // Each version is within its own limits, but there are too many.
     let full = RegistryCommand::RegisterModel(name("m"), long(MAX_PARAMETERS - 1));
     for _ in 0..MAX_VERSIONS {
         apply(&mut state, &full).unwrap();

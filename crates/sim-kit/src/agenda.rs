@@ -1,10 +1,10 @@
-//! A clock whose time is what is due next.
+//! A simulated clock that advances to the next event.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-/// What is due, and when, in milliseconds since the start. Of one moment, what was put down first
-/// comes first.
+/// A queue of events with their times, in milliseconds since the start. Events of the same moment
+/// are returned in the order in which they were added.
 #[derive(Debug)]
 pub struct Agenda<E> {
     now_ms: u64,
@@ -50,13 +50,13 @@ impl<E> Default for Agenda<E> {
 }
 
 impl<E> Agenda<E> {
-    /// Simulated time since the start.
+    /// Returns the simulated time in milliseconds since the start.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.now_ms
     }
 
-    /// Puts down what happens after so many milliseconds.
+    /// Adds an event that happens `ms` milliseconds from now.
     pub fn after(&mut self, ms: u64, event: E) {
         self.order += 1;
         self.due.push(Reverse(Due {
@@ -66,8 +66,8 @@ impl<E> Agenda<E> {
         }));
     }
 
-    /// What happens next until that time, which it is then. `None` when nothing does any more: the
-    /// time is `until_ms` then.
+    /// Removes and returns the next event until `until_ms`, and sets the clock to its time. If
+    /// there is none, sets the clock to `until_ms` and returns `None`.
     pub fn next(&mut self, until_ms: u64) -> Option<E> {
         let is_due = |Reverse(due): &Reverse<Due<E>>| due.at_ms <= until_ms;
         if !self.due.peek().is_some_and(is_due) {

@@ -1,25 +1,25 @@
-//! Whether a law was broken.
+//! The verdict on a run.
 
-/// The first law that was broken, if any was: what is broken after it may only follow from it.
+/// The first violation of an invariant, if any. Later violations may only follow from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict(Option<String>);
 
 impl Verdict {
-    /// A law is broken.
+    /// Records a violation.
     pub fn breaks(&mut self, why: impl Into<String>) {
         self.0.get_or_insert_with(|| why.into());
     }
 
-    /// The first that was broken.
+    /// Returns the first violation.
     #[must_use]
     pub fn broken(&self) -> Option<&str> {
         self.0.as_deref()
     }
 
-    /// Whether all laws hold.
+    /// Returns whether all invariants hold.
     ///
     /// # Errors
-    /// The first that was broken.
+    /// The first violation.
     pub fn check(&self) -> Result<(), String> {
         self.0.clone().map_or(Ok(()), Err)
     }

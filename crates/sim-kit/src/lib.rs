@@ -1,13 +1,13 @@
-//! What the simulations share: a seed makes a story, a world has the story happen to it, laws are
-//! checked at every step, and a story that breaks one is cut down to what it takes.
+//! Shared parts of the simulations: a seed determines a scenario, a world executes it and checks
+//! its invariants at every step, and a failed scenario is reduced to the acts that it needs.
 //!
-//! A [`World`] is what a story happens to. There are two: coordinators with their real consensus,
-//! store and services (`volley-cluster`, in its tests), and a whole cluster with the real planner,
-//! heartbeats and routing (`volley-sim`). Both have their [`Scenario`] told here.
+//! There are two implementations of [`World`]: coordinators with their real consensus, store and
+//! services (`volley-cluster`, in its tests), and a whole cluster with the real planner, heartbeats
+//! and routing (`volley-sim`). Both run a [`Scenario`].
 //!
-//! Reading order: [`scenario`], [`seeds`], [`invariants`], [`network`]; then the two clocks: [`agenda`] for
-//! a world whose events are values, `process` (feature `paused-time`) for one that runs real tasks;
-//! `trace` for what happened.
+//! Reading order: [`scenario`], [`seeds`], [`invariants`], [`network`]; then the two clocks:
+//! [`agenda`] for a world whose events are values, and `process` (feature `paused-time`) for a
+//! world of real tasks; and `trace` for the events of a run.
 
 #![expect(
     clippy::expect_used,

@@ -1,23 +1,24 @@
-//! How messages fare between nodes.
+//! Network conditions and links between nodes.
 
 use std::collections::BTreeSet;
 
-/// How messages fare that nothing holds up.
+/// Conditions for messages on links that are not cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NetworkConditions {
-    /// The shortest and the longest delay of a message in milliseconds.
+    /// Minimum and maximum delay of a message in milliseconds.
     pub delay_ms: (u64, u64),
-    /// The part of them that gets lost.
+    /// Share of messages that get lost, from 0 to 1.
     pub lost: f64,
-    /// The part of them that comes twice.
+    /// Share of messages that are duplicated, from 0 to 1.
     pub twice: f64,
 }
 
 impl NetworkConditions {
-    /// Every message arrives, once, within a few milliseconds.
+    /// No message is lost or duplicated, and all arrive within 1 to 8 ms.
     pub const CALM: Self = Self::within(1, 8);
 
-    /// Every message arrives, once, after a delay between the two, in milliseconds.
+    /// No message is lost or duplicated, and all arrive after a delay in these bounds, in
+    /// milliseconds.
     #[must_use]
     pub const fn within(least_ms: u64, most_ms: u64) -> Self {
         Self {
@@ -27,24 +28,24 @@ impl NetworkConditions {
         }
     }
 
-    /// How long a message is under way, in milliseconds.
+    /// Draws the delay of a message in milliseconds.
     pub fn delay_ms(&self, dice: &mut fastrand::Rng) -> u64 {
         dice.u64(self.delay_ms.0..=self.delay_ms.1)
     }
 
-    /// Whether a message gets lost.
+    /// Draws whether a message gets lost.
     pub fn loses(&self, dice: &mut fastrand::Rng) -> bool {
         dice.f64() < self.lost
     }
 
-    /// Whether a message comes twice.
+    /// Draws whether a message is duplicated.
     pub fn doubles(&self, dice: &mut fastrand::Rng) -> bool {
         dice.f64() < self.twice
     }
 }
 
-/// From which node to which nothing comes. A link is one way: of two nodes, one may hear the other
-/// and not be heard.
+/// The cut links. A link has one direction: of two nodes, one may receive messages from the other
+/// that it cannot send to.
 #[derive(Clone, Debug)]
 pub struct Links<N> {
     cut: BTreeSet<(N, N)>,
@@ -59,28 +60,28 @@ impl<N> Default for Links<N> {
 }
 
 impl<N: Copy + Ord> Links<N> {
-    /// Nothing comes from one to the other any more. Whether that is new.
+    /// Cuts the link from one node to another. Returns whether it was intact.
     pub fn cut(&mut self, from: N, to: N) -> bool {
         self.cut.insert((from, to))
     }
 
-    /// Something comes from one to the other again. Whether that is new.
+    /// Restores the link from one node to another. Returns whether it was cut.
     pub fn join(&mut self, from: N, to: N) -> bool {
         self.cut.remove(&(from, to))
     }
 
-    /// Everything comes everywhere again.
+    /// Restores all links.
     pub fn mend(&mut self) {
         self.cut.clear();
     }
 
-    /// Whether nothing comes from one to the other.
+    /// Returns whether the link from one node to another is cut.
     #[must_use]
     pub fn is_cut(&self, from: N, to: N) -> bool {
         self.cut.contains(&(from, to))
     }
 
-    /// Whether each of the two hears the other.
+    /// Returns whether both links between two nodes are intact.
     #[must_use]
     pub fn are_joined(&self, one: N, other: N) -> bool {
         !self.is_cut(one, other) && !self.is_cut(other, one)

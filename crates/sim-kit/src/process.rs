@@ -1,5 +1,5 @@
-//! Processes on tokio's paused clock, which leaps to the next thing that happens: lives that end or
-//! stand still at once, between two steps of any task, and dice that a story seeds.
+//! Processes on tokio's paused clock, which advances to the next event. A life ends or freezes
+//! immediately, between two steps of any task. Random numbers are seeded by the scenario.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -12,13 +12,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 thread_local! {
-    /// Whose task is polled now.
+    /// The life whose task is being polled.
     static CURRENT: RefCell<Option<Life>> = const { RefCell::new(None) };
-    /// The dice of the story that this thread tells.
+    /// Random numbers of the scenario that this thread runs.
     static DICE: RefCell<Option<fastrand::Rng>> = const { RefCell::new(None) };
 }
 
-/// One process of a node, from its start to its end. Cloning gives another handle.
+/// One process of a node, from its start to its end. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Life(Arc<State>);
 
@@ -33,13 +33,13 @@ struct State {
 #[derive(Debug, Default)]
 struct Pause {
     now: bool,
-    /// When that began or ended.
+    /// Time of the last freeze or thaw.
     changed: Option<Instant>,
     waiting: Vec<Waker>,
 }
 
 impl Life {
-    /// A process of that node, which runs.
+    /// Creates a running process of a node.
     #[must_use]
     pub fn new(node: u64) -> Self {
         Self(Arc::new(State {
@@ -50,30 +50,30 @@ impl Life {
         }))
     }
 
-    /// Whose task is polled now.
+    /// Returns the life whose task is being polled; `None` outside of any life.
     #[must_use]
     pub fn current() -> Option<Self> {
         CURRENT.with_borrow(Clone::clone)
     }
 
-    /// The node whose process it is.
+    /// Returns the node of the process.
     #[must_use]
     pub fn node(&self) -> u64 {
         self.0.node
     }
 
-    /// Whether it has ended.
+    /// Returns whether the process has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.0.ended.is_cancelled()
     }
 
-    /// Resolves when it has ended.
+    /// Waits until the process has ended. Cancel safe.
     pub async fn ended(&self) {
         self.0.ended.cancelled().await;
     }
 
-    /// Ends it: none of its tasks runs any further.
+    /// Ends the process: its tasks are aborted.
     pub fn end(&self) {
         self.0.ended.cancel();
         for task in self.0.tasks.lock().drain(..) {
@@ -82,7 +82,7 @@ impl Life {
         self.freeze(false);
     }
 
-    /// Its tasks stand still, or go on.
+    /// Freezes its tasks, or lets them continue.
     pub fn freeze(&self, frozen: bool) {
         let mut state = self.0.frozen.lock();
         if state.now != frozen {
@@ -94,26 +94,27 @@ impl Life {
         }
     }
 
-    /// Whether its tasks stand still.
+    /// Returns whether its tasks are frozen.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         self.0.frozen.lock().now
     }
 
-    /// Whether it stood still at any time after `then`.
+    /// Returns whether its tasks were frozen at any time since `then`.
     #[must_use]
     pub fn was_frozen_since(&self, then: Instant) -> bool {
         let state = self.0.frozen.lock();
         state.now || state.changed.is_some_and(|changed| then <= changed)
     }
 
-    /// Whether `other` is the same life, not only of the same node.
+    /// Returns whether `other` is the same life, and not only a life of the same node.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Runs `work` as a part of it.
+    /// Wraps `work`, so that it ends and freezes with the process. The returned future never
+    /// completes after the end of the process.
     pub fn part<F: Future>(&self, work: F) -> Part<F> {
         Part {
             life: self.clone(),
@@ -121,7 +122,7 @@ impl Life {
         }
     }
 
-    /// Runs `work` as a task of it.
+    /// Spawns `work` as a task of the process.
     pub fn spawn<F>(&self, work: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -139,7 +140,7 @@ impl Life {
     }
 }
 
-/// Work of a life: it ends and stands still with it.
+/// Work of a process, which ends and freezes with it.
 #[derive(Debug)]
 pub struct Part<F> {
     life: Life,
@@ -168,10 +169,11 @@ impl<F: Future> Future for Part<F> {
     }
 }
 
-/// Runs `work` on a clock of its own, with dice from `seed`. All that it has begun ends with it.
+/// Runs `work` on its own paused clock, with random numbers from `seed`. Tasks that it has spawned
+/// end with it.
 ///
 /// # Panics
-/// Where `work` does.
+/// If `work` panics.
 pub fn on_simulated_time<T>(seed: u64, work: impl Future<Output = T>) -> T {
     DICE.set(Some(fastrand::Rng::with_seed(seed)));
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -183,7 +185,8 @@ pub fn on_simulated_time<T>(seed: u64, work: impl Future<Output = T>) -> T {
     done
 }
 
-/// A number from the dice of the story that this thread tells; a random one where it tells none.
+/// Returns a random number of the scenario that this thread runs, or an unseeded one outside of a
+/// scenario.
 #[must_use]
 pub fn roll() -> u64 {
     DICE.with_borrow_mut(|dice| match dice {

@@ -1,81 +1,80 @@
-//! Stories: what goes wrong, and what is changed meanwhile. A story is made of its seed alone, so
-//! that one that ends badly can be told again, and be cut down to what it takes.
+//! Scenarios: faults and changes. The seed alone determines a scenario, so a failed one can be
+//! repeated and reduced.
 
 use std::fmt::{self, Debug, Write};
 use std::ops::Range;
 
 use crate::seeds;
 
-/// What a story happens to.
+/// The system under test.
 ///
-/// A story begins in it, each of its acts is performed and followed by a pause, all works again,
-/// and in the end everything must be well. Whatever gives an error in between ends the story with
-/// the law that was broken.
+/// A run starts the world, performs each act followed by a pause, ends all faults, and waits until
+/// the world has settled. An error in any step ends the run with the violated invariant.
 pub trait World: Sized {
-    /// What differs between the beginnings of two stories.
+    /// Initial state of a scenario.
     type Setting: Copy + Debug + PartialEq + Send;
-    /// One thing that goes wrong, or that an operator does.
+    /// A fault, or an action of an operator.
     type Act: Copy + Debug + PartialEq + Send;
-    /// What came of a story that ended well.
+    /// Result of a successful run.
     type Summary: Send;
-    /// Hears what happens, on demand.
+    /// Receives the events of a run.
     type Trace;
 
-    /// How many acts a story has.
+    /// Number of acts in a scenario.
     const ACTS: Range<usize>;
-    /// The longest pauses after an act, in milliseconds: mostly one act comes upon the other, at
-    /// times after everything has come to rest.
+    /// Maximum pauses after an act, in milliseconds. Mostly an act follows the previous one at
+    /// once; sometimes everything has settled.
     const PAUSES_MS: [u64; 3];
-    /// When the first act happens, as far as the text of a story says it.
+    /// Time of the first act in milliseconds, for the text of a scenario.
     const BEGINS_MS: u64;
 
-    /// Draws the beginning of a story.
+    /// Draws an initial state.
     fn setting(random: &mut fastrand::Rng) -> Self::Setting;
 
     /// Draws an act.
     fn act(random: &mut fastrand::Rng) -> Self::Act;
 
-    /// The beginning, for people; stands behind the seed.
+    /// Describes the initial state, to follow the seed in the text of a scenario.
     fn describe(setting: &Self::Setting) -> String;
 
-    /// A trace that keeps nothing.
+    /// Returns a trace that keeps nothing.
     fn no_trace() -> Self::Trace;
 
-    /// Runs `work` on the clock of the world of this seed.
+    /// Runs `work` on the clock of this world.
     fn on_its_clock<T>(seed: u64, work: impl Future<Output = T>) -> T;
 
-    /// The world before anything is in it.
+    /// Creates an empty world.
     fn new(story: &Scenario<Self>, trace: &Self::Trace) -> Self;
 
-    /// Everything that is there before the first act.
+    /// Starts the initial state of the world.
     fn begin(&mut self, story: &Scenario<Self>) -> impl Future<Output = Result<(), String>>;
 
-    /// Does what an act says.
+    /// Performs an act.
     fn perform(&mut self, act: Self::Act) -> impl Future<Output = Result<(), String>>;
 
-    /// Goes on for so many milliseconds, and checks the laws.
+    /// Runs for `ms` milliseconds, and checks the invariants.
     fn run(&mut self, ms: u64) -> impl Future<Output = Result<(), String>>;
 
-    /// Everything works again.
+    /// Ends all faults.
     fn heal(&mut self) -> impl Future<Output = Result<(), String>>;
 
-    /// Runs until everything is well, which it must be soon.
+    /// Runs until the world has settled, within a time limit.
     fn settle(
         &mut self,
         story: &Scenario<Self>,
     ) -> impl Future<Output = Result<Self::Summary, String>>;
 
-    /// Ends all that runs, however the story went.
+    /// Ends everything that runs, after a failure too.
     fn end(&mut self);
 }
 
-/// The beginning, and acts, each with the time after it in milliseconds.
+/// A seed, an initial state, and acts.
 pub struct Scenario<W: World> {
-    /// Decides everything that chance does.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// How it begins.
+    /// The initial state.
     pub setting: W::Setting,
-    /// What happens.
+    /// Acts, each with the pause after it in milliseconds.
     pub acts: Vec<(W::Act, u64)>,
 }
 
@@ -100,12 +99,12 @@ impl<W: World> Debug for Scenario<W> {
     }
 }
 
-/// A story that broke a law, cut down to what it takes.
+/// A scenario that violated an invariant, reduced to the acts that it needs.
 #[derive(Debug)]
 pub struct FailedScenario<W: World> {
-    /// The story.
+    /// The reduced scenario.
     pub story: Scenario<W>,
-    /// The law.
+    /// The violated invariant.
     pub why: String,
 }
 
@@ -116,7 +115,7 @@ impl<W: World> fmt::Display for FailedScenario<W> {
 }
 
 impl<W: World> Scenario<W> {
-    /// The story of that seed.
+    /// Returns the scenario of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -134,18 +133,18 @@ impl<W: World> Scenario<W> {
         }
     }
 
-    /// Tells it.
+    /// Runs the scenario.
     ///
     /// # Errors
-    /// The first law that was broken.
+    /// The first violated invariant.
     pub fn run(&self) -> Result<W::Summary, String> {
         self.run_with_trace(&W::no_trace())
     }
 
-    /// Tells it, and has `trace` hear what happens.
+    /// Runs the scenario, and records its events in `trace`.
     ///
     /// # Errors
-    /// The first law that was broken.
+    /// The first violated invariant.
     pub fn run_with_trace(&self, trace: &W::Trace) -> Result<W::Summary, String> {
         W::on_its_clock(self.seed, async {
             let mut world = W::new(self, trace);
@@ -165,14 +164,14 @@ impl<W: World> Scenario<W> {
         world.settle(self).await
     }
 
-    /// How long its acts take, in milliseconds.
+    /// Returns the sum of all pauses in milliseconds.
     #[must_use]
     pub fn length_ms(&self) -> u64 {
         self.acts.iter().map(|(_, after)| after).sum()
     }
 
-    /// The shortest story that ends badly too, as far as leaving out one act after the other
-    /// finds it, and how it ends.
+    /// Removes acts one by one as long as the scenario still fails. Returns the reduced scenario
+    /// and its violation.
     #[must_use]
     pub fn shrunk(&self, why: String) -> FailedScenario<W> {
         let (mut story, mut why) = (self.clone(), why);
@@ -188,7 +187,7 @@ impl<W: World> Scenario<W> {
         FailedScenario { story, why }
     }
 
-    /// The story, for people.
+    /// Describes the scenario, one act per line.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("seed {}{}\n", self.seed, W::describe(&self.setting));
@@ -202,10 +201,10 @@ impl<W: World> Scenario<W> {
     }
 }
 
-/// Tells the stories of these seeds on all processors. Gives what came of each.
+/// Runs the scenarios of these seeds on all processors. Returns the result of each.
 ///
 /// # Errors
-/// One that ended badly, cut down.
+/// One failed scenario, reduced.
 pub fn run_all<W: World>(seeds: Range<u64>) -> Result<Vec<W::Summary>, FailedScenario<W>> {
     seeds::on_all_processors(seeds, |seed| {
         let story = Scenario::<W>::new(seed);

@@ -1,23 +1,24 @@
-//! Many seeds, on all processors.
+//! Runs many seeds on all processors.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// A number that an environment variable holds.
+/// Reads a number from an environment variable; `None` if it is unset or not a number.
 #[must_use]
 pub fn from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Works off these seeds on all processors, until one fails. Gives what came of each, in order.
+/// Calls `work` for these seeds on all processors, until one call fails. Returns the results in the
+/// order of the seeds.
 ///
 /// # Errors
-/// The failure of the lowest seed that was found to fail; higher ones may not have been looked at.
+/// The failure of the lowest failed seed. Not all seeds may have been run.
 ///
 /// # Panics
-/// Where `work` does.
+/// If `work` panics.
 pub fn on_all_processors<T, E>(
     seeds: Range<u64>,
     work: impl Fn(u64) -> Result<T, E> + Sync,

@@ -1,4 +1,4 @@
-//! What happened in a story, line by line: as a number, for comparison, and as text on demand.
+//! The events of a run: as a number for comparison, and as text on demand.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,19 +7,19 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// What has happened so far. Cloning gives another handle.
+/// The events so far. Clones share them.
 #[derive(Clone)]
 pub struct Trace(Arc<Mutex<State>>);
 
 struct State {
     began: Option<Instant>,
-    /// The sum of all lines, so that those of one moment may come in any order.
+    /// Sum of the hashes of all lines, so that lines of the same moment may come in any order.
     mark: u64,
     lines: Option<Vec<String>>,
 }
 
 impl Trace {
-    /// Keeps the lines themselves only where they are `kept`.
+    /// Creates a trace. It keeps the lines only if `kept`.
     #[must_use]
     pub fn new(kept: bool) -> Self {
         Self(Arc::new(Mutex::new(State {
@@ -29,7 +29,7 @@ impl Trace {
         })))
     }
 
-    /// Something happens now.
+    /// Records an event at the current time.
     pub fn line(&self, what: fmt::Arguments<'_>) {
         let mut state = self.0.lock();
         let now = Instant::now();
@@ -43,13 +43,13 @@ impl Trace {
         }
     }
 
-    /// The same for two stories that went the same way.
+    /// Returns a number that is the same for two runs with the same events.
     #[must_use]
     pub fn mark(&self) -> u64 {
         self.0.lock().mark
     }
 
-    /// The lines, where they are kept.
+    /// Returns the lines, if they are kept.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         self.0.lock().lines.clone().unwrap_or_default()

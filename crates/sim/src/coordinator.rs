@@ -1,4 +1,5 @@
-//! A simulated coordinator: the real view of the workers, the real planner, fed by bytes.
+//! A simulated coordinator: the real view of the workers and the real planner, fed with encoded
+//! heartbeats.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use volley_types::{
 
 use crate::cost::{Cost, Meter};
 
-/// Nobody is called in a simulation.
+/// A client that rejects every call, because the simulation sends no requests.
 struct NoClient;
 
 #[async_trait]
@@ -50,25 +51,25 @@ pub(crate) struct SimCoordinator {
     pub(crate) live: LiveWorkers,
     failures: Failures,
     pub(crate) mover: Rebalancer,
-    /// Moves that it has ended.
+    /// Number of migrations that it has completed.
     pub(crate) moved: u64,
-    /// What each stream has said last.
+    /// Last report on each stream.
     said: HashMap<u64, WorkerReport>,
     pub(crate) book: AssignmentIndex,
     pub(crate) cost: Cost,
 }
 
-/// What a heartbeat changed.
+/// Effect of a heartbeat.
 pub(crate) struct HeartbeatEffect {
     pub(crate) worker: WorkerId,
-    /// It was the first on its stream.
+    /// It was the first one on its stream.
     pub(crate) first: bool,
-    /// Placement should look again.
+    /// The planner should run again.
     pub(crate) news: bool,
 }
 
 impl SimCoordinator {
-    /// One that rebalances what has been as it is for `rebalance_after`.
+    /// Creates a coordinator that rebalances after `rebalance_after` without changes.
     pub(crate) fn new(rebalance_after: Duration) -> Self {
         Self {
             live: LiveWorkers::new(LivenessConfig::default()),
@@ -81,7 +82,7 @@ impl SimCoordinator {
         }
     }
 
-    /// The process starts again: all is forgotten but the costs.
+    /// Restarts the process, which forgets everything except the counters.
     pub(crate) fn restart(&mut self, rebalance_after: Duration) {
         let (cost, moved) = (self.cost, self.moved);
         *self = Self {
@@ -91,10 +92,10 @@ impl SimCoordinator {
         };
     }
 
-    /// A heartbeat came in.
+    /// Handles a heartbeat.
     ///
     /// # Errors
-    /// When it is malformed.
+    /// If it is malformed.
     pub(crate) fn hear(
         &mut self,
         stream: u64,
@@ -120,7 +121,7 @@ impl SimCoordinator {
         })
     }
 
-    /// A stream was reset. Whether placement should look again.
+    /// Handles the reset of a stream. Returns whether the planner should run again.
     pub(crate) fn hang_up(&mut self, worker: &WorkerId, stream: u64) -> bool {
         self.said.remove(&stream);
         self.live.lost(worker, stream).is_some()
@@ -146,7 +147,8 @@ impl SimCoordinator {
         plan
     }
 
-    /// Applied entries changed the registry: gives the workers whose orders changed.
+    /// Updates the assignments to the applied registry. Returns the workers whose assignments
+    /// changed.
     pub(crate) fn follow(&mut self, state: &Arc<RegistryState>) -> Vec<WorkerId> {
         let meter = Meter::start();
         let changed = self.book.turn_to(state);

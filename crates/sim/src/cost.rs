@@ -1,4 +1,4 @@
-//! What a coordinator spends.
+//! Costs of a coordinator: processor time and bytes.
 
 use std::time::Duration;
 
@@ -7,29 +7,29 @@ use rustix::time::{ClockId, clock_gettime};
 /// The costs of one coordinator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
-    /// Processor time of everything that it did.
+    /// Total processor time.
     pub cpu: Duration,
-    /// Of this: reading heartbeats.
+    /// Part of it for decoding and handling heartbeats.
     pub heartbeats: Duration,
-    /// Of this: planning.
+    /// Part of it for planning.
     pub planning: Duration,
-    /// Heartbeats and entries of the log that came in, in bytes.
+    /// Size of the received heartbeats and log entries in bytes.
     pub bytes_in: u64,
-    /// Orders to workers and entries to other coordinators, in bytes.
+    /// Size of the sent assignments and log entries in bytes.
     pub bytes_out: u64,
 }
 
-/// Counts the processor time of this thread.
+/// Measures the processor time of the current thread.
 pub struct Meter(Duration);
 
 impl Meter {
-    /// Begins now.
+    /// Starts the measurement.
     #[must_use]
     pub fn start() -> Self {
         Self(thread_time())
     }
 
-    /// What was spent since.
+    /// Returns the processor time since the start.
     #[must_use]
     pub fn stop(self) -> Duration {
         thread_time().saturating_sub(self.0)

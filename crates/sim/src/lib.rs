@@ -1,9 +1,9 @@
-//! A cluster in one thread: the real planner, registry, heartbeats and routing, on simulated
-//! time and a simulated network. The same seed gives the same run.
+//! A cluster in one thread: the real planner, registry, heartbeats and routing, on simulated time
+//! and a simulated network. The same seed gives the same run.
 //!
-//! Reading order: [`Simulation`] (what there is, and the clock), `coordinator`, `worker`, [`cost`]
-//! (what it counts), [`measure`] (the runs that are printed), [`scenario`] (faults, and the laws that
-//! hold whatever happens).
+//! Reading order: [`Simulation`] (the cluster and its clock), `coordinator`, `worker`, [`cost`]
+//! (what a coordinator spends), [`measure`] (the measurements that `volley-sim` prints),
+//! [`scenario`] (random faults and the invariants).
 
 #![expect(
     clippy::expect_used,

@@ -1,4 +1,5 @@
-//! `volley-sim`: prints what a cluster of a size costs, and each number doubled.
+//! `volley-sim`: prints the costs of a cluster of a given size, and of clusters with one number
+//! doubled, or with half of the models.
 
 use std::io::Write;
 

@@ -1,5 +1,5 @@
-//! The runs that are printed: a cluster is filled, rests, loses a worker, gets an empty one,
-//! and loses a tenth.
+//! Measurements of a cluster that is filled, rests, loses a worker, gets an empty one, and loses a
+//! tenth of its workers.
 
 use std::time::Duration;
 
@@ -12,71 +12,71 @@ use volley_types::{ModelName, ModelVersion, Parameters};
 use crate::cost::Meter;
 use crate::{Settings, Simulation};
 
-/// The longest simulated time that anything may take.
+/// Maximum simulated time of each step in milliseconds.
 const LIMIT_MS: u64 = 600_000;
-/// How long a cluster rests while its costs are counted.
+/// Time at rest during which costs are measured, in milliseconds.
 const REST_MS: u64 = 20_000;
-/// Choices of a replica that are measured.
+/// Number of measured choices of a replica.
 const CHOICES: u32 = 20_000;
 
-/// How large a cluster is.
+/// Size of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Coordinators.
+    /// Number of coordinators.
     pub coordinators: usize,
-    /// Workers.
+    /// Number of workers.
     pub workers: usize,
-    /// Deployed models.
+    /// Number of deployed models.
     pub models: usize,
-    /// Replicas of each.
+    /// Number of replicas of each model.
     pub replicas: u32,
 }
 
-/// What was measured.
+/// Results of a run. Times with the suffix `_ms` are simulated; durations are processor time.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// From the first write until all replicas serve at every coordinator.
+    /// Time from the first write until all replicas serve at every coordinator.
     pub filled_ms: u64,
-    /// Processor time of the leader for this.
+    /// Processor time of the leader until then.
     pub filling: Duration,
-    /// Writes for this.
+    /// Number of writes until then.
     pub filling_writes: u64,
-    /// Processor time of one coordinator in a second of rest.
+    /// Processor time of one coordinator per second at rest.
     pub rest_per_second: Duration,
-    /// Bytes that come to one coordinator in a second of rest.
+    /// Bytes that one coordinator receives and sends per second at rest.
     pub rest_bytes_per_second: u64,
-    /// Writes in a minute of rest.
+    /// Number of writes per minute at rest.
     pub rest_writes_per_minute: u64,
-    /// One round of the planner while nothing changes.
+    /// Processor time of one planner round at rest.
     pub planning: Duration,
-    /// From the death of a worker until all replicas serve again.
+    /// Time from the death of a worker until all replicas serve again.
     pub worker_lost_ms: u64,
-    /// Writes for this.
+    /// Number of writes until then.
     pub worker_lost_writes: u64,
-    /// From the start of an empty worker until it is nearly as full as the fullest.
+    /// Time from the start of an empty worker until it is nearly as full as the fullest one.
     pub joined_ms: u64,
-    /// Replicas that were moved for this.
+    /// Number of replicas that migrated until then.
     pub joined_moves: u64,
-    /// Writes for this.
+    /// Number of writes until then.
     pub joined_writes: u64,
-    /// From the death of a tenth of the workers until all replicas serve again.
+    /// Time from the death of a tenth of the workers until all replicas serve again.
     pub tenth_lost_ms: u64,
-    /// Writes for this.
+    /// Number of writes until then.
     pub tenth_lost_writes: u64,
-    /// One choice of a replica.
+    /// Processor time of one choice of a replica.
     pub choice: Duration,
 }
 
-/// Runs a cluster of this size.
+/// Runs all measurements on a cluster of this size. `seed` determines the random numbers.
 ///
 /// # Errors
-/// When it does not come to rest.
+/// If a step does not finish within 600 s of simulated time.
 pub fn run(size: &Size, seed: u64, whole_reports: bool) -> anyhow::Result<Figures> {
     let per_worker = size.models * size.replicas as usize / size.workers.max(1) + 1;
     let settings = Settings {
         coordinators: size.coordinators,
         workers: size.workers,
-        // Room for a third more than there is.
+        // Room for a third more than is deployed.
         budget_bytes: (per_worker as u64 * 4 / 3 + 2) << 30,
         whole_reports,
         seed,
@@ -132,8 +132,9 @@ pub fn run(size: &Size, seed: u64, whole_reports: bool) -> anyhow::Result<Figure
     })
 }
 
-/// An empty worker joins: how long until it is within a tenth of its memory of the fullest and
-/// nothing moves any more, how many replicas were moved, and how many writes that took.
+/// Starts an empty worker, and waits until its models are within a tenth of the budget of the
+/// fullest worker's. Returns the time in milliseconds, the number of migrated replicas, and the
+/// number of writes.
 fn join(world: &mut Simulation, worker: usize) -> Option<(u64, u64, u64)> {
     world.reset_costs();
     let (moved, budget) = (world.moved(), world.settings().budget_bytes);
@@ -149,7 +150,7 @@ fn join(world: &mut Simulation, worker: usize) -> Option<(u64, u64, u64)> {
     Some((ms, world.moved() - moved, world.writes))
 }
 
-/// Served again, and the lost worker holds nothing any more.
+/// Returns whether all models are served again and the lost worker holds nothing.
 fn lost(worker: usize) -> impl FnMut(&Simulation) -> bool {
     move |world| world.placed_bytes(worker) == 0 && world.is_served()
 }
@@ -158,7 +159,7 @@ fn name(model: usize) -> ModelName {
     ModelName::new(format!("model-{model:06}")).expect("a good name")
 }
 
-/// The writes that register and deploy all models.
+/// Returns the writes that register and deploy all models.
 pub fn filling(size: &Size) -> Vec<RegistryCommand> {
     let spec = |model: usize| ModelVersionSpec {
         version: ModelVersion(0),
@@ -189,7 +190,7 @@ pub fn filling(size: &Size) -> Vec<RegistryCommand> {
     commands.collect()
 }
 
-/// The time of one choice among the replicas of a model, as a request makes it.
+/// Measures one choice among the replicas of a model, as a request makes it.
 fn choice(world: &Simulation) -> Duration {
     let models: Vec<_> = world.state().models.keys().cloned().collect();
     let mut random = fastrand::Rng::with_seed(1);

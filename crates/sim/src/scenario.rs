@@ -13,56 +13,57 @@ use volley_types::{ModelName, ModelVersion, Parameters};
 
 use crate::{Settings, Simulation};
 
-/// Workers of a story.
+/// Number of workers in a scenario.
 pub const WORKERS: usize = 5;
-/// Coordinators of a story.
+/// Number of coordinators in a scenario.
 pub const COORDINATORS: usize = 3;
 const MODELS: usize = 5;
-/// Replicas that a worker has room for.
+/// Number of replicas that fit on a worker.
 const BUDGET: u64 = 6;
-/// How long a cluster may take to be well once all works again.
+/// Time in milliseconds in which the cluster must settle after the faults.
 const PATIENCE_MS: u64 = 60_000;
-/// From the start until the first act.
+/// Time in milliseconds from the start until the first act.
 const BEGINS_MS: u64 = 2_000;
-/// At rest nothing moves for this long.
+/// Time in milliseconds without writes after which the cluster is at rest.
 const REST_MS: u64 = 6_000;
 
-/// One thing that goes wrong, or that an operator does.
+/// A fault, or an action of an operator. Workers, coordinators and models are indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A worker's process dies.
+    /// Ends a worker's process.
     Kill(usize),
-    /// It is started again.
+    /// Starts a worker's process again.
     Start(usize),
-    /// A worker does nothing for so many milliseconds.
+    /// Freezes a worker for this many milliseconds.
     FreezeWorker(usize, u64),
-    /// A coordinator does nothing for so many milliseconds.
+    /// Freezes a coordinator for this many milliseconds.
     Freeze(usize, u64),
-    /// A coordinator's process dies, and is back after so many milliseconds.
+    /// Ends a coordinator's process, and restarts it after this many milliseconds.
     Restart(usize, u64),
-    /// A coordinator's clock leaps ahead by so many milliseconds.
+    /// Sets a coordinator's clock ahead by this many milliseconds.
     Leap(usize, u64),
-    /// A worker and a coordinator hear nothing of each other.
+    /// Cuts the network between a worker and a coordinator.
     Cut(usize, usize),
-    /// The coordinator does not hear the worker.
+    /// Cuts the direction from the worker to the coordinator.
     Mute(usize, usize),
-    /// The worker does not hear the coordinator.
+    /// Cuts the direction from the coordinator to the worker.
     Deafen(usize, usize),
-    /// They hear each other again.
+    /// Restores the network between a worker and a coordinator.
     Mend(usize, usize),
-    /// Their connection is reset.
+    /// Resets the connection between a worker and a coordinator.
     Reset(usize, usize),
-    /// A worker's packets get lost now and then, or do no more.
+    /// Starts or ends the packet loss of a worker.
     Lose(usize, bool),
-    /// Requests to a worker fail, or do no more.
+    /// Starts or ends the failure of requests to a worker.
     Fail(usize, bool),
-    /// The second coordinator does not hear the first, or does again.
+    /// Cuts or restores the direction from the first to the second coordinator.
     Part(usize, usize, bool),
-    /// A coordinator takes over.
+    /// Makes a coordinator the leader.
     Elect(usize),
-    /// A model is deployed: so many replicas, spread over zones or not, of a new version or not.
+    /// Deploys a model: the number of replicas, whether they are spread over zones, and whether a
+    /// new version is registered.
     Deploy(usize, u32, bool, bool),
-    /// A model is undeployed.
+    /// Undeploys a model.
     Undeploy(usize),
 }
 
@@ -89,15 +90,15 @@ impl Fault {
                 Self::Part(coordinator, random.usize(..COORDINATORS), parted)
             }
             27 => Self::Elect(coordinator),
-            // At most ten of the thirty places, so that there is room for both versions while one
-            // follows the other.
+            // At most ten of the thirty replicas that fit, so that both versions fit during a
+            // rollout.
             28..=31 => Self::Deploy(model, random.u32(1..=2), random.bool(), random.bool()),
             _ => Self::Undeploy(model),
         }
     }
 }
 
-/// A small cluster to which a story happens.
+/// A small cluster that executes a scenario.
 pub struct Drill(Simulation);
 
 impl World for Drill {
@@ -122,7 +123,7 @@ impl World for Drill {
 
     fn no_trace() {}
 
-    /// Its clock is an agenda: nothing in it ever waits.
+    /// The clock is an agenda, so no future in this world is ever pending.
     fn on_its_clock<T>(_: u64, work: impl Future<Output = T>) -> T {
         let mut context = Context::from_waker(Waker::noop());
         match pin!(work).poll(&mut context) {
@@ -244,14 +245,14 @@ fn deploy(model: usize, replicas: u32, spread: bool) -> RegistryCommand {
     }
 }
 
-/// What is not even is made even, and then nothing is written any more.
+/// Waits until uneven load is balanced and no more writes follow.
 fn rests(world: &mut Simulation) -> Result<(), String> {
     let begun = world.now_ms();
     loop {
         let writes = world.writes;
         world.run(REST_MS);
         check(world)?;
-        // A worker takes a while to notice that a coordinator has not heard it for long.
+        // A worker needs a while to notice that a coordinator has not received its heartbeats.
         if world.writes == writes && world.is_served() {
             return world.agreed();
         }
@@ -264,7 +265,7 @@ fn rests(world: &mut Simulation) -> Result<(), String> {
     }
 }
 
-/// What the registry must never say, and whatever the world found broken.
+/// Checks the invariants of the registry, and those that the world has found violated.
 fn check(world: &Simulation) -> Result<(), String> {
     if let Some(broken) = world.broken() {
         return Err(broken.to_owned());

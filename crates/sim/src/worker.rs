@@ -1,5 +1,5 @@
-//! A simulated worker: it reports as a real one does, and loads what it is told in a time that
-//! the settings say.
+//! A simulated worker. It sends heartbeats as a real one does, and loads assigned models in a
+//! configured time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +11,13 @@ use volley_types::{
     WorkerReport,
 };
 
-/// What a worker has said to one coordinator.
+/// A worker's connection to one coordinator.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
-    /// `None` while there is no connection.
+    /// Id of the stream; `None` without a connection.
     pub(crate) stream: Option<u64>,
     pub(crate) said: Option<WorkerReport>,
-    /// When the last heartbeat on it arrives: none overtakes another.
+    /// Arrival time of its last heartbeat: heartbeats do not overtake each other.
     pub(crate) busy_until_ms: u64,
 }
 
@@ -26,18 +26,18 @@ pub(crate) struct Worker {
     pub(crate) id: WorkerId,
     labels: BTreeMap<String, String>,
     budget: u64,
-    /// Of every model.
+    /// Signature of every model.
     signature: Signature,
     pub(crate) up: bool,
-    /// Counts its lives.
+    /// Number of times that the process was started.
     pub(crate) life: u64,
     born_ms: u64,
     pub(crate) replicas: BTreeMap<(ModelName, ModelVersion), Replica>,
     pub(crate) followed: Revision,
     pub(crate) links: Vec<Link>,
-    /// It does nothing, and its connections stay.
+    /// It does nothing, but its connections stay open.
     pub(crate) frozen: bool,
-    /// Its packets get lost now and then, and are sent again.
+    /// Its packets are occasionally lost and sent again.
     pub(crate) lossy: bool,
 }
 
@@ -67,12 +67,12 @@ impl Worker {
         }
     }
 
-    /// The value of one of its labels.
+    /// Returns the value of one of its labels.
     pub(crate) fn label(&self, name: &str) -> Option<&str> {
         self.labels.get(name).map(String::as_str)
     }
 
-    /// Dies: it forgets everything, and its connections are reset.
+    /// Ends the process: it forgets everything, and its connections are reset.
     pub(crate) fn die(&mut self) {
         self.up = false;
         self.frozen = false;
@@ -89,7 +89,8 @@ impl Worker {
         self.followed = Revision::default();
     }
 
-    /// Takes orders unless they are older than those it follows; gives what it begins to load.
+    /// Follows assignments, unless they are older than its current ones. Returns the models that it
+    /// starts to load; `None` for older assignments.
     pub(crate) fn follow(
         &mut self,
         revision: Revision,
@@ -153,9 +154,9 @@ impl Worker {
         }
     }
 
-    /// The next heartbeats, one for each coordinator that it is connected to: to whom, on which
-    /// stream, and the bytes. With `whole` every heartbeat says everything. Only who `takes`
-    /// connections gets any, and a new one begins only where the coordinator is `reached`.
+    /// Returns the next heartbeats, one for each coordinator: its index, the stream, and the bytes.
+    /// With `whole` every heartbeat is a full report. Only a coordinator that `takes` connections
+    /// gets one, and a new connection also requires that the coordinator is `reached`.
     pub(crate) fn beat(
         &mut self,
         now_ms: u64,

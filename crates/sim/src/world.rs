@@ -1,4 +1,4 @@
-//! What there is, the clock, and the network between.
+//! The cluster, its clock and its network.
 
 mod events;
 mod faults;
@@ -22,32 +22,32 @@ use crate::coordinator::SimCoordinator;
 use crate::cost::Cost;
 use crate::worker::Worker;
 
-/// What is simulated.
+/// Settings of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Coordinators; the first leads.
+    /// Number of coordinators. The first one leads.
     pub coordinators: usize,
-    /// Workers.
+    /// Number of workers.
     pub workers: usize,
-    /// Values of the workers' label `zone`.
+    /// Number of values of the workers' label `zone`.
     pub zones: usize,
-    /// Bytes of models that a worker may hold.
+    /// Memory budget of a worker in bytes.
     pub budget_bytes: u64,
-    /// Bytes of each model.
+    /// Memory of each model in bytes.
     pub model_bytes: u64,
-    /// How long a worker loads a model.
+    /// Time to load a model in milliseconds.
     pub load_ms: u64,
-    /// How long an append takes until more than half have it on disk.
+    /// Time in milliseconds until a majority has an append on disk.
     pub append_ms: u64,
-    /// The longest that a message travels.
+    /// Maximum delay of a message in milliseconds.
     pub network_ms: u64,
-    /// For how long models, workers and the leader are as they are before anything is rebalanced.
+    /// Time in milliseconds without changes of a model, a worker or the leader before rebalancing.
     pub rebalance_ms: u64,
-    /// Every heartbeat says everything, as before workers told only changes.
+    /// Every heartbeat is a full report, as in versions before incremental reports.
     pub whole_reports: bool,
-    /// Coordinators elect leaders, requests are made, and the laws are checked at every step.
+    /// Coordinators elect leaders and route requests, and the invariants are checked at every step.
     pub drilled: bool,
-    /// Where the random numbers begin.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -76,14 +76,14 @@ impl Settings {
     }
 }
 
-/// Who sends and hears messages.
+/// Sender or receiver of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Node {
     Coordinator(usize),
     Worker(usize),
 }
 
-/// The whole cluster.
+/// A simulated cluster.
 pub struct Simulation {
     settings: Settings,
     start: Instant,
@@ -96,7 +96,7 @@ pub struct Simulation {
     numbers: BTreeMap<WorkerId, usize>,
     seats: Vec<RaftMember>,
     leader: usize,
-    /// Since when it cannot do its work.
+    /// Time since which the leader has had no quorum.
     leader_lost_ms: Option<u64>,
     next_stream: u64,
     log: Vec<RegistryCommand>,
@@ -104,14 +104,14 @@ pub struct Simulation {
     laws: Invariants,
     /// Workers whose replicas fail every request.
     failing: BTreeSet<usize>,
-    /// Writes that were committed.
+    /// Number of committed writes since the start or the last [`Simulation::reset_costs`].
     pub writes: u64,
-    /// The last of them, in words.
+    /// Time and command of the last write; empty unless drilled.
     last_write: String,
 }
 
 impl Simulation {
-    /// A cluster whose workers begin to report.
+    /// Creates a cluster whose workers start to send heartbeats.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let workers: Vec<_> = (0..settings.workers)
@@ -158,25 +158,25 @@ impl Simulation {
         world
     }
 
-    /// What is simulated.
+    /// Returns the settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Simulated time since the start.
+    /// Returns the simulated time in milliseconds since the start.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.agenda.now_ms()
     }
 
-    /// The registry.
+    /// Returns the committed registry.
     #[must_use]
     pub fn state(&self) -> &RegistryState {
         &self.state
     }
 
-    /// What each coordinator has spent so far.
+    /// Returns the costs of each coordinator so far.
     #[must_use]
     pub fn costs(&self) -> Vec<Cost> {
         self.coordinators
@@ -185,7 +185,7 @@ impl Simulation {
             .collect()
     }
 
-    /// Sets all costs to zero.
+    /// Sets all costs and the number of writes to zero.
     pub fn reset_costs(&mut self) {
         self.writes = 0;
         for coordinator in &mut self.coordinators {
@@ -193,37 +193,37 @@ impl Simulation {
         }
     }
 
-    /// One coordinator's view of the workers.
+    /// Returns a coordinator's view of the workers.
     #[must_use]
     pub fn live(&self, coordinator: usize) -> &volley_coordinator::live::LiveWorkers {
         &self.coordinators[coordinator].live
     }
 
-    /// The simulated instant, as clocks that were left alone show it.
+    /// Returns the simulated time as an instant, without the clock errors of coordinators.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.start + Duration::from_millis(self.now_ms())
     }
 
-    /// The write that was committed last, in words.
+    /// Returns the time and the command of the last committed write; empty unless drilled.
     #[must_use]
     pub fn last_write(&self) -> &str {
         &self.last_write
     }
 
-    /// The first law that was broken, and when.
+    /// Returns the first violated invariant and its time.
     #[must_use]
     pub fn broken(&self) -> Option<&str> {
         self.laws.broken()
     }
 
-    /// Gives commands to the leader.
+    /// Proposes commands to the leader.
     pub fn submit(&mut self, commands: impl IntoIterator<Item = RegistryCommand>) {
         self.log.extend(commands);
         self.append();
     }
 
-    /// Bytes of all that the registry places on a worker.
+    /// Returns the memory of all replicas that the registry places on a worker, in bytes.
     #[must_use]
     pub fn placed_bytes(&self, worker: usize) -> u64 {
         let id = &self.workers[worker].id;
@@ -235,21 +235,21 @@ impl Simulation {
         held.sum::<u64>() * self.settings.model_bytes
     }
 
-    /// Replicas that leaders have moved so far although their workers were there.
+    /// Returns the number of completed migrations between live workers.
     #[must_use]
     pub fn moved(&self) -> u64 {
         let coordinators = self.coordinators.iter();
         coordinators.map(|coordinator| coordinator.moved).sum()
     }
 
-    /// How many models are deployed.
+    /// Returns the number of deployed models.
     #[must_use]
     pub fn deployed(&self) -> usize {
         let models = self.state.models.values();
         models.filter(|entry| entry.deployment.is_some()).count()
     }
 
-    /// Whether all that is deployed is placed, and every coordinator sees it ready.
+    /// Returns whether all deployed replicas are placed, and every coordinator sees them ready.
     #[must_use]
     pub fn is_served(&self) -> bool {
         self.state.models.values().all(|entry| {
@@ -266,7 +266,8 @@ impl Simulation {
         })
     }
 
-    /// Runs until `done`, looked at every `every_ms`; `None` when `limit_ms` have passed first.
+    /// Runs until `done`, which is checked every `every_ms`, and returns the simulated time that
+    /// took, in milliseconds; `None` if `limit_ms` pass first.
     pub fn run_until(
         &mut self,
         every_ms: u64,
@@ -283,7 +284,7 @@ impl Simulation {
         done(self).then(|| self.now_ms() - begun)
     }
 
-    /// Runs for a while.
+    /// Runs for `ms` milliseconds of simulated time.
     pub fn run(&mut self, ms: u64) {
         let until_ms = self.now_ms() + ms;
         while let Some(event) = self.agenda.next(until_ms) {

@@ -1,5 +1,5 @@
-//! Small clusters under random faults, thousands of seeds: what placement promises always holds,
-//! and once the faults are over everything serves again. See `volley_sim::story`.
+//! Small clusters under random faults, with thousands of seeds: the invariants of the placement
+//! always hold, and the cluster settles after the faults. See `volley_sim::scenario`.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use volley_sim_kit::Scenario;
 use volley_sim_kit::scenario::run_all;
 use volley_sim_kit::seeds::from_env;
 
-/// Stories in an ordinary run; `VOLLEY_SIM_SEEDS` asks for more.
+/// Scenarios in an ordinary run; `VOLLEY_SIM_SEEDS` sets another number.
 const SEEDS: u64 = 2_000;
 
 #[test]
@@ -29,7 +29,7 @@ fn whatever_fails_the_cluster_keeps_its_promises_and_comes_to_rest() {
         told.len(),
         began.elapsed().as_secs_f64()
     );
-    // Shown with `--nocapture`; nothing depends on it.
+    // Shown with `--nocapture`.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 

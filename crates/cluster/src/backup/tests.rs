@@ -48,7 +48,7 @@ fn another_format_and_another_file_are_told_apart_from_damage() {
 fn what_a_later_version_added_is_not_dropped_silently() {
     let state = registry(1);
     let mut payload = state_to_wire(&state).encode_to_vec();
-    // Field 2047, a varint: unknown here.
+    // Field 2047, a varint, is unknown in this version.
     payload.extend([0xf8, 0x7f, 0x01]);
     let mut backup = MAGIC.as_bytes().to_vec();
     let head = BackupHead {

@@ -1,9 +1,10 @@
-//! The leader chooses who leads next, before it goes.
+//! Leadership transfer: the leader chooses its successor before it stops.
 //!
-//! Left alone, the others wait for the leader's lease and a random time before one of them
-//! stands for election, and writes wait with them. Here the leader takes no more writes, brings
-//! one voter up to its whole log, lets its own lease run out, and asks that voter to stand: the
-//! pause is the lease alone, which is shorter than a write may take.
+//! Without a transfer, the others wait for the leader lease and a random time before one of them
+//! stands for election, and writes wait with them. In a transfer the leader rejects writes, lets
+//! one voter catch up with its whole log, lets its own lease expire, and asks that voter to stand.
+//! The pause is the lease alone, which is shorter than the write timeout. Compare section 3.10 of
+//! the Raft dissertation.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -18,17 +19,21 @@ use super::Leader;
 use crate::lines::membership_client;
 use crate::{Cluster, RETRY_AFTER, no_leader};
 
-/// Beyond the lease, for messages that were under way when heartbeats ended.
+/// Added to the lease, for messages that were in flight when the heartbeats stopped.
 const MARGIN: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(10);
 
 impl Cluster {
-    /// Makes `to` the leader, or the voter that has most of the log where none is named. Does
-    /// nothing when that one leads already. Writes wait meanwhile, about a second; none is lost.
+    /// Makes `to` the leader; `None` chooses the voter with the longest log. Returns the new
+    /// leader. Does nothing if `to` leads already. Writes wait for about a second meanwhile; none
+    /// is lost.
+    ///
+    /// Cancel safe on the leader: it accepts writes again, and the transfer may still take place.
     ///
     /// # Errors
-    /// `NotFound` when `to` is no voter, `Conflict` when there is no other voter, `Unavailable`
-    /// without a leader or when nobody could take over; then the old leader goes on.
+    /// `NotFound` if `to` is not a voter, `Conflict` if there is no other voter or `to` is drained,
+    /// `Unavailable` without a leader or if no voter accepts the leadership. The old leader then
+    /// continues.
     pub async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<NodeId, PredictError> {
         if self.is_leader() {
             return self.transfer_leadership_here(to).await;
@@ -42,8 +47,11 @@ impl Cluster {
         Ok(NodeId(reply.node_id))
     }
 
-    /// Leads no more, where it does and somebody else can; for a node that is about to stop.
-    /// From then on it does not take over from others either.
+    /// Prepares this node for a stop: transfers the leadership if another voter can lead, and
+    /// accepts it from no other node afterwards. A failed transfer is logged.
+    ///
+    /// Cancel safe: dropping the future abandons the transfer. The node still accepts no
+    /// leadership.
     pub fn retire(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.stop_leading())
     }
@@ -84,7 +92,7 @@ impl Cluster {
             let message = "there is no other voter to lead; add another coordinator first";
             return Err(PredictError::new(ErrorCode::Conflict, message));
         }
-        // Who is drained leads only where nobody else can.
+        // A drained coordinator leads only if no other can.
         let registry = self.0.registry.borrow().clone();
         let working = |node: &NodeId| !registry.drains_coordinator(*node);
         if let Some(to) = to
@@ -94,7 +102,7 @@ impl Cluster {
             return Err(PredictError::new(ErrorCode::Conflict, message));
         }
         let _one = self.0.transfer.lock().await;
-        // Whatever happens, this node leads as before unless somebody else was elected.
+        // Dropping the pause lets this node lead as before, unless another one was elected.
         let _pause = Pause::begin(self);
         let matched = self.matched();
         let mut chosen: Vec<_> = match to {
@@ -114,7 +122,7 @@ impl Cluster {
         .with_retry_after(RETRY_AFTER))
     }
 
-    /// Stands for election, when the leader of `term` asks for it.
+    /// Stands for election at the request of the leader of `term`.
     pub(crate) async fn lead_now(&self, term: u64) -> Result<(), PredictError> {
         let current = self.0.raft.metrics().borrow().current_term;
         let own = self.0.config.node_id;
@@ -129,7 +137,7 @@ impl Cluster {
         asked.map_err(|error| PredictError::internal("the election was not started", error))
     }
 
-    /// Waits until `node` has the whole log. Nothing is added to it meanwhile.
+    /// Waits until `node` has the whole log. The log does not grow meanwhile.
     async fn catch_up(&self, node: NodeId) -> bool {
         let by = Instant::now() + self.0.config.timing.leadership_transfer();
         loop {
@@ -153,7 +161,7 @@ impl Cluster {
         let Ok(Some(channel)) = peer else {
             return false;
         };
-        // The others refuse to vote for anybody as long as they believe in this leader.
+        // The others vote for no candidate while they believe in this leader.
         self.0.raft.runtime_config().heartbeat(false);
         tokio::time::sleep(self.lease() + MARGIN).await;
         let term = self.0.raft.metrics().borrow().current_term;
@@ -173,7 +181,7 @@ impl Cluster {
         elected
     }
 
-    /// How far each other coordinator has the log, by what this leader knows.
+    /// Returns the last log index of each other coordinator, as far as this leader knows.
     fn matched(&self) -> BTreeMap<NodeId, Option<u64>> {
         let metrics = self.0.raft.metrics();
         let metrics = metrics.borrow();
@@ -193,7 +201,7 @@ impl Cluster {
     }
 }
 
-/// While it lives, this node proposes nothing and stands for no election.
+/// While it exists, this node proposes nothing and does not stand for election.
 struct Pause<'a>(&'a Cluster);
 
 impl<'a> Pause<'a> {

@@ -1,5 +1,5 @@
-//! What users saw, and whether it may be: operations on the registry are linearizable, and no
-//! acknowledged write is lost.
+//! Operations of the users, and the check of their results: operations on the registry are
+//! linearizable, and no acknowledged write is lost.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use tokio::time::Instant;
 use volley_types::registry::RegistryState;
 use volley_types::{ModelName, ModelVersion, Revision};
 
-/// How a write ended for who made it.
+/// Result of a write for its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteOutcome {
-    /// It stands, as this version at this revision.
+    /// The registry has this version at this revision.
     Acknowledged(ModelVersion, Revision),
-    /// It was said that nothing changed.
+    /// The error states that nothing changed.
     Refused,
-    /// It may stand, or come to stand.
+    /// The write may have taken effect, or may still.
     Unknown,
 }
 
-/// A version that was to be registered, with a description that no other has.
+/// Registration of a version with a unique description.
 #[derive(Debug)]
 pub(super) struct Write {
     pub(super) model: ModelName,
@@ -28,7 +28,7 @@ pub(super) struct Write {
     pub(super) outcome: WriteOutcome,
 }
 
-/// A look at the registry of a leader that had made sure that it leads.
+/// A read of the registry at a leader that had confirmed its leadership.
 #[derive(Debug)]
 pub(super) struct RegistryRead {
     pub(super) node: u64,
@@ -49,10 +49,10 @@ impl History {
         meant.count() as u64
     }
 
-    /// Compares everything with the registry in the end.
+    /// Compares all operations with the final registry.
     ///
     /// # Errors
-    /// What may not be.
+    /// A description of the first violation.
     pub(super) fn check(&self, end: &RegistryState) -> Result<(), String> {
         let mut stands: BTreeMap<&str, Vec<(&ModelName, ModelVersion)>> = BTreeMap::new();
         for entry in end.models.values() {
@@ -78,8 +78,8 @@ impl History {
         self.check_order()
     }
 
-    /// Each operation takes effect between its beginning and its end: revisions tell in which
-    /// order.
+    /// Checks that each operation takes effect between its beginning and its end. Revisions define
+    /// the order.
     fn check_order(&self) -> Result<(), String> {
         let mut begins: Vec<_> = self.operations().collect();
         let mut ends = begins.clone();
@@ -127,7 +127,7 @@ impl History {
     }
 }
 
-/// What took effect.
+/// An operation that took effect.
 #[derive(Clone)]
 struct Operation {
     what: String,

@@ -1,4 +1,4 @@
-//! What must hold at every moment.
+//! Invariants that must hold at every moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use volley_types::registry::RegistryState;
 
 use crate::raft_types::Entry;
 
-/// What was seen to be agreed on; whatever is seen later must be the same.
+/// Agreed facts that were observed. Later observations must match them.
 #[derive(Debug, Default)]
 pub(super) struct Invariants {
-    /// Entries that somebody has applied, by their index.
+    /// Entries that a node has applied, by index.
     chosen: BTreeMap<u64, Entry>,
-    /// Registries by their revision.
+    /// Registries by revision.
     registries: BTreeMap<u64, Arc<RegistryState>>,
-    /// Who led in each term.
+    /// Leaders of each term.
     leaders: BTreeMap<u64, BTreeSet<u64>>,
     verdict: Verdict,
 }
 
 impl Invariants {
-    /// Whether all hold.
+    /// Returns whether all invariants hold.
     ///
     /// # Errors
-    /// The first that was broken.
+    /// The first violation.
     pub(super) fn check(&self) -> Result<(), String> {
         self.verdict.check()
     }
@@ -33,7 +33,7 @@ impl Invariants {
         self.verdict.breaks(why);
     }
 
-    /// A node has applied these entries.
+    /// Records that a node has applied these entries.
     pub(super) fn applied(&mut self, node: u64, entries: Vec<Entry>) {
         for entry in entries {
             let (id, index) = (entry.log_id, entry.log_id.index);
@@ -60,7 +60,7 @@ impl Invariants {
         }
     }
 
-    /// A node has this registry.
+    /// Records that a node has this registry.
     pub(super) fn registry(&mut self, node: u64, state: &Arc<RegistryState>) {
         let known = self.registries.entry(state.revision.0);
         let known = known.or_insert_with(|| state.clone());
@@ -72,13 +72,13 @@ impl Invariants {
         }
     }
 
-    /// A node leads. Consensus here tells leaders apart by their term and their id, of which the
-    /// higher one goes before, so that a term may have several, one after the other.
+    /// Records a leader. The consensus library orders leaders by term and id, so one term may have
+    /// several leaders, one after the other.
     pub(super) fn leads(&mut self, node: u64, term: u64) {
         self.leaders.entry(term).or_default().insert(node);
     }
 
-    /// Terms with a leader, and those with more than one.
+    /// Returns the number of terms with a leader, and of those with more than one.
     pub(super) fn terms(&self) -> (u64, u64) {
         let shared = self.leaders.values().filter(|leaders| 1 < leaders.len());
         (self.leaders.len() as u64, shared.count() as u64)

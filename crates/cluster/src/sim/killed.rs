@@ -1,4 +1,4 @@
-//! How long writes wait when the leader is killed, again and again, while something is written.
+//! Measures how long writes wait when leaders are killed repeatedly during writes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,18 +18,18 @@ use super::world::{Coordinators, NodeProcess};
 
 /// Clusters in an ordinary run.
 const SEEDS: u64 = 25;
-/// Leaders that are killed in each.
+/// Number of leaders that are killed in each cluster.
 const KILLS: usize = 8;
-/// How long anything may take before a story has failed.
+/// Time after which a step has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What is promised (P2).
+/// The limit in docs/promises.md (P2).
 const PROMISED: Duration = Duration::from_secs(3);
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The leader, once all that run follow it.
+/// Returns the leader once all running coordinators follow it.
 async fn leader(world: &Coordinators) -> Result<NodeProcess, String> {
     let by = Instant::now() + PATIENCE;
     while Instant::now() < by {
@@ -48,7 +48,7 @@ async fn leader(world: &Coordinators) -> Result<NodeProcess, String> {
     Err("nobody leads".to_owned())
 }
 
-/// Writes through one until it is acknowledged, as a caller does.
+/// Repeats a write through one coordinator until it is acknowledged, as a client does.
 async fn write(users: &Users, through: &NodeProcess, mark: &str) -> Result<(), String> {
     let by = Instant::now() + PATIENCE;
     for attempt in 0.. {
@@ -64,11 +64,11 @@ async fn write(users: &Users, through: &NodeProcess, mark: &str) -> Result<(), S
     Err(format!("no write within {PATIENCE:?}"))
 }
 
-/// Kills leaders of one cluster; gives how long each was missed.
+/// Kills leaders of one cluster. Returns the time without writes after each kill.
 async fn kills(world: &Coordinators, seed: u64) -> Result<Vec<Duration>, String> {
     let mut random = fastrand::Rng::with_seed(seed);
     let count = [3, 3, 5][random.usize(..3)];
-    // A slow machine's network beside a quick one's.
+    // One of several network delays, from fast to slow.
     world.net().set_conditions(NetworkConditions {
         delay_ms: (1, [2, 8, 30][random.usize(..3)]),
         ..NetworkConditions::CALM
@@ -96,7 +96,7 @@ async fn kills(world: &Coordinators, seed: u64) -> Result<Vec<Duration>, String>
             .collect();
         let through = &others[random.usize(..others.len())];
         write(&users, through, &format!("before-{round}")).await?;
-        // What is on its way when it dies has come to some of the others only.
+        // Writes in flight at the kill have reached some of the others only.
         for burst in 0..random.usize(..4) {
             let (users, leader) = (users.clone(), leader.clone());
             let mark = format!("burst-{round}-{burst}");
@@ -108,7 +108,7 @@ async fn kills(world: &Coordinators, seed: u64) -> Result<Vec<Duration>, String>
         write(&users, through, &format!("after-{round}")).await?;
         missed.push(died.elapsed());
         world.start(killed).await?;
-        // Often as soon as it is back: it has not caught up then.
+        // Often the next kill comes before the node has caught up.
         world.run(ms(random.u64(..2_000))).await?;
     }
     let end = leader(world).await?;
@@ -126,7 +126,7 @@ fn told(seed: u64) -> Result<Vec<Duration>, String> {
     })
 }
 
-/// Quarters of a second, with how many there were of each.
+/// Histogram of the times, in quarters of a second.
 fn table(missed: &[Duration]) -> String {
     let mut counts: BTreeMap<u128, usize> = BTreeMap::new();
     for one in missed {

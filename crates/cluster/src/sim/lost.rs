@@ -1,5 +1,5 @@
-//! Members that come back with another disk than they left: empty, older, cut, or used twice.
-//! Written out, because chance rarely lets what follows depend on them.
+//! Members that return with another disk: empty, older, truncated, or used twice. These scenarios
+//! are scripted, because random ones rarely depend on the result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::users::Users;
 use super::world::{Coordinators, NodeProcess, cut};
 use crate::identity::ExpectedNode;
 
-/// Longer than coordinators take to ask each other what they have.
+/// Longer than the interval at which coordinators describe themselves to each other.
 const TOLD: Duration = ms(2_500);
 /// Longer than any election takes.
 const LONG: Duration = ms(15_000);
@@ -28,7 +28,7 @@ async fn three() -> (Coordinators, Users) {
     (world, users)
 }
 
-/// Begins a new cluster as the process of `node` does when it starts.
+/// Bootstraps a cluster as the process of `node` does when it starts.
 fn bootstrap(world: &Coordinators, node: u64) {
     let running = world.running(node).expect("it runs");
     let members = (1..=3).map(|node| (NodeId(node), address(node)));
@@ -39,7 +39,7 @@ fn bootstrap(world: &Coordinators, node: u64) {
         .spawn(async move { cluster.bootstrap(members).await.is_ok() });
 }
 
-/// Writes until ten writes are acknowledged; gives their marks.
+/// Writes until ten writes are acknowledged, and returns their marks.
 async fn ten(world: &Coordinators, users: &Users, through: u64, name: &str) -> Vec<String> {
     let mut marks = Vec::new();
     for attempt in 0..1_000 {
@@ -60,7 +60,7 @@ fn has_all(running: &NodeProcess, marks: &[String]) -> bool {
     marks.iter().all(|mark| stands(running, mark) == 1)
 }
 
-/// Runs the world until a process has failed; gives the reason.
+/// Runs the world until a process has failed, and returns the reason.
 async fn fails(world: &Coordinators, running: &NodeProcess) -> Arc<str> {
     let failure = running.cluster.failure();
     for _ in 0..400 {
@@ -72,8 +72,8 @@ async fn fails(world: &Coordinators, running: &NodeProcess) -> Arc<str> {
     panic!("{} takes part", running.life.node());
 }
 
-/// Three, of which one dies; the others acknowledge ten writes and die; one of them loses its
-/// disk. The wiped one and the stale one are more than half, and have none of the ten.
+/// One of three coordinators dies. The others acknowledge ten writes and die, and one of them loses
+/// its disk. The wiped and the stale coordinator are a majority without the ten writes.
 #[test]
 fn a_wiped_member_and_a_stale_one_elect_nobody() {
     on_simulated_time(7, async {
@@ -83,12 +83,12 @@ fn a_wiped_member_and_a_stale_one_elect_nobody() {
         world.crash(2, false, None);
         world.crash(3, false, None);
         world.wipe(2);
-        // A call that was under way when its sender died would warn the wiped one at once.
+        // A call in flight when its sender died would warn the wiped coordinator at once.
         world.run(LONG).await.unwrap();
         world.start(2).await.unwrap();
         bootstrap(&world, 2);
         let wiped = world.running(2).unwrap();
-        // Nobody is there to ask: it waits, and forms nothing.
+        // Without a peer to ask, it waits and founds nothing.
         world.run(LONG).await.unwrap();
         assert_eq!(*wiped.cluster.failure().borrow(), None);
         assert!(wiped.cluster.raft().borrow().members.is_empty());
@@ -101,7 +101,7 @@ fn a_wiped_member_and_a_stale_one_elect_nobody() {
         );
         world.run(LONG).await.unwrap();
         let stale = world.running(1).unwrap();
-        // One that led before it restarted goes on to lead, and can acknowledge nothing.
+        // A coordinator that led before its restart leads again, but can acknowledge nothing.
         let written = users.write_through(&stale, "m", "lost".to_owned());
         assert!(!written.await, "a minority has acknowledged a write");
         world.start(3).await.unwrap();
@@ -113,8 +113,7 @@ fn a_wiped_member_and_a_stale_one_elect_nobody() {
     });
 }
 
-/// The names of a member's next calls depend on the membership: one that made a call before it has
-/// read its own would not tell a wiped member which id is free.
+/// A call carries the highest id of the membership, from which a wiped member learns the free id.
 #[test]
 fn a_restarted_member_knows_the_highest_id_before_it_calls_anybody() {
     on_simulated_time(7, async {
@@ -130,8 +129,7 @@ fn a_restarted_member_knows_the_highest_id_before_it_calls_anybody() {
     });
 }
 
-/// One that waits to be called, or whose file names nobody, is called by the name of the directory
-/// that it lost.
+/// A wiped coordinator that contacts no other one receives a call for the incarnation that it lost.
 #[test]
 fn a_wiped_member_that_asks_nobody_fails_when_it_is_called() {
     on_simulated_time(7, async {
@@ -149,7 +147,7 @@ fn a_wiped_member_that_asks_nobody_fails_when_it_is_called() {
     });
 }
 
-/// A disk of an earlier start, one of the same start, and one whose log was cut.
+/// A disk of an earlier start, one of the same start, and one with a truncated log.
 #[test]
 fn an_older_disk_and_a_cut_log_are_refused() {
     for story in 0..3 {
@@ -184,8 +182,8 @@ fn an_older_disk_and_a_cut_log_are_refused() {
     }
 }
 
-/// Nobody takes an honest member that was killed, whose machine lost power, or all of them, for
-/// one that is not itself.
+/// An honest member that was killed or lost power passes the identity checks, even if all members
+/// crash together.
 #[test]
 fn members_that_only_crashed_come_back() {
     on_simulated_time(7, async {

@@ -1,5 +1,5 @@
-//! The network between simulated coordinators: gRPC requests and answers, whole, that are late,
-//! get lost, come twice, wait before a cut or are refused.
+//! The simulated network between coordinators. It carries whole gRPC requests and replies, delays,
+//! loses, duplicates or rejects them, or holds them back at a cut link.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,14 +29,14 @@ use volley_sim_kit::trace::Trace;
 use crate::lines::{Line, Lines};
 use crate::service::{MembershipEndpoint, RaftEndpoint};
 
-/// After so long without a sign of life a connection is given up, and all calls on it fail.
+/// Time without a sign of life after which a connection and all calls on it fail.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const CONNECT: Duration = Duration::from_secs(2);
 const CONSENSUS: &str = "/volley.raft.v1.RaftService/";
 
 type Answer = Result<Response<Body>, Status>;
 
-/// All links. Cloning gives another handle.
+/// All links. Clones share them.
 #[derive(Clone)]
 pub(super) struct Net(Arc<NetInner>);
 
@@ -44,7 +44,7 @@ struct NetInner {
     seed: u64,
     began: Instant,
     state: Mutex<State>,
-    /// Rings when a link was mended.
+    /// Notifies when a link is restored.
     mended: Notify,
     trace: Trace,
 }
@@ -62,15 +62,15 @@ struct Server {
     membership: MembershipServiceServer<MembershipEndpoint>,
 }
 
-/// What chance decides about one message.
+/// Random treatment of one message.
 struct Fate {
     delay: Duration,
     lost: bool,
-    /// Before a cut it waits, as TCP does; otherwise its connection is reset.
+    /// At a cut link it waits, as TCP does; otherwise its connection is reset.
     waits: bool,
 }
 
-/// Where a node listens.
+/// Returns the address of a node.
 pub(super) fn address(node: u64) -> String {
     format!("n{node}:1")
 }
@@ -99,24 +99,24 @@ impl Net {
         self.0.state.lock().weather = weather;
     }
 
-    /// Nothing comes from one to the other any more.
+    /// Cuts the link in one direction.
     pub(super) fn cut(&self, from: u64, to: u64) {
         self.0.state.lock().links.cut(from, to);
     }
 
-    /// Something comes from one to the other again.
+    /// Restores the link in one direction.
     pub(super) fn join(&self, from: u64, to: u64) {
         self.0.state.lock().links.join(from, to);
         self.0.mended.notify_waiters();
     }
 
-    /// Everything comes everywhere again.
+    /// Restores all links.
     pub(super) fn mend(&self) {
         self.0.state.lock().links.mend();
         self.0.mended.notify_waiters();
     }
 
-    /// A node listens from now on.
+    /// Registers the services of a node.
     pub(super) fn serve(&self, life: &Life, cluster: &crate::Cluster) {
         let (raft, membership) = cluster.services();
         let server = Server {
@@ -128,14 +128,14 @@ impl Net {
         state.servers.insert(address(life.node()), server);
     }
 
-    /// Nobody listens any more.
+    /// Removes all services.
     pub(super) fn close(&self) {
-        // They hold the network, and the network holds them.
+        // The services hold the network, and the network holds them.
         let servers = std::mem::take(&mut self.0.state.lock().servers);
         drop(servers);
     }
 
-    /// How a life reaches others.
+    /// Returns the connections that a life makes.
     pub(super) fn lines_of(&self, life: &Life) -> Arc<dyn Lines> {
         Arc::new(Way {
             net: self.clone(),
@@ -148,8 +148,8 @@ impl Net {
         server.filter(|server| !server.life.has_ended())
     }
 
-    /// Chance for one call, which depends on nothing but the call and its time: calls of the same
-    /// moment fare the same in whatever order they are made.
+    /// Returns the random numbers of one call. They depend on the call and its time only, so the
+    /// order of calls in the same moment does not matter.
     fn dice(&self, from: u64, to: &str, what: &str, body: &[u8]) -> fastrand::Rng {
         let mut hasher = DefaultHasher::new();
         let at = self.0.began.elapsed().as_millis();
@@ -174,7 +174,7 @@ impl Net {
         self.0.state.lock().links.is_cut(from, to)
     }
 
-    /// The way of one message.
+    /// Carries one message.
     async fn transit(&self, from: u64, to: u64, dice: &mut fastrand::Rng) -> Result<(), Status> {
         let fate = self.fate(dice);
         sleep(fate.delay).await;
@@ -192,13 +192,13 @@ impl Net {
         Ok(())
     }
 
-    /// One call, from its request to its answer. What was sent arrives, or does not, whether or
-    /// not the caller waits for it.
+    /// Carries one call, from the request to the reply. A sent request may arrive even if the
+    /// caller does not wait for the reply.
     async fn carry(self, from: Life, to: String, request: Request<Body>) -> Answer {
         let (head, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
         let patience = grpc_timeout(&head.headers);
-        // Who gives up takes its request back, or is too late for that.
+        // A caller that gives up may or may not cancel its request in time.
         let mut dice = self.dice(from.node(), &to, head.uri.path(), &body);
         let takes_back = dice.bool();
         let called = tokio::spawn(self.deliver((from, to), head, body, dice));
@@ -271,7 +271,7 @@ impl Server {
     }
 }
 
-/// The connection is gone: what became of the call is not known.
+/// The connection was lost, so the outcome of the call is unknown.
 fn reset() -> Status {
     Status::unavailable("the connection was reset")
 }
@@ -280,7 +280,7 @@ fn again(head: &request::Parts, body: &Bytes) -> Request<Body> {
     Request::from_parts(head.clone(), Body::new(Full::new(body.clone())))
 }
 
-/// A request's own limit, as gRPC writes it: a number and its unit.
+/// Reads the timeout of a request in gRPC notation: a number and its unit.
 fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -302,7 +302,7 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// The lines of one life.
+/// Connections of one life.
 struct Way {
     net: Net,
     from: Life,

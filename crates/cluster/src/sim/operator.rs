@@ -1,4 +1,5 @@
-//! Who lets coordinators in and out: one change after another, each asked for until it is done.
+//! The operator, who adds and removes coordinators: one change at a time, repeated until it
+//! succeeds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,42 +13,42 @@ use super::net::address;
 use super::world::Coordinators;
 use crate::Cluster;
 
-/// The most coordinators that an operator wants.
+/// Maximum number of coordinators.
 const MOST: usize = 5;
-/// From so many on, one may go.
+/// Number of coordinators from which one may be removed.
 const ENOUGH: usize = 3;
-/// How long an operator waits for an answer: more than any call may take.
+/// Timeout of one change, longer than any call may take.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// One change; coordinators are counted among those that shall be there.
+/// A membership change. Indexes count the expected members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Another one, which asks to be let in itself or is let in.
+    /// Adds a coordinator, which either requests to join (`true`) or is added.
     Join(bool),
-    /// One goes.
+    /// Removes a coordinator.
     Leave(usize),
-    /// One goes and another comes.
+    /// Replaces a coordinator.
     Replace(usize),
-    /// One is lost with its disk, and another comes.
+    /// Replaces a coordinator that was lost with its disk.
     Lose(usize),
-    /// One loses its disk and comes back without it, and another comes.
+    /// Replaces a coordinator that lost its disk and returned without it.
     Wipe(usize),
-    /// Another one leads.
+    /// Transfers the leadership.
     TransferLeadership(usize),
 }
 
-/// Works orders off.
+/// Executes changes.
 pub(super) struct Operator {
     pub(super) world: Coordinators,
     pub(super) random: fastrand::Rng,
-    /// The id of the next newcomer; none is used twice.
+    /// Id of the next new coordinator. No id is used twice.
     pub(super) next: u64,
-    /// What is being done, and why it is not done yet.
+    /// Description of the current change, and why it is not done yet.
     pub(super) doing: Arc<Mutex<String>>,
 }
 
 impl Operator {
-    /// Ends when no more orders come. Gives how many changes there were.
+    /// Ends when the channel is closed. Returns the number of changes.
     pub(super) async fn work(mut self, mut orders: mpsc::Receiver<Change>) -> u64 {
         let mut changes = 0;
         while let Some(order) = orders.recv().await {
@@ -105,7 +106,7 @@ impl Operator {
                     let to = to.0.is_multiple_of(2).then_some(to);
                     cluster.transfer_leadership(to).await.map(drop)
                 });
-                // It may be impossible now.
+                // The transfer may be impossible now.
                 return handed.await.is_ok();
             }
             Change::Join(_) | Change::Leave(_) | Change::Lose(_) | Change::Wipe(_) => {
@@ -126,7 +127,7 @@ impl Operator {
         self.retire(old).await;
     }
 
-    /// Starts another coordinator, which shall be in the cluster from now on.
+    /// Starts a new coordinator and adds it to the expected members.
     async fn newcomer(&mut self) -> u64 {
         let node = self.next;
         self.next += 1;
@@ -137,13 +138,13 @@ impl Operator {
         node
     }
 
-    /// Who has left runs for a while longer.
+    /// A removed coordinator runs for a while longer.
     async fn retire(&mut self, node: u64) {
         sleep(Duration::from_millis(self.random.u64(0..4_000))).await;
         self.world.give_up(node);
     }
 
-    /// A newcomer asks by itself, each time that it starts.
+    /// The new coordinator requests to join after each start.
     async fn let_ask(&mut self, newcomer: u64) {
         loop {
             if let Some(running) = self.world.running(newcomer) {
@@ -163,7 +164,7 @@ impl Operator {
         }
     }
 
-    /// Asks any coordinator until it is done.
+    /// Asks random coordinators until the change succeeds.
     async fn insist<F>(&mut self, make: impl Fn(Cluster) -> F)
     where
         F: Future<Output = Result<(), PredictError>>,

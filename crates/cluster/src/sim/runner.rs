@@ -1,4 +1,4 @@
-//! The world of a story: coordinators, users who write and read meanwhile, and an operator.
+//! The world of a scenario: coordinators, users that write and read, and an operator.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,14 +24,14 @@ use super::users::Users;
 use super::world::{Coordinators, NodeProcess};
 
 const WRITERS: usize = 3;
-/// How long each change may take once all works: a call that was under way may wait for so long.
+/// Time for each change after healing: a call in flight may wait this long.
 const CHANGE: Duration = Duration::from_secs(90);
-/// How long it may take until writes go on once all works.
+/// Time until writes must succeed after healing.
 const RESUME: Duration = Duration::from_secs(10);
-/// How long it may take until all have the same once nothing changes any more.
+/// Time until all coordinators must have the same state after the last change.
 const SETTLE: Duration = Duration::from_secs(20);
 
-/// What came of stories.
+/// Totals of scenarios.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Summary {
     stories: u64,
@@ -44,9 +44,9 @@ pub(super) struct Summary {
     changes: u64,
     terms: u64,
     shared_terms: u64,
-    /// The longest wait for a write once all worked again.
+    /// Longest wait for a write after healing.
     resumed: Duration,
-    /// The longest time from then until all was as it should be.
+    /// Longest time from healing until everything had settled.
     settled: Duration,
     simulated: Duration,
 }
@@ -96,7 +96,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// All that there is while a story is told.
+/// State of a running scenario.
 pub(super) struct Consensus {
     world: Coordinators,
     users: Users,
@@ -105,7 +105,7 @@ pub(super) struct Consensus {
     operator: Option<JoinHandle<u64>>,
     doing: Arc<Mutex<String>>,
     began: Instant,
-    /// When all worked again.
+    /// Time of healing.
     healed: Instant,
 }
 
@@ -156,7 +156,7 @@ impl World for Consensus {
         }
     }
 
-    /// The first coordinators, and all users.
+    /// Starts the first coordinators and all users.
     async fn begin(&mut self, story: &Scenario<Self>) -> Result<(), String> {
         self.began = Instant::now();
         for node in 1..=story.setting.first {
@@ -300,7 +300,7 @@ impl World for Consensus {
 }
 
 impl Consensus {
-    /// Writes go on soon. Gives how long that took.
+    /// Waits until a write succeeds, and returns how long that took.
     async fn resumes(&self) -> Result<Duration, String> {
         let (healed, acknowledged) = (Instant::now(), |outcome: &WriteOutcome| {
             matches!(outcome, WriteOutcome::Acknowledged(..))
@@ -315,7 +315,7 @@ impl Consensus {
         Ok(healed.elapsed())
     }
 
-    /// All changes that were asked for come about. Gives how many there were.
+    /// Waits until all requested changes are done, and returns their number.
     async fn changes_end(&mut self) -> Result<u64, String> {
         let Some(operator) = self.operator.take() else {
             return Ok(0);
@@ -332,8 +332,8 @@ impl Consensus {
         operator.await.map_err(|error| error.to_string())
     }
 
-    /// Everybody who shall be there is, has the same members, and the same registry. Gives one of
-    /// them.
+    /// Waits until all expected coordinators have the same members and the same registry, and
+    /// returns one of them.
     async fn settles(&self) -> Result<NodeProcess, String> {
         let by = Instant::now() + SETTLE;
         loop {
@@ -375,7 +375,7 @@ impl Consensus {
         first.ok_or_else(|| "nobody shall be there".to_owned())
     }
 
-    /// Each coordinator takes a write in the end, at the first attempt.
+    /// Checks that each coordinator accepts a write at the first attempt.
     async fn everybody_writes(&self) -> Result<(), String> {
         for node in self.world.asked(|asked| asked.clone()) {
             let running = self.world.running(node);

@@ -1,5 +1,5 @@
-//! What the consensus library's tasks run on: tokio, with the dice of a story, and as parts of the
-//! process that began them.
+//! Runtime of the consensus library's tasks: tokio, with the random numbers of a scenario. Tasks
+//! belong to the process that spawned them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use openraft::{AsyncRuntime, OptionalSend, TokioRuntime};
 use tokio::task::JoinHandle;
 use volley_sim_kit::process::{Life, roll};
 
-/// Tokio, where no story is told.
+/// Plain tokio outside of a scenario.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SimRuntime;
 
@@ -69,7 +69,7 @@ impl AsyncRuntime for SimRuntime {
     }
 }
 
-/// Seeded in a story, random elsewhere.
+/// Random numbers, seeded inside a scenario.
 #[derive(Debug)]
 pub(crate) struct Dice;
 

@@ -1,14 +1,14 @@
-//! What stories of coordinators are made of: how they begin, and what goes wrong.
+//! Elements of a scenario: the initial state and the faults.
 
 use super::operator::Change;
 use crate::store::disk::faulty_disk::Fault;
 
-/// How a story begins.
+/// Initial state of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InitialState {
-    /// How many coordinators there are.
+    /// Number of coordinators.
     pub(super) first: u64,
-    /// Entries between two snapshots.
+    /// Number of entries between two snapshots.
     pub(super) snapshot_every: u64,
 }
 
@@ -21,41 +21,41 @@ impl InitialState {
     }
 }
 
-/// One thing that goes wrong, or that an operator does. Coordinators are counted among those that
-/// shall be in the cluster; times are milliseconds.
+/// A fault or an action of the operator. Indexes count the expected members; times are in
+/// milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
-    /// A process ends, or its machine, and is back after a time.
+    /// Ends a process, or its machine (`true`), and restarts it after a time.
     Crash(usize, bool, u64),
-    /// All of them do.
+    /// Ends all machines.
     CrashAll(u64),
-    /// A process is stopped in order, and is back after a time.
+    /// Stops a process in order, and restarts it after a time.
     Stop(usize, u64),
-    /// A process stands still for a time.
+    /// Freezes a process for a time.
     Freeze(usize, u64),
-    /// Nothing comes from the first to the second any more.
+    /// Cuts the link from the first to the second coordinator.
     CutLink(usize, usize),
-    /// One hears nobody.
+    /// Cuts all links to a coordinator.
     Deafen(usize),
-    /// One is heard by nobody.
+    /// Cuts all links from a coordinator.
     Mute(usize),
-    /// Those of the mask, and the others, hear nothing of each other.
+    /// Cuts all links between the coordinators in the mask and the others.
     Split(u8),
-    /// All hear all.
+    /// Restores all links.
     Mend,
-    /// Messages get lost, and come twice.
+    /// Messages get lost and are duplicated.
     Lose,
-    /// Messages are late.
+    /// Delays messages.
     Delay(u64),
-    /// Messages fare well again.
+    /// Restores normal network conditions.
     Calm,
-    /// Each write to a disk takes up to so long, for a time.
+    /// Slows each write to a disk by up to this time, for a time.
     SlowDisk(usize, u64, u64),
-    /// The call to a disk after so many others goes wrong.
+    /// Fails the call to a disk after this number of other calls.
     FailDisk(usize, u64, Fault),
-    /// One stands for election.
+    /// Makes a coordinator stand for election.
     Elect(usize),
-    /// The operator has something to do.
+    /// Requests a change from the operator.
     Change(Change),
 }
 

@@ -1,4 +1,4 @@
-//! Stories that are written out, each for something that chance rarely finds.
+//! Scripted scenarios, each for an event that random ones rarely produce.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// So many coordinators, one of which leads.
+/// Returns a cluster of `count` coordinators with a leader.
 async fn cluster(count: u64) -> (Coordinators, Users) {
     let world = Coordinators::new(1, 1_000, Trace::new(false));
     begin(&world, count).await;
@@ -27,7 +27,7 @@ async fn cluster(count: u64) -> (Coordinators, Users) {
     (world, users)
 }
 
-/// Starts so many coordinators.
+/// Starts and bootstraps `count` coordinators.
 pub(super) async fn begin(world: &Coordinators, count: u64) {
     for node in 1..=count {
         world.start(node).await.unwrap();
@@ -40,7 +40,7 @@ pub(super) async fn begin(world: &Coordinators, count: u64) {
     }
 }
 
-/// Cuts both ways, or joins them.
+/// Cuts the links in both directions, or restores them.
 fn part(world: &Coordinators, one: u64, others: &[u64], parted: bool) {
     for other in others {
         for (from, to) in [(one, *other), (*other, one)] {
@@ -68,7 +68,7 @@ fn elect(running: &NodeProcess) {
     running.life.spawn(asked);
 }
 
-/// The leader, and the others.
+/// Returns the leader and the others.
 fn roles(world: &Coordinators) -> (NodeProcess, Vec<NodeProcess>) {
     let (leaders, others): (Vec<_>, Vec<_>) = world
         .all_running()
@@ -78,7 +78,7 @@ fn roles(world: &Coordinators) -> (NodeProcess, Vec<NodeProcess>) {
     (leader, others)
 }
 
-/// How often a mark stands in the registry of `running`.
+/// Returns how often a mark occurs in the registry of `running`.
 pub(super) fn stands(running: &NodeProcess, mark: &str) -> usize {
     let registry = running.cluster.registry().borrow().clone();
     let versions = registry
@@ -88,14 +88,14 @@ pub(super) fn stands(running: &NodeProcess, mark: &str) -> usize {
     versions.filter(|spec| spec.description == mark).count()
 }
 
-/// An entry is in two logs of five. A leader that does not have it cuts it off one of them and is
-/// gone before anything is committed; then the other one of the two leads, and commits it.
+/// An entry is in two logs of five. A leader without the entry truncates it from one of them, and
+/// dies before anything is committed. Then the other of the two leads and commits the entry.
 #[test]
 fn a_write_that_was_cut_off_one_log_and_stands_in_another_is_not_said_to_have_changed_nothing() {
     on_simulated_time(7, async {
         let (world, users) = cluster(5).await;
         let (old, others) = roles(&world);
-        // Of those that hear each other, the one with the highest id stands by itself.
+        // Of the coordinators that reach each other, the one with the highest id stands by itself.
         let [keeper, voters @ .., next] = others.as_slice() else {
             panic!("there are four others");
         };
@@ -136,8 +136,8 @@ fn a_write_that_was_cut_off_one_log_and_stands_in_another_is_not_said_to_have_ch
     });
 }
 
-/// The same where the one that cuts it off has more than half: it surely is gone, and is proposed
-/// again.
+/// The same, but the node that truncates the entry leads a majority. The entry is certainly gone
+/// and is proposed again.
 #[test]
 fn a_write_that_another_one_was_committed_in_place_of_is_tried_again() {
     on_simulated_time(7, async {
@@ -162,7 +162,7 @@ fn a_write_that_another_one_was_committed_in_place_of_is_tried_again() {
     });
 }
 
-/// What an operator asks for in the moment in which the leader is gone and nobody knows yet.
+/// Requests of an operator after the leader has died and before the others have noticed.
 #[test]
 fn changes_of_coordinators_wait_out_an_election() {
     for change in 0..4 {
@@ -187,7 +187,7 @@ fn changes_of_coordinators_wait_out_an_election() {
     }
 }
 
-/// Each message takes longer than half of what a vote may, one way.
+/// The one-way delay of a message exceeds half of the vote timeout.
 #[test]
 fn where_votes_take_longer_than_the_usual_clocks_allow_slower_ones_elect_a_leader_that_stays() {
     const FAR: NetworkConditions = NetworkConditions {

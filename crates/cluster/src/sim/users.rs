@@ -1,4 +1,4 @@
-//! Who writes and reads while everything fails.
+//! Users that write and read during the faults.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use super::history::{History, RegistryRead, Write, WriteOutcome};
 use super::world::{Coordinators, NodeProcess};
 
 const MODELS: usize = 4;
-/// Beyond the time that a write may take, for the clock's grain.
+/// Added to the write timeout, for the resolution of the clock.
 const GRAIN: Duration = Duration::from_millis(20);
 
-/// All that users share.
+/// State that the users share.
 #[derive(Clone)]
 pub(super) struct Users {
     pub(super) world: Coordinators,
     pub(super) history: Arc<Mutex<History>>,
     pub(super) stop: CancellationToken,
-    /// Coordinators that have a write now.
+    /// Coordinators with a write in flight.
     busy: Arc<Mutex<BTreeSet<u64>>>,
 }
 
@@ -39,7 +39,7 @@ fn register(model: &ModelName, mark: &str) -> RegistryCommand {
     RegistryCommand::RegisterModel(model.clone(), spec)
 }
 
-/// What an error says about the write.
+/// Returns the outcome that an error states for the write.
 fn outcome(error: &PredictError) -> WriteOutcome {
     let unsure = error.message.contains("may still take effect");
     match error.code {
@@ -59,13 +59,13 @@ impl Users {
         }
     }
 
-    /// Writes, one after another, each through any coordinator that runs.
+    /// Writes repeatedly, each time through a random running coordinator.
     pub(super) async fn write(self, name: usize, mut random: fastrand::Rng) {
         let mut count = 0;
         while !self.stop.is_cancelled() {
             sleep(Duration::from_millis(random.u64(50..600))).await;
-            // One at a time through each: tokio wakes those who wait for the same change in any
-            // order, and then a seed would not always tell the same story.
+            // One write at a time through each coordinator: tokio wakes the waiters of one change
+            // in any order, so a seed would not always give the same run.
             let mut running = self.world.all_running();
             running.retain(|running| !self.busy.lock().contains(&running.life.node()));
             let Some(running) = random.choice(&running) else {
@@ -81,7 +81,7 @@ impl Users {
         }
     }
 
-    /// Writes once. Gives whether it was acknowledged.
+    /// Writes once, and returns whether the write was acknowledged.
     pub(super) async fn write_through(
         &self,
         running: &NodeProcess,
@@ -125,7 +125,7 @@ impl Users {
         matches!(outcome, WriteOutcome::Acknowledged(..))
     }
 
-    /// Reads, again and again, from whoever believes that it leads and can prove it.
+    /// Reads repeatedly from a coordinator that believes it leads and can prove it.
     pub(super) async fn read(self, mut random: fastrand::Rng) {
         while !self.stop.is_cancelled() {
             sleep(Duration::from_millis(random.u64(50..400))).await;
@@ -144,7 +144,7 @@ impl Users {
                 biased;
                 () = running.life.ended() => None,
                 state = running.life.part(look) => state,
-                // Who is cut off may never know.
+                // A leader that is cut off may never find out.
                 () = sleep(Duration::from_secs(5)) => None,
             };
             let Some(state) = state else {
@@ -152,8 +152,8 @@ impl Users {
             };
             let node = running.life.node();
             self.world.invariants(|laws| laws.registry(node, &state));
-            // The library lets a leader that restarts within its term lead on, and forgets what
-            // it had committed until a follower answers.
+            // The library lets a leader that restarts within its term lead again, but forgets its
+            // committed index until a follower answers.
             if !running.has_caught_up() {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The coordinators of one story, with their disks.
+//! The coordinators of one scenario, with their disks.
 
 mod disks;
 
@@ -27,16 +27,16 @@ use crate::{Cluster, ClusterConfig};
 
 pub(super) use self::disks::cut;
 
-/// How long starting may take.
+/// Timeout of a start.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The longest wait for a disk that is well, in milliseconds.
+/// Longest write to a healthy disk, in milliseconds.
 const DISK_MS: u64 = 6;
-/// How long an operator waits for a process to end in order.
+/// Time that an operator waits for a process to end in order.
 const STOP: Duration = Duration::from_secs(8);
-/// Between two looks at everything.
+/// Interval of the checks.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Cloning gives another handle.
+/// Handle to the coordinators. Clones share their state.
 #[derive(Clone)]
 pub(super) struct Coordinators(Arc<CoordinatorsInner>);
 
@@ -45,11 +45,11 @@ struct CoordinatorsInner {
     trace: Trace,
     random: Mutex<fastrand::Rng>,
     members: Mutex<BTreeMap<u64, Member>>,
-    /// Who shall be in the cluster.
+    /// Expected members of the cluster.
     asked: Mutex<BTreeSet<u64>>,
     invariants: Mutex<Invariants>,
     snapshot_every: u64,
-    /// How many times as slow as usual the clocks of consensus are.
+    /// Factor by which the Raft timing is slowed down.
     multiplier: AtomicU32,
     crashes: AtomicU64,
 }
@@ -65,11 +65,11 @@ struct Member {
     recovers_at: Option<Instant>,
     /// It never starts again.
     gone: bool,
-    /// Its disk is not what it left: the others shall not take it for itself.
+    /// Its disk was replaced: the others must not accept it as the member.
     is_not_itself: bool,
 }
 
-/// A process.
+/// A running process.
 #[derive(Clone)]
 pub(super) struct NodeProcess {
     pub(super) life: Life,
@@ -77,21 +77,21 @@ pub(super) struct NodeProcess {
     faulty_disk: FaultyDisk,
     log: LogStore,
     machine: Machine,
-    /// Its disk fails by plan.
+    /// Its disk was made to fail.
     faulty: bool,
-    /// Entries up to here were compared with those of others.
+    /// Last entry that was compared with those of other nodes.
     compared: u64,
-    /// The last entry that it began with.
+    /// Last log entry when the process started.
     began_with: u64,
 }
 
 impl NodeProcess {
-    /// The last entry that it has applied.
+    /// Returns the index of the last applied entry.
     pub(super) fn applied(&self) -> Option<u64> {
         self.machine.position().0
     }
 
-    /// Whether it has applied all that it began with.
+    /// Returns whether it has applied all entries that it started with.
     pub(super) fn has_caught_up(&self) -> bool {
         self.applied()
             .is_some_and(|applied| self.began_with <= applied)
@@ -117,7 +117,7 @@ impl Coordinators {
         &self.0.net
     }
 
-    /// Those that start from now on have clocks so many times as slow as usual.
+    /// Slows down the Raft timing of coordinators that start later.
     pub(super) fn slow_clocks(&self, multiplier: u32) {
         self.0.multiplier.store(multiplier, Ordering::Relaxed);
     }
@@ -130,12 +130,12 @@ impl Coordinators {
         self.0.crashes.load(Ordering::Relaxed)
     }
 
-    /// Who shall be in the cluster; for a look or a change.
+    /// Accesses the expected members.
     pub(super) fn asked<T>(&self, check_all: impl FnOnce(&mut BTreeSet<u64>) -> T) -> T {
         check_all(&mut self.0.asked.lock())
     }
 
-    /// One of those that shall be in the cluster.
+    /// Returns one of the expected members.
     pub(super) fn pick(&self, which: usize) -> u64 {
         self.asked(|asked| {
             let picked = asked.iter().nth(which % asked.len());
@@ -158,12 +158,12 @@ impl Coordinators {
         running.collect()
     }
 
-    /// Starts a coordinator over what its disk holds.
+    /// Starts a coordinator with its disk.
     pub(super) async fn start(&self, node: u64) -> Result<(), String> {
         self.start_as(node, node).await
     }
 
-    /// The same at the place of `node`, with that id.
+    /// Starts a coordinator with the disk and address of `node` and the id `id`.
     async fn start_as(&self, node: u64, id: u64) -> Result<(), String> {
         let (image, pace) = {
             let mut members = self.0.members.lock();
@@ -228,7 +228,7 @@ impl Coordinators {
         Ok(())
     }
 
-    /// A process ends here and now, or its whole machine; it starts again after `down`.
+    /// Ends a process, or its whole machine; it restarts after `down`.
     pub(super) fn crash(&self, node: u64, machine: bool, down: Option<Duration>) {
         let mut members = self.0.members.lock();
         let Some(member) = members.get_mut(&node) else {
@@ -247,7 +247,7 @@ impl Coordinators {
         self.log(format_args!("{node} ends"));
     }
 
-    /// A coordinator that never comes back.
+    /// Ends a coordinator for good.
     pub(super) fn give_up(&self, node: u64) {
         if let Some(member) = self.0.members.lock().get_mut(&node) {
             member.gone = true;
@@ -255,7 +255,7 @@ impl Coordinators {
         self.crash(node, true, None);
     }
 
-    /// A process is stopped as its operator does, and starts again after `down`.
+    /// Stops a process as its operator does; it restarts after `down`.
     pub(super) async fn stop(&self, node: u64, down: Duration) {
         let Some(running) = self.running(node) else {
             return;
@@ -265,7 +265,7 @@ impl Coordinators {
             cluster.retire().await;
             cluster.shutdown().await;
         });
-        // Frozen, or with a disk that stands still, it takes longer than its operator waits.
+        // A frozen process, or one with a stalled disk, takes longer than its operator waits.
         let _ = timeout(STOP, stopping).await;
         let same = self
             .running(node)
@@ -284,7 +284,7 @@ impl Coordinators {
         }
     }
 
-    /// Each write to a disk takes up to so long.
+    /// Slows each write to a disk by up to `most`.
     pub(super) fn slow_disk(&self, node: u64, most: Duration, time: Duration) {
         if let Some(member) = self.0.members.lock().get_mut(&node) {
             let most = most.as_millis() as u64;
@@ -293,7 +293,7 @@ impl Coordinators {
         }
     }
 
-    /// The call to a disk after so many others goes wrong.
+    /// Fails the call to a disk after `after` other calls.
     pub(super) fn fail_disk(&self, node: u64, after: u64, fault: Fault) {
         if let Some(member) = self.0.members.lock().get_mut(&node)
             && let Some(running) = &mut member.running
@@ -303,7 +303,7 @@ impl Coordinators {
         }
     }
 
-    /// Goes on for that long.
+    /// Runs the world for `time`.
     pub(super) async fn run(&self, time: Duration) -> Result<(), String> {
         let until = Instant::now() + time;
         while Instant::now() < until {
@@ -313,7 +313,7 @@ impl Coordinators {
         Ok(())
     }
 
-    /// Everything works again.
+    /// Ends all faults.
     pub(super) async fn heal(&self) -> Result<(), String> {
         self.log(format_args!("all works again"));
         self.0.net.set_conditions(NetworkConditions::CALM);
@@ -330,7 +330,7 @@ impl Coordinators {
         self.check_all().await
     }
 
-    /// Does what is due, and compares what everybody has.
+    /// Executes what is due, and compares the state of all nodes.
     async fn check_all(&self) -> Result<(), String> {
         let now = Instant::now();
         let due = |at: &mut Option<Instant>| at.take_if(|at| *at <= now).is_some();
@@ -371,7 +371,7 @@ impl Coordinators {
         self.invariants(|invariants| invariants.check())
     }
 
-    /// Ends everything.
+    /// Ends all processes.
     pub(super) fn end(&self) {
         for running in self.all_running() {
             running.cluster.0.stop.cancel();
@@ -391,7 +391,7 @@ fn compare(invariants: &mut Invariants, node: u64, running: &mut NodeProcess) {
     if applied == running.compared && applied != 0 {
         return;
     }
-    // What a received snapshot covers may differ in the log until it is purged.
+    // Entries that a received snapshot covers may differ in the log until they are purged.
     let from = running.compared.max(snapshot.map_or(0, |last| last + 1));
     invariants.applied(node, running.log.between(from, applied));
     running.compared = applied;
@@ -399,7 +399,7 @@ fn compare(invariants: &mut Invariants, node: u64, running: &mut NodeProcess) {
     invariants.registry(node, &registry);
 }
 
-/// Tells who leads.
+/// Records leaders.
 async fn watch(world: Coordinators, node: u64, cluster: Cluster) {
     let mut metrics = cluster.raft_node().metrics();
     loop {

@@ -1,8 +1,8 @@
-//! Whose a data directory is: the node's id, the incarnation that was drawn when the directory was
-//! made, and how often a process has started over it.
+//! Ownership of a data directory: the node's id, the incarnation, drawn when the directory was
+//! created, and the number of processes that were started over it.
 //!
-//! A directory in which nothing was ever voted or logged binds nobody, so it may change its owner;
-//! it gets another incarnation then.
+//! A directory without a vote, log entries or a snapshot has promised nothing, so it may change its
+//! owner. It then gets another incarnation.
 
 use redb::{Database, ReadableTable};
 use volley_types::{ErrorCode, NodeId, PredictError};
@@ -10,19 +10,19 @@ use volley_types::{ErrorCode, NodeId, PredictError};
 use super::tables::{DiskError, FORMAT, LOG, META, unavailable};
 use crate::identity::Draw;
 
-/// What marks a directory in which something was promised.
+/// Keys that exist once a node has voted, logged or installed anything.
 const PROMISES: [&str; 3] = ["vote", "purged", "snapshot-meta"];
 
-/// Whose a store is.
+/// Ownership of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Claim {
-    /// Random, as old as the directory; never 0.
+    /// Random number as old as the directory; never 0.
     pub(crate) incarnation: u64,
-    /// Processes that have started over it, with this one.
+    /// Number of processes that were started over it, including this one.
     pub(crate) start: u64,
 }
 
-/// What stood in the store before.
+/// Contents of the store before this start.
 struct Before {
     format: Option<Vec<u8>>,
     owner: Option<Vec<u8>>,
@@ -30,11 +30,11 @@ struct Before {
     claim: Claim,
 }
 
-/// Writes format, node id and incarnation into a new store, or checks those of an old one; counts
-/// the start.
+/// Writes format, node id and incarnation into a new store, or verifies those of an existing one.
+/// Counts the start.
 ///
 /// # Errors
-/// `Conflict` when the store belongs to another node or has another format, `Unavailable` when it
+/// `Conflict` if the store belongs to another node or has another format, `Unavailable` if it
 /// cannot be written.
 pub(super) fn claim(database: &Database, node: NodeId, draw: &Draw) -> Result<Claim, PredictError> {
     let failed = |error| unavailable("the data directory cannot be written", error);
@@ -104,7 +104,7 @@ fn read(database: &Database) -> Result<Before, DiskError> {
             },
         }
     };
-    // Makes the tables of a new store.
+    // The commit creates the tables of a new store.
     transaction.commit()?;
     Ok(before)
 }

@@ -1,4 +1,4 @@
-//! The writer thread and the file behind it.
+//! The writer thread and its file.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,15 +15,15 @@ use super::tables::{DiskError, LOG, META, unavailable};
 use crate::identity::Draw;
 use crate::raft_types::{Entry, LogId, SnapshotMeta, TypeConfig, Vote};
 
-/// Where a node keeps everything, in its data directory.
+/// Name of the store in the data directory.
 pub(super) const FILE: &str = "raft.redb";
-/// Its name until it is whole: half a store is no store.
+/// Name of the store until it is complete: a partial store is never opened.
 pub(super) const DRAFT: &str = "raft.redb.new";
-/// Operations that may wait for the writer.
+/// Maximum number of operations that wait for the writer.
 const QUEUE: usize = 1_024;
-/// Operations that share one transaction.
+/// Maximum number of operations in one transaction.
 const BATCH: usize = 256;
-/// An earlier life in this process may take a moment to let go of the file.
+/// Time to wait for an earlier node in this process to close the file.
 const OPEN_PATIENCE: Duration = Duration::from_secs(5);
 
 type WriteAck = oneshot::Sender<Result<(), String>>;
@@ -31,24 +31,24 @@ type WriteAck = oneshot::Sender<Result<(), String>>;
 enum Write {
     Append(Vec<(u64, Vec<u8>)>, LogFlushed<TypeConfig>),
     Vote(Vec<u8>, WriteAck),
-    /// Not worth an fsync: after a crash it only makes the replay start earlier.
+    /// Without an fsync: losing it in a crash only makes the replay start earlier.
     Committed(Vec<u8>),
     Truncate(u64, WriteAck),
     Purge(u64, Vec<u8>, WriteAck),
     Snapshot(Vec<u8>, Vec<u8>, WriteAck),
     ClusterEpoch(u64, WriteAck),
-    /// What is known of other members. Not worth an fsync either: it goes with the next write.
+    /// Encoded records of other members, without an fsync: they reach the disk with the next write.
     Witness(Vec<u8>),
 }
 
-/// The way to the writer thread. It ends, and lets go of the file, when the last of these is
+/// Handle to the writer thread. The thread ends and closes the file when the last handle is
 /// dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
     queue: mpsc::Sender<Write>,
 }
 
-/// What was found on disk.
+/// State that was read from disk.
 #[derive(Debug, Default)]
 pub(crate) struct RecoveredState {
     pub(crate) vote: Option<Vote>,
@@ -57,19 +57,19 @@ pub(crate) struct RecoveredState {
     pub(crate) entries: Vec<Entry>,
     pub(crate) snapshot: Option<(SnapshotMeta, Vec<u8>)>,
     pub(crate) epoch: u64,
-    /// What this node knew of other members.
+    /// Encoded records of other members.
     pub(crate) witness: Vec<u8>,
-    /// Whose directory it is; set by [`Disk::open`].
+    /// Ownership of the directory, set by [`Disk::open`].
     pub(crate) claim: Claim,
-    /// Drawn at this start.
+    /// Random numbers of this start.
     pub(crate) draw: Draw,
 }
 
 impl Disk {
-    /// Opens or creates the store in `directory`, which belongs to `node` from then on.
+    /// Opens or creates the store in `directory`, and claims it for `node`.
     ///
     /// # Errors
-    /// `Conflict` when it belongs to another node, `Unavailable` when it cannot be opened.
+    /// `Conflict` if it belongs to another node, `Unavailable` if it cannot be opened.
     pub(crate) fn open(
         directory: &Path,
         node: NodeId,
@@ -96,7 +96,7 @@ impl Disk {
         Ok((disk, found))
     }
 
-    /// The two ends of the queue, and what is there already.
+    /// Returns both ends of the queue, and the state on disk.
     fn begin(
         database: Database,
         node: NodeId,
@@ -155,7 +155,8 @@ impl Disk {
         self.send(Write::Witness(known))
     }
 
-    /// Few writes are ever in flight (consensus waits for each), so the queue does not fill.
+    /// Queues a write. Consensus waits for each write, so few are in flight and the queue does not
+    /// fill.
     fn send(&self, write: Write) -> Result<(), DiskError> {
         self.queue.try_send(write).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => "the disk's queue is full".into(),
@@ -183,7 +184,7 @@ fn open_database(directory: &Path) -> Result<Database, DiskError> {
     patiently(|| Database::create(&file))
 }
 
-/// Where a new store is made. What is left there of an earlier attempt was never used.
+/// Returns the path for a new store. A file from an earlier attempt was never used and is deleted.
 pub(super) fn draft(directory: &Path) -> std::io::Result<PathBuf> {
     let draft = directory.join(DRAFT);
     match std::fs::remove_file(&draft) {
@@ -192,12 +193,12 @@ pub(super) fn draft(directory: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Gives a store that is whole its name, for good: a power loss must not take back the directory's
-/// entry of a file that holds votes.
+/// Renames a complete store to its final name, durably: a power loss must not undo the directory
+/// entry of a file that contains votes.
 pub(super) fn publish(directory: &Path) -> std::io::Result<()> {
     std::fs::rename(directory.join(DRAFT), directory.join(FILE))?;
     std::fs::File::open(directory)?.sync_all()?;
-    // Who may not read the parent did not make the directory either.
+    // A user who may not read the parent has not created the directory either.
     let directory = directory.canonicalize()?;
     match directory.parent().map(std::fs::File::open) {
         Some(Ok(parent)) => parent.sync_all(),
@@ -205,7 +206,7 @@ pub(super) fn publish(directory: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Opens a store that may be held for another moment.
+/// Opens a store that another handle may keep open for another moment.
 pub(super) fn patiently(
     open: impl Fn() -> Result<Database, redb::DatabaseError>,
 ) -> Result<Database, DiskError> {
@@ -261,17 +262,17 @@ fn read<T: DeserializeOwned>(
         .transpose()?)
 }
 
-/// The end of the queue at which writes are done.
+/// Receiving end of the queue, which executes the writes.
 struct Writer {
     database: Database,
     queue: mpsc::Receiver<Write>,
-    /// Once a write has failed, so do all that follow: an entry after a lost one would leave a
-    /// gap in the log.
+    /// After a failed write all following ones fail: an entry after a lost one would leave a gap in
+    /// the log.
     state: Result<(), String>,
 }
 
 impl Writer {
-    /// Does this write together with those that wait behind it.
+    /// Executes this write together with those that wait behind it.
     fn write(&mut self, first: Write) {
         let mut batch = vec![first];
         while batch.len() < BATCH
@@ -299,7 +300,7 @@ impl Writer {
                 | Write::Purge(_, _, done)
                 | Write::Snapshot(_, _, done)
                 | Write::ClusterEpoch(_, done) => {
-                    // Who asked may have gone; the write stands.
+                    // The caller may have gone; the write stands.
                     let _ = done.send(self.state.clone());
                 }
             }
@@ -353,7 +354,7 @@ fn write_batch(database: &Database, batch: &[Write]) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// An entry as it is stored.
+/// Encodes an entry for the store.
 pub(crate) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, DiskError> {
     Ok(serde_json::to_vec(value)?)
 }

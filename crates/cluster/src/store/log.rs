@@ -1,4 +1,4 @@
-//! The Raft log: written through the disk thread, read from memory.
+//! The Raft log: written by the disk thread, read from memory.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
@@ -19,7 +19,7 @@ struct Tail {
     committed: Option<LogId>,
 }
 
-/// The log of one node. Cloning gives another handle.
+/// The log of one node. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct LogStore {
     disk: Disk,
@@ -44,20 +44,20 @@ impl LogStore {
         }
     }
 
-    /// Which entry is at `index`; `None` where there is none any more.
+    /// Returns the id of the entry at `index`; `None` if the entry does not exist or was purged.
     pub(crate) fn id_at(&self, index: u64) -> Option<LogId> {
         let tail = self.tail.lock();
         tail.entries.get(&index).map(|entry| entry.log_id)
     }
 
-    /// The vote, as it is on disk, and the last index that is known to be committed.
+    /// Returns the persisted vote and the last index that is known to be committed.
     pub(crate) fn reach(&self) -> (Option<Vote>, u64) {
         let tail = self.tail.lock();
         let committed = tail.committed.map_or(0, |committed| committed.index);
         (tail.vote, committed)
     }
 
-    /// The last entry that there was, purged or not.
+    /// Returns the id of the last entry, even if it was purged.
     pub(crate) fn last_id(&self) -> Option<LogId> {
         let tail = self.tail.lock();
         let last = tail.entries.values().next_back().map(|entry| entry.log_id);
@@ -67,7 +67,7 @@ impl LogStore {
 
 #[cfg(test)]
 impl LogStore {
-    /// The entries from `index` to `last`, as far as they are there.
+    /// Returns the entries from `index` to `last` that exist.
     pub(crate) fn between(&self, index: u64, last: u64) -> Vec<Entry> {
         let tail = self.tail.lock();
         let entries = tail.entries.range(index..(last + 1).max(index));
@@ -94,7 +94,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
             Bound::Excluded(index) => *index,
             Bound::Unbounded => u64::MAX,
         };
-        // An empty or inverted range is no entries; BTreeMap would panic on the latter.
+        // An empty or inverted range has no entries; `BTreeMap::range` panics on an inverted one.
         if end <= start {
             return Ok(Vec::new());
         }
@@ -157,7 +157,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     {
         let mut encoded = Vec::new();
         {
-            // Readable at once; durable when the callback is called.
+            // Readable immediately; durable when the callback is called.
             let mut tail = self.tail.lock();
             for entry in entries {
                 if let EntryPayload::Normal(command) = &entry.payload {

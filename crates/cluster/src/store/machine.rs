@@ -1,4 +1,4 @@
-//! The replicated state machine: the registry, in memory, published to whoever watches.
+//! The replicated state machine: the registry in memory, published to its subscribers.
 
 use std::sync::Arc;
 
@@ -26,28 +26,29 @@ struct AppliedState {
     snapshot: Option<Snapshot>,
 }
 
-/// What an entry holds, read.
+/// Decoded payload of an entry.
 enum Payload {
     Blank,
     Membership(openraft::Membership<u64, MemberNode>),
     Command(Box<RegistryCommand>),
 }
 
-/// The state machine of one node. Cloning gives another handle.
+/// The state machine of one node. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     disk: Disk,
-    /// The highest level of commands that this node takes.
+    /// Highest feature level that this node supports.
     level: u32,
     applied: Arc<Mutex<AppliedState>>,
     registry: Arc<watch::Sender<Arc<RegistryState>>>,
 }
 
 impl Machine {
-    /// Starts from the snapshot that was found, or empty, on a node that speaks `level`.
+    /// Builds the state machine from the stored snapshot, or an empty one. `level` is the feature
+    /// level that this node supports.
     ///
     /// # Errors
-    /// `Conflict` when what was found needs a higher level, `Internal` when it is malformed.
+    /// `Conflict` if the snapshot needs a higher level, `Internal` if it is malformed.
     pub(crate) fn new(
         disk: Disk,
         found: &mut RecoveredState,
@@ -72,7 +73,7 @@ impl Machine {
         })
     }
 
-    /// The last entry that was applied, and the last one in the snapshot.
+    /// Returns the indexes of the last applied entry and of the last entry in the snapshot.
     #[cfg(test)]
     pub(crate) fn position(&self) -> (Option<u64>, Option<u64>) {
         let applied = self.applied.lock();
@@ -82,16 +83,16 @@ impl Machine {
         (applied.last.map(index), snapshot.map(index))
     }
 
-    /// The registry, and a bell when it changes.
+    /// Returns the registry. The receiver is notified of every change.
     pub(crate) fn registry(&self) -> watch::Receiver<Arc<RegistryState>> {
         self.registry.subscribe()
     }
 }
 
-/// The registry after the snapshot and every log entry that was found.
+/// Computes the registry after the snapshot and every log entry.
 ///
 /// # Errors
-/// `Internal` when one of them is malformed.
+/// `Internal` if one of them is malformed, `Conflict` if a later version wrote it.
 pub(crate) fn replay(found: RecoveredState) -> Result<RegistryState, volley_types::PredictError> {
     let mut state = RegistryState::default();
     let mut after = None;
@@ -103,18 +104,17 @@ pub(crate) fn replay(found: RecoveredState) -> Result<RegistryState, volley_type
         if let EntryPayload::Normal(command) = entry.payload
             && after < Some(entry.log_id)
         {
-            // A refusal was one when the entry was first applied, too.
+            // The registry rejects the same commands as when they were first applied.
             let _ = apply(&mut state, &command.decode(LEVEL)?);
         }
     }
     Ok(state)
 }
 
-/// The registry in a snapshot, for a node that speaks `level`.
+/// Decodes the registry in a snapshot, on a node that supports `level`.
 ///
 /// # Errors
-/// `Conflict` when it needs a higher level or holds what this version does not know, `Internal`
-/// when it is malformed.
+/// `Conflict` if it needs a higher level or contains unknown fields, `Internal` if it is malformed.
 pub(crate) fn decode(data: &[u8], level: u32) -> Result<RegistryState, volley_types::PredictError> {
     let wire = wire::State::decode(data).map_err(|error| {
         volley_types::PredictError::internal("a registry snapshot is malformed", error)
@@ -128,7 +128,7 @@ pub(crate) fn decode(data: &[u8], level: u32) -> Result<RegistryState, volley_ty
     state_from_wire(wire)
 }
 
-/// What stops the node: it cannot follow the others any further.
+/// Logs and returns the error that stops a node which cannot follow the others.
 fn stopped(error: &volley_types::PredictError) -> StorageError {
     tracing::error!(
         error = error.chain(),
@@ -144,7 +144,7 @@ fn failed(error: impl std::fmt::Display) -> StorageError {
 impl RaftSnapshotBuilder<TypeConfig> for Machine {
     async fn build_snapshot(&mut self) -> Result<Snapshot, StorageError> {
         let (meta, state) = {
-            // Applying holds the same lock, so position and registry belong together.
+            // `apply` holds the same lock, so the position matches the registry.
             let applied = self.applied.lock();
             let meta = SnapshotMeta {
                 last_log_id: applied.last,
@@ -179,7 +179,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        // All or none: a node that cannot read an entry has not applied it, nor what follows.
+        // Decode all entries before applying any: a node stops at an entry that it cannot read.
         let mut read = Vec::new();
         for entry in entries {
             let payload = match entry.payload {

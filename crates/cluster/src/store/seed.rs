@@ -1,4 +1,4 @@
-//! A new store around a registry that is there already.
+//! Creates a store around an existing registry, and reads the store of a stopped node.
 
 use std::path::Path;
 
@@ -14,25 +14,25 @@ use super::machine::replay;
 use super::tables::{DiskError, FORMAT, LOG, META, unavailable};
 use crate::raft_types::{LogId, MemberNode, SnapshotMeta, StoredMembership, Vote};
 
-/// What is in the store of a node that is not running.
+/// Contents of the store of a node that is not running.
 pub(crate) struct LocalData {
-    /// The registry after everything that the node has in its log.
+    /// The registry after all log entries.
     pub(crate) state: RegistryState,
-    /// Whose store it is.
+    /// Owner of the store.
     pub(crate) node: NodeId,
-    /// Where the log ends.
+    /// Last log entry.
     pub(crate) last: Option<LogId>,
-    /// Entries at its end that this node does not know to be committed.
+    /// Number of entries at the end of the log that this node does not know to be committed.
     pub(crate) unconfirmed: u64,
-    /// The highest term that the node has seen.
+    /// Highest term that the node has seen.
     pub(crate) term: u64,
 }
 
-/// Reads the store in `directory`, and changes nothing.
+/// Reads the store in `directory` without changing it.
 ///
 /// # Errors
-/// `NotFound` without a store, `Unavailable` when it cannot be read or is in use, `Conflict`
-/// when another version of Volley wrote it.
+/// `NotFound` without a store, `Unavailable` if it cannot be read or is in use, `Conflict` if
+/// another version of Volley wrote it.
 pub(crate) fn remains(directory: &Path) -> Result<LocalData, PredictError> {
     let file = directory.join(FILE);
     if !file.exists() {
@@ -84,28 +84,28 @@ fn read(file: &Path) -> Result<(Option<String>, RecoveredState), DiskError> {
     Ok((owner, disk::read_all(&database)?))
 }
 
-/// What a new store begins with.
+/// Initial contents of a store.
 pub(crate) struct Seed<'a> {
-    /// Whose store it will be.
+    /// Owner of the new store.
     pub(crate) node: NodeId,
-    /// Where other coordinators will reach it, `host:port`.
+    /// Address at which other coordinators will reach it, `host:port`.
     pub(crate) address: String,
     /// The registry.
     pub(crate) state: &'a RegistryState,
-    /// Of what it was taken from: the new log goes on after it.
+    /// Last index of the source. The new log continues after it.
     pub(crate) last_index: u64,
-    /// Of what it was taken from: new terms are higher.
+    /// Highest term of the source. The new terms are higher.
     pub(crate) term: u64,
-    /// The mark of the new history.
+    /// Epoch of the new history.
     pub(crate) epoch: u64,
-    /// Of the new directory.
+    /// Incarnation of the new directory.
     pub(crate) incarnation: u64,
 }
 
-/// Makes a store in `directory`, in which `node` is the only voter.
+/// Creates a store in `directory` whose only voter is `node`.
 ///
 /// # Errors
-/// `Conflict` when there is a store already, `Unavailable` when it cannot be written.
+/// `Conflict` if there already is a store, `Unavailable` if it cannot be written.
 pub(crate) fn sow(directory: &Path, seed: &Seed<'_>) -> Result<(), PredictError> {
     let failed = |error: DiskError| unavailable("the data directory cannot be written", error);
     std::fs::create_dir_all(directory).map_err(|error| failed(error.into()))?;

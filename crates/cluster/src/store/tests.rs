@@ -9,7 +9,7 @@ use crate::store::disk::Disk;
 use crate::store::log::LogStore;
 use crate::store::machine::Machine;
 
-/// Makes stores over new files.
+/// Creates stores over new files.
 struct Fresh;
 
 impl StoreBuilder<TypeConfig, LogStore, Machine, TempDir> for Fresh {

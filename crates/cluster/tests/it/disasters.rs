@@ -1,4 +1,4 @@
-//! What is left when others are lost: handing over, replacing, backups, recovery.
+//! Losses of coordinators: leadership transfer, replacement, backups, recovery.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use volley_types::{ErrorCode, NodeId, PredictError};
 
 use crate::nodes::{PATIENCE, TestNode, Three, has, register};
 
-/// Writes through every node in turn until told to stop; gives the names that were acknowledged,
-/// how many were refused, and how long the slowest took.
+/// Writes through every node in turn until stopped. Returns the names of the acknowledged models,
+/// the number of rejected writes, and the longest duration of a write.
 fn keep_writing(
     clusters: Vec<Cluster>,
     stop: Arc<AtomicBool>,
@@ -40,7 +40,7 @@ fn keep_writing(
     })
 }
 
-/// Asks until there is a leader to ask: on a busy machine one may be lost for a moment.
+/// Repeats a request until there is a leader: on a busy machine it may be missing for a moment.
 async fn answered<T>(ask: impl AsyncFn() -> Result<T, PredictError>) -> Result<T, PredictError> {
     let by = Instant::now() + PATIENCE;
     loop {
@@ -64,7 +64,7 @@ async fn the_leader_hands_over_and_no_acknowledged_write_is_lost() {
     for round in 0..3 {
         let leader = three.leader().await;
         let to = NodeId((leader as u64 + 1) % 3 + 1);
-        // Any coordinator may be asked.
+        // Any coordinator accepts the request.
         let asked = &three.nodes[round % 3].cluster;
         let transfer_leadership = async || asked.transfer_leadership(Some(to)).await;
         assert_eq!(answered(transfer_leadership).await.unwrap(), to);
@@ -81,7 +81,7 @@ async fn the_leader_hands_over_and_no_acknowledged_write_is_lost() {
                 .unwrap()
                 .unwrap();
         }
-        // Writes go on under each leader, however long they waited for it.
+        // Writes succeed under each leader, however long they waited for it.
         let before = acknowledged.load(Ordering::Relaxed);
         let by = Instant::now() + PATIENCE;
         while acknowledged.load(Ordering::Relaxed) == before {
@@ -105,7 +105,7 @@ async fn the_leader_hands_over_and_no_acknowledged_write_is_lost() {
     let unknown = answered(async || first.transfer_leadership(Some(NodeId(9))).await).await;
     assert_eq!(unknown.unwrap_err().code, ErrorCode::NotFound);
 
-    // Who retires leads no more, and is not asked to.
+    // A retired coordinator no longer leads and rejects the leadership.
     let leader = three.leader().await;
     three.nodes[leader].cluster.retire().await;
     let next = three.leader().await;
@@ -134,7 +134,7 @@ async fn a_dead_coordinator_is_replaced_by_a_new_id_in_one_change() {
     let same = answered(async || replace(dead_id, dead_id).await).await;
     assert_eq!(same.unwrap_err().code, ErrorCode::InvalidInput);
     for _ in 0..2 {
-        // The second time it is done already.
+        // The second call finds nothing to do.
         let members = answered(async || replace(dead_id, NodeId(4)).await).await;
         let members = members.unwrap();
         let ids: Vec<_> = members
@@ -174,7 +174,7 @@ async fn one_survivor_becomes_a_cluster_and_the_lost_ones_cannot_come_back_into_
     let survivor = backup::examine(old).unwrap();
     assert_eq!((survivor.node, survivor.models), (NodeId(1), 2));
 
-    // It gets a new id, and a directory of its own.
+    // The new coordinator gets a new id and a directory of its own.
     let directory = tempfile::tempdir().unwrap();
     let mut beginning = ClusterSeed {
         data_dir: directory.path(),
@@ -188,7 +188,7 @@ async fn one_survivor_becomes_a_cluster_and_the_lost_ones_cannot_come_back_into_
     let again = backup::recover(old, &beginning).unwrap_err();
     assert_eq!(again.code, ErrorCode::Conflict, "nothing is overwritten");
 
-    // It starts where the survivor was, alone.
+    // It continues from the state of the survivor, alone.
     let alone = TestNode::start(11, directory.path(), Some(&addresses[0])).await;
     let known = BTreeMap::from([(NodeId(11), addresses[0].clone())]);
     alone.cluster.bootstrap(known).await.unwrap();
@@ -197,7 +197,7 @@ async fn one_survivor_becomes_a_cluster_and_the_lost_ones_cannot_come_back_into_
     let state = alone.cluster.registry().borrow().clone();
     assert!(["one", "two", "three"].iter().all(|name| has(&state, name)));
 
-    // A new one joins it, and takes over its history.
+    // A new coordinator joins it and adopts its epoch.
     let fresh = tempfile::tempdir().unwrap();
     let twelfth = TestNode::start(12, fresh.path(), None).await;
     let seeds = vec![addresses[0].clone()];
@@ -208,8 +208,8 @@ async fn one_survivor_becomes_a_cluster_and_the_lost_ones_cannot_come_back_into_
         .wait_until("it has all", |state| has(state, "three"))
         .await;
 
-    // The two that were thought lost come back. They agree among themselves, and call the
-    // address at which the first one was.
+    // The two lost coordinators return. They agree among themselves, and call the address of the
+    // first coordinator.
     let second = TestNode::start(2, three.directories[1].path(), Some(&addresses[1])).await;
     let third = TestNode::start(3, three.directories[2].path(), Some(&addresses[2])).await;
     let mut raft = second.cluster.raft();
@@ -231,7 +231,7 @@ async fn one_survivor_becomes_a_cluster_and_the_lost_ones_cannot_come_back_into_
         .await;
     assert!(has(&state, "four") && !has(&state, "stale"));
 
-    // After a restart it is still so.
+    // The same holds after a restart.
     let address = twelfth.address.clone();
     twelfth.stop().await;
     let twelfth = TestNode::start(12, fresh.path(), Some(&address)).await;

@@ -1,4 +1,4 @@
-//! Drained nodes for the tests of records.
+//! Generators of drained nodes for the tests of records.
 
 use std::collections::BTreeMap;
 

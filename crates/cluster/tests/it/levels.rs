@@ -1,4 +1,4 @@
-//! Coordinators of two levels in one cluster.
+//! Coordinators of two feature levels in one cluster.
 
 use volley_cluster::{Cluster, ClusterConfig};
 use volley_types::registry::{Drain, LEVEL, RegistryCommand};
@@ -11,7 +11,7 @@ fn drain(worker: &str) -> RegistryCommand {
     RegistryCommand::Drain(worker, Drain::default())
 }
 
-/// Waits until a node's part in the registry has stopped.
+/// Waits until a node has stopped to take part in the cluster.
 async fn stopped(cluster: &Cluster) {
     let by = tokio::time::Instant::now() + PATIENCE;
     while cluster.healthy() {
@@ -32,7 +32,7 @@ async fn what_is_new_waits_for_the_last_of_them_and_then_nobody_goes_back() {
             assert!(said.contains("finish the upgrade first"), "{said}");
             assert!(said.contains("runs at level 1"), "{said}");
         }
-        // The next one is upgraded: it goes on with its directory and its address.
+        // The next node is upgraded: it keeps its directory and its address.
         let old = three.nodes.remove(turn);
         let address = old.address.clone();
         let _ = old.cluster.transfer_leadership(None).await;
@@ -58,7 +58,7 @@ async fn what_is_new_waits_for_the_last_of_them_and_then_nobody_goes_back() {
         assert_eq!(state.level, 2);
     }
 
-    // Whoever speaks less is not let in.
+    // A node with a lower level cannot join.
     let directory = tempfile::tempdir().unwrap();
     let late = TestNode::start_at(4, directory.path(), None, 1).await;
     let address = late.address.clone();
@@ -68,7 +68,7 @@ async fn what_is_new_waits_for_the_last_of_them_and_then_nobody_goes_back() {
     assert!(refused.message.contains("level 1"), "{refused:?}");
     late.stop().await;
 
-    // And one that goes back stops at what it cannot read, before it applies anything wrong.
+    // A downgraded node stops at an entry that it cannot read, before it applies anything.
     let follower = (three.leader().await + 1) % 3;
     let node = three.nodes.remove(follower);
     let address = node.address.clone();

@@ -1,4 +1,4 @@
-//! Aliases and pipelines of any form, for what is written and read again.
+//! Generators of aliases and pipelines for the tests of records.
 
 use std::sync::Arc;
 
@@ -114,7 +114,7 @@ prop_compose! {
     }
 }
 
-/// A write of a name, or its end.
+/// Generates a command that sets or deletes a name.
 pub(crate) fn change() -> impl Strategy<Value = RegistryCommand> {
     let expected = || option::of(any::<u64>().prop_map(Revision));
     prop_oneof![

@@ -1,4 +1,4 @@
-//! Coordinators' Raft nodes on loopback.
+//! Raft nodes of coordinators on loopback.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -18,11 +18,11 @@ use volley_types::registry::{
 use volley_types::{ConnectorId, ErrorCode, ModelName, ModelVersion, NodeId, Parameters};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a write may wait for a leader and the disk, where the story is not about that: other
-/// tests use the machine too.
+/// Write timeout of tests that do not depend on it. It is long, because other tests use the machine
+/// too.
 const PATIENT: Duration = Duration::from_secs(10);
 
-/// One node with its socket.
+/// A node with its socket.
 pub(crate) struct TestNode {
     pub(crate) cluster: Cluster,
     pub(crate) address: String,
@@ -31,12 +31,12 @@ pub(crate) struct TestNode {
 }
 
 impl TestNode {
-    /// Starts node `id` over `directory`, at `address` or any free one.
+    /// Starts node `id` with `directory`, at `address` or at any free one.
     pub(crate) async fn start(id: u64, directory: &Path, address: Option<&str>) -> Self {
         Self::start_at(id, directory, address, LEVEL).await
     }
 
-    /// The same, speaking `level`.
+    /// Does the same with the feature level `level`.
     pub(crate) async fn start_at(
         id: u64,
         directory: &Path,
@@ -69,7 +69,7 @@ impl TestNode {
             let server = tonic::transport::Server::builder()
                 .add_service(raft)
                 .add_service(membership)
-                // Who is connected must hear that it ends: the next life has the same address.
+                // Connected peers must notice the end, because the next node uses the same address.
                 .serve_with_incoming_shutdown(incoming, stopped.cancelled_owned());
             server.await.unwrap();
         });
@@ -81,7 +81,7 @@ impl TestNode {
         }
     }
 
-    /// Stops it; its files stay.
+    /// Stops the node and keeps its files.
     pub(crate) async fn stop(self) {
         self.cluster.shutdown().await;
         self.stop.cancel();
@@ -113,7 +113,7 @@ impl TestNode {
     }
 }
 
-/// A port, which a connection that some program has just made may have for a moment.
+/// Binds a port, which a new connection of another program may occupy for a moment.
 async fn listen(address: &str) -> TcpListener {
     let by = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -128,14 +128,15 @@ async fn listen(address: &str) -> TcpListener {
     }
 }
 
-/// Three nodes that know each other.
+/// Three connected nodes.
 pub(crate) struct Three {
     pub(crate) nodes: Vec<TestNode>,
     pub(crate) directories: Vec<TempDir>,
     _turn: SemaphorePermit<'static>,
 }
 
-/// Clusters of three at a time: elections go by the clock, and a machine has few cores.
+/// At most two clusters of three nodes run at a time: elections depend on time, and the machine has
+/// few cores.
 static TURNS: Semaphore = Semaphore::const_new(2);
 
 impl Three {
@@ -143,12 +144,12 @@ impl Three {
         Self::start_at(LEVEL).await
     }
 
-    /// The same, speaking `level`.
+    /// Does the same with the feature level `level`.
     pub(crate) async fn start_at(level: u32) -> Self {
         Self::start_as(level, PATIENT).await
     }
 
-    /// The same, whose writes wait for no longer than they do where nobody says how long.
+    /// Does the same with the default write timeout.
     pub(crate) async fn with_the_usual_write_timeout() -> Self {
         let usual = ClusterConfig::new(NodeId(1), "", "").write_timeout;
         Self::start_as(LEVEL, usual).await
@@ -177,7 +178,7 @@ impl Three {
         }
     }
 
-    /// Writes through the first node, again where there was no leader for a moment.
+    /// Writes through the first node, and repeats the write if there was no leader for a moment.
     pub(crate) async fn write(&self, command: RegistryCommand) {
         let by = tokio::time::Instant::now() + PATIENCE;
         loop {
@@ -191,7 +192,7 @@ impl Three {
         }
     }
 
-    /// The place of the leader. On a busy machine there may be none for a moment.
+    /// Returns the index of the leader. On a busy machine there may be none for a moment.
     pub(crate) async fn leader(&self) -> usize {
         let by = tokio::time::Instant::now() + PATIENCE;
         loop {
@@ -212,7 +213,7 @@ pub(crate) fn members(nodes: &[TestNode]) -> BTreeMap<NodeId, String> {
         .collect()
 }
 
-/// Registers a version of a word-splitting model.
+/// Registers a version of a model that splits words.
 pub(crate) fn register(name: &str) -> RegistryCommand {
     let spec = ModelVersionSpec {
         version: ModelVersion(0),

@@ -1,4 +1,4 @@
-//! Registry records survive the wire, and bytes from elsewhere are read or refused.
+//! Registry records survive encoding and decoding, and arbitrary bytes are decoded or rejected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -390,7 +390,7 @@ fn command() -> impl Strategy<Value = RegistryCommand> {
     ]
 }
 
-/// Changes of what stands already, and model groups.
+/// Generates changes of existing entries, and model groups.
 fn change() -> impl Strategy<Value = RegistryCommand> {
     let update = (
         model(),
@@ -412,7 +412,7 @@ fn change() -> impl Strategy<Value = RegistryCommand> {
     ]
 }
 
-/// Through bytes and back.
+/// Encodes and decodes a value.
 fn travel<M: Message + Default>(message: &M) -> M {
     M::decode(message.encode_to_vec().as_slice()).unwrap()
 }

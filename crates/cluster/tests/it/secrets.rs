@@ -1,4 +1,4 @@
-//! Quotas and sealed secrets, as they may be in a registry.
+//! Generators of quotas and sealed secrets for the tests of records.
 
 use proptest::collection::vec;
 use proptest::option;

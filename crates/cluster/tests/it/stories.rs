@@ -135,7 +135,7 @@ async fn without_a_quorum_writes_fail_in_time_and_the_registry_can_still_be_read
     let error = survivor.cluster.write(register("lost")).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(
-        // Two seconds, and what the machine makes everybody wait.
+        // The write timeout is two seconds; the rest is for a busy machine.
         started.elapsed() < Duration::from_secs(6),
         "{:?}",
         started.elapsed()
@@ -205,7 +205,7 @@ async fn more_writes_than_a_node_holds_are_refused_at_once() {
         .filter(|error| error.code == ErrorCode::Overloaded);
     assert!(0 < refused.clone().count());
     assert!(refused.clone().all(|error| error.retry_after.is_some()));
-    // A slow machine may run out of time for some that it held.
+    // On a slow machine some of the held writes may time out.
     assert!(
         errors
             .iter()
@@ -283,7 +283,7 @@ async fn a_single_node_cluster_grows_and_its_leader_can_leave() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_data_directory_belongs_to_one_node() {
     let directory = tempfile::tempdir().unwrap();
-    // Nothing was promised in it yet, so it may change its owner.
+    // The directory has neither votes nor log entries, so it may change its owner.
     TestNode::start(7, directory.path(), None)
         .await
         .stop()

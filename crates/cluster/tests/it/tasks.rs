@@ -1,4 +1,4 @@
-//! Tasks for the tests of records.
+//! Generators of tasks for the tests of records.
 
 use std::collections::BTreeMap;
 

@@ -5,10 +5,10 @@ use crate::input::PlacementWorker;
 
 const ZONES: [Option<&str>; 3] = [Some("a"), Some("b"), None];
 
-/// A worker, as it is drawn: its zone, budget, and whether it may be given anything.
+/// A generated worker: its zone, its budget, and whether it may receive replicas.
 type Drawn = (usize, u64, bool);
 
-/// The best worker, as it is defined: by looking at all of them.
+/// The definition of the best worker: the minimum over all of them.
 fn by_definition(
     fleet: &Fleet<'_>,
     need: &ReplicaRequirements<'_>,
@@ -64,7 +64,7 @@ proptest! {
         packs in any::<bool>(),
     ) {
         let ids: Vec<_> = (0..drawn.len())
-            // Not in the order of the workers.
+            // Ids are not in the order of the workers.
             .map(|index| WorkerId::new(format!("w{}", (index * 7) % 12)).unwrap())
             .collect();
         let labels: Vec<BTreeMap<String, String>> = drawn

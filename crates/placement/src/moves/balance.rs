@@ -1,4 +1,4 @@
-//! From full workers to emptier ones.
+//! Migrations from full workers to emptier ones.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -10,14 +10,14 @@ use crate::desired::DesiredVersion;
 use crate::fleet::Fleet;
 use crate::input::PlacementInput;
 
-/// By how much a move must make the fuller of its two workers less full, in thousandths: less is
-/// not worth a load.
+/// Minimum reduction of the fuller worker's memory use by a migration, in thousandths. A smaller
+/// one is not worth a load.
 const MARGIN: u64 = 50;
 /// Maximum number of replicas per round for which a better worker is searched.
 const MAX_TRIED: usize = 1_024;
 
-/// Whether any two workers are further apart than `limit` thousandths: in memory, or in the
-/// number of replicas where the fuller has some that take no memory.
+/// Returns whether any two workers differ by more than `limit` thousandths: in memory use, or in
+/// the number of replicas if the fuller worker has replicas without memory.
 pub(super) fn is_far_apart(
     wanted: &[DesiredVersion<'_>],
     fleet: &Fleet<'_>,
@@ -39,15 +39,15 @@ pub(super) fn is_far_apart(
     })
 }
 
-/// Whether one worker has so many more replicas than another that one more here and one fewer
-/// there is better.
+/// Returns whether one worker has so many more replicas than another that a migration makes them
+/// more even.
 fn outnumbers(most: usize, least: usize, limit: u64) -> bool {
     let apart = most.saturating_sub(least);
     let permille = apart.saturating_mul(1_000) / most.max(1);
     1 < apart && limit < u64::try_from(permille).unwrap_or(u64::MAX)
 }
 
-/// The least that any of some workers holds.
+/// Minimum load among some workers.
 #[derive(Clone, Copy)]
 struct Emptiest {
     permille: Option<u64>,
@@ -55,7 +55,7 @@ struct Emptiest {
 }
 
 impl Emptiest {
-    /// Of the workers that may be filled and are `meant`.
+    /// Computes the minimum over the workers that may receive replicas and are `meant`.
     fn of(fleet: &Fleet<'_>, input: &PlacementInput<'_>, meant: impl Fn(usize) -> bool) -> Self {
         let young = &input.moves.young;
         let workers = (0..fleet.len()).filter(|index| {
@@ -80,7 +80,7 @@ impl Emptiest {
     }
 }
 
-/// Moves that make the fullest workers less full, as many as may begin.
+/// Returns migrations from the fullest workers, as many as may start.
 pub(super) fn steps(
     wanted: &[DesiredVersion<'_>],
     held: &[Vec<usize>],
@@ -117,9 +117,9 @@ struct Search<'s, 'a> {
     limit: u64,
     tried: usize,
     steps: Vec<Step>,
-    /// Workers that have nothing that could be moved.
+    /// Workers without a replica that can be migrated.
     hopeless: Vec<bool>,
-    /// Of the workers with these labels.
+    /// Minimum load of the workers with these labels.
     emptiest: HashMap<&'a BTreeMap<String, String>, Emptiest>,
 }
 
@@ -145,7 +145,7 @@ impl<'a> Search<'_, 'a> {
         None
     }
 
-    /// The largest replica that is better off elsewhere.
+    /// Finds a migration of the largest replica that is better placed elsewhere.
     fn off(
         &mut self,
         from: usize,
@@ -174,7 +174,7 @@ impl<'a> Search<'_, 'a> {
         None
     }
 
-    /// Whether a replica may be moved, and any worker with its labels is far emptier.
+    /// Returns whether a replica may migrate, and a worker with its labels is far emptier.
     fn may_gain(&mut self, index: usize, from: usize, fleet: &Fleet<'_>) -> bool {
         let one = &self.wanted[index];
         let Some(deployment) = one.entry.deployment.as_ref() else {
@@ -195,8 +195,8 @@ impl<'a> Search<'_, 'a> {
             && one.may_move(fleet, input)
     }
 
-    /// Whether the fuller of the two is far fuller, is less full afterwards, and both together are
-    /// more even: so that no sequence of migrations returns to its start.
+    /// Returns whether the fuller of the two workers is far fuller, is less full afterwards, and
+    /// both together are more even. So no sequence of migrations returns to its start.
     fn improves(&self, size: u64, from: usize, to: usize, fleet: &Fleet<'_>) -> bool {
         if size == 0 {
             return outnumbers(fleet.staying(from), fleet.staying(to), self.limit);

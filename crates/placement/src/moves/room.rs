@@ -10,13 +10,13 @@ use crate::input::PlacementInput;
 const MAX_WAITING: usize = 8;
 /// Maximum number of candidate workers for each of them.
 const MAX_TARGETS: usize = 16;
-/// Replicas of each worker that are tried.
+/// Maximum number of replicas of each worker that are tried.
 const MAX_TRIED: usize = 32;
-/// Replicas that make room together.
+/// Maximum number of replicas that migrate together.
 const MAX_TOGETHER: usize = 3;
 
-/// The migrations that free capacity for the first waiting replica that can be placed; none while
-/// other migrations run.
+/// Returns the migrations that free capacity for the first waiting replica that can be placed; none
+/// while other migrations run.
 pub(super) fn steps(
     wanted: &[DesiredVersion<'_>],
     held: &[Vec<usize>],
@@ -77,7 +77,7 @@ fn targets(
     right.into_iter().map(|(.., worker)| worker).collect()
 }
 
-/// Makes room on one worker.
+/// Frees capacity on one worker.
 struct Maker<'s, 'a> {
     wanted: &'s [DesiredVersion<'a>],
     held: &'s [Vec<usize>],
@@ -87,8 +87,8 @@ struct Maker<'s, 'a> {
 }
 
 impl Maker<'_, '_> {
-    /// The fewest moves that are found to make the room: of the smallest replica that is enough,
-    /// or of a few of the largest.
+    /// Returns the fewest migrations found that free the capacity: of the smallest sufficient
+    /// replica, or of a few of the largest ones.
     fn steps(&self, fleet: &mut Fleet<'_>) -> Option<Vec<Step>> {
         let (bytes, places) = fleet.lacks(self.target, self.size);
         let freed = |index: &usize| self.wanted[*index].counted_size();

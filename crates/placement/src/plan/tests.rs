@@ -21,25 +21,25 @@ struct World {
     there: Vec<bool>,
     drained: BTreeMap<usize, Drain>,
     budget: u64,
-    /// Of workers that have another.
+    /// Budgets that differ from `budget`.
     budgets: BTreeMap<usize, u64>,
     most: Option<usize>,
     strategy: PlacementStrategy,
-    /// How many moves may be under way.
+    /// Maximum number of running migrations.
     moves: usize,
-    /// From where on workers are far apart.
+    /// Difference above which workers are rebalanced, in thousandths.
     apart: Option<u64>,
     under_way: BTreeMap<ModelName, Move>,
-    /// Models that may not be moved, and workers that may not be filled.
+    /// Models that must not migrate, and workers that must not be filled.
     fixed: BTreeSet<ModelName>,
     resting: BTreeSet<ModelName>,
     young: BTreeSet<WorkerId>,
-    /// Workers that have not been heard for a moment.
+    /// Workers whose heartbeats are late.
     silent: BTreeSet<usize>,
     state: RegistryState,
     sizes: BTreeMap<ModelName, u64>,
     failed: BTreeMap<(ModelName, WorkerId), String>,
-    /// Replicas of rolling models that serve.
+    /// Ready replicas.
     ready: BTreeSet<(ModelName, ModelVersion, WorkerId)>,
 }
 
@@ -141,7 +141,8 @@ impl World {
         plan(&self.state, &input)
     }
 
-    /// Does what the plan says, as the registry does; gives how many replicas moved.
+    /// Applies the plan as the registry does. Returns the number of replicas that changed their
+    /// worker.
     fn follow(&mut self, plan: &Plan) -> usize {
         let mut moved = 0;
         for placing in &plan.placings {
@@ -281,7 +282,7 @@ fn a_failed_replica_migrations_where_it_can_and_stays_where_it_cannot() {
     assert_eq!(world.placed(0), [1]);
 }
 
-/// Begins to replace version 1 by version 2.
+/// Starts to replace version 1 by version 2.
 fn begin_roll(world: &mut World, options: DeployOptions) {
     world.deploy(0, 3, 1, options);
     world.settle();
@@ -404,7 +405,8 @@ proptest! {
         }
         world.settle();
         for (worker, there) in changes {
-            // At most what was on the worker, and what had no home, moves.
+            // At most the replicas of the worker, and the unschedulable ones, may change their
+            // worker.
             let lost = if there { 0 } else { world.state.models.values().map(|entry| entry.placed(&world.ids[worker]).count()).sum() };
             let unschedulable = world.plan().unschedulable;
             world.there[worker] = there;

@@ -1,4 +1,4 @@
-//! Where models could not be loaded.
+//! Load failures of models by worker.
 
 use std::collections::BTreeMap;
 

@@ -10,8 +10,8 @@ use super::failures::Failures;
 use super::observed::ObservedWorkers;
 use crate::input::{Moves, PlacementInput, PlacementWorker};
 
-/// Everything that a plan is made of besides the registry. While the coordinator is settling,
-/// workers that it has not heard yet are not gone.
+/// Builds the input of a plan. While the coordinator is settling, workers that it has not heard yet
+/// count as present.
 #[must_use]
 pub fn input<'a>(
     state: &'a RegistryState,
@@ -58,7 +58,7 @@ pub fn input<'a>(
     input
 }
 
-/// Ready replicas of the models whose readiness is relevant to the plan.
+/// Adds the ready replicas of the models whose readiness is relevant to the plan.
 fn add_ready<'a>(
     state: &'a RegistryState,
     observed: &ObservedWorkers<'a>,
@@ -94,7 +94,7 @@ fn add_ready<'a>(
     }
 }
 
-/// Workers that hold replicas and have not been heard yet.
+/// Adds workers that hold replicas and have not been heard yet.
 fn add_unheard<'a>(
     state: &'a RegistryState,
     observed: &ObservedWorkers<'a>,

@@ -15,27 +15,27 @@ use crate::assignments::differences;
 use crate::input::Moves;
 use crate::output::{Move, MoveReason, Plan};
 
-/// Moves that are under way at a time.
+/// Maximum number of running migrations.
 const MAX_UNDER_WAY: usize = 8;
 /// Time limit of a migration.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// Initial and maximum interval of searches for migrations.
 const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How far apart, in thousandths of their memory, the fullest and the emptiest worker are before
-/// replicas are moved between them, and until when they go on.
+/// Difference between the fullest and the emptiest worker, in thousandths of their memory, at which
+/// rebalancing starts, and at which it ends.
 const APART: (u64, u64) = (200, 100);
 
 /// Outcome of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveOutcome {
-    /// The replica serves elsewhere, and is gone from where it was.
+    /// The replica serves on the target and was removed from the source.
     Done,
-    /// It stays where it was, or something else came between.
+    /// The replica stays on the source, or another change came first.
     GivenUp,
 }
 
 impl MoveOutcome {
-    /// The stable name.
+    /// Stable name, for logs and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -48,13 +48,13 @@ impl MoveOutcome {
 /// The leader's state of migrations.
 #[derive(Debug)]
 pub struct Rebalancer {
-    /// For how long a model, a worker or a leader has to be as it is before anything is moved.
+    /// Time without changes of a model, a worker or the leader before rebalancing may start.
     after: Duration,
     since: Option<Instant>,
     seen: Arc<RegistryState>,
-    /// When a model was deployed, scaled or placed otherwise.
+    /// Time of the last deployment, scaling or placement of a model.
     changed: HashMap<ModelName, Instant>,
-    /// When a replica of it was moved, or could not be.
+    /// Time of the last migration of a model, completed or abandoned.
     moved: HashMap<ModelName, Instant>,
     /// Time since which each worker accepts replicas.
     present: HashMap<WorkerId, Instant>,
@@ -66,8 +66,8 @@ pub struct Rebalancer {
 }
 
 impl Rebalancer {
-    /// Nothing has moved yet. `after` is for how long a model, a worker or a leader has to be as
-    /// it is before anything is rebalanced.
+    /// Creates the state of a new leader. Rebalancing starts after a model, a worker and the leader
+    /// have been unchanged for `after`.
     #[must_use]
     pub fn new(after: Duration) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl Rebalancer {
         }
     }
 
-    /// This coordinator does not lead any more.
+    /// Discards the state when this coordinator stops leading.
     pub fn forget(&mut self) {
         if self.since.is_some() {
             *self = Self::new(self.after);
@@ -98,7 +98,7 @@ impl Rebalancer {
         self.under_way.len()
     }
 
-    /// Applies the observed state; returns the ended migrations.
+    /// Applies the observed state. Returns the ended migrations.
     pub fn learn(
         &mut self,
         state: &Arc<RegistryState>,
@@ -135,7 +135,7 @@ impl Rebalancer {
         self.settle(state, now)
     }
 
-    /// The moves that are over are forgotten.
+    /// Removes and returns the ended migrations.
     fn settle(&mut self, state: &RegistryState, now: Instant) -> Vec<(Move, MoveOutcome)> {
         let mut ended = Vec::new();
         self.under_way.retain(|name, (one, begun)| {
@@ -163,7 +163,7 @@ impl Rebalancer {
         ended
     }
 
-    /// Input of the placement. Migrations only start if `may`.
+    /// Returns the migrations as input of a plan. New ones only start if `may`.
     #[must_use]
     pub fn moves<'a>(&'a self, state: &'a RegistryState, may: bool, now: Instant) -> Moves<'a> {
         let is_due = self.look_at.is_none_or(|at| at <= now);
@@ -220,7 +220,7 @@ impl Rebalancer {
     }
 }
 
-/// Whether a model shall run otherwise than before.
+/// Returns whether the deployment or the placement of a model changed.
 fn is_other(old: Option<&ModelEntry>, new: &ModelEntry) -> bool {
     let asked = |entry: &ModelEntry| {
         let deployment = entry.deployment.as_ref();
@@ -230,8 +230,8 @@ fn is_other(old: Option<&ModelEntry>, new: &ModelEntry) -> bool {
     new.deployment.is_some() && !old.is_some_and(same)
 }
 
-/// Outcome of a migration, if it has ended. It is abandoned if the source replica is needed after
-/// all.
+/// Returns the outcome of a migration, if it has ended. A migration is abandoned if the source
+/// replica is needed after all.
 fn end_of(one: &Move, entry: Option<&ModelEntry>) -> Option<MoveOutcome> {
     let Some((entry, deployment)) = entry.and_then(|it| Some((it, it.deployment.as_ref()?))) else {
         return Some(MoveOutcome::GivenUp);

@@ -134,7 +134,7 @@ fn names_do_not_lead_in_circles_nor_too_far() {
     }
     let far = put(&mut state, alias("far", &["n7"]), None).unwrap_err();
     assert_eq!(far.code, ErrorCode::InvalidInput);
-    // From below: what is above becomes too long.
+    // A change at the end of the chain makes the chain above it too long.
     put(&mut state, alias("low", &["a"]), None).unwrap();
     let far = put(&mut state, alias("n0", &["low"]), None).unwrap_err();
     assert_eq!(far.code, ErrorCode::InvalidInput);
@@ -146,7 +146,7 @@ fn names_do_not_lead_in_circles_nor_too_far() {
     }
 }
 
-/// A pipeline of one step, which calls `model`.
+/// Builds a pipeline of one step, which calls `model`.
 fn pipeline(name: &str, model: &str) -> RegistryCommand {
     let spec = PipelineSpec {
         name: name.parse().unwrap(),

@@ -1,4 +1,4 @@
-//! How one version follows another, and how many replicas there are.
+//! Rollouts and numbers of replicas.
 
 use super::*;
 

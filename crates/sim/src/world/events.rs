@@ -1,4 +1,4 @@
-//! What happens, one thing after another.
+//! Events of the simulation, and their handlers.
 
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ use volley_types::{Assignments, ModelName, ModelVersion, Revision, WorkerId};
 use super::{Node, Simulation};
 use crate::cost::Meter;
 
-/// Between two looks at silence.
+/// Interval of the checks for silent workers.
 pub(super) const TICK_MS: u64 = 250;
-/// Between two heartbeats of a worker.
+/// Interval of the heartbeats of a worker.
 pub(super) const BEAT_MS: u64 = 500;
-/// The planner looks again after this long even without news.
+/// Interval of planner rounds without news.
 pub(super) const PATROL_MS: u64 = 2_000;
-/// The planner waits this long for more news.
+/// Delay of a planner round after news, to wait for more.
 const SETTLE_MS: u64 = 20;
-/// Entries that one append carries.
+/// Maximum number of entries in one append.
 const APPEND: usize = 32;
 
 #[derive(Debug)]
@@ -43,12 +43,12 @@ pub(super) enum Event {
     Plan(usize),
     Patrol,
     Append,
-    /// A coordinator hears what is committed.
+    /// A coordinator receives the committed registry.
     Apply {
         to: usize,
         state: Arc<RegistryState>,
     },
-    /// Coordinators look who leads, and who lags.
+    /// Runs elections, and updates lagging coordinators.
     Raft,
     Thaw(usize),
     Up(usize),
@@ -77,7 +77,7 @@ impl Simulation {
         weather.delay_ms(&mut self.random)
     }
 
-    /// Something that placement looks at is new to a coordinator.
+    /// Schedules a planner round after news for the placement.
     pub(super) fn ring(&mut self, at: usize) {
         if self.seats[at].leads && !self.seats[at].plan_due {
             self.seats[at].plan_due = true;
@@ -153,7 +153,7 @@ impl Simulation {
         let (now, whole) = (self.now_ms(), self.settings.whole_reports);
         let (seats, links) = (&self.seats, &self.links);
         let takes = |index: usize| !seats[index].down;
-        // A connection needs both ways to begin; then what is sent waits in the one that is cut.
+        // A connection is established in both directions. Later, messages wait at a cut in it.
         let reached = |index: usize| {
             let other = Node::Coordinator(index);
             links.are_joined(Node::Worker(worker), other)
@@ -263,13 +263,13 @@ impl Simulation {
         if !self.seats[at].leads {
             return;
         }
-        // The planner waits for its writes before it looks again.
+        // The planner waits for its writes before the next round.
         if self.appending && at == self.leader {
             return self.ring(at);
         }
         let (now, state) = (self.clock(at), self.seats[at].applied.clone());
         let plan = self.coordinators[at].plan(&state, now);
-        // Who only believes that it leads finds no majority for what it decides.
+        // A coordinator that only believes it leads finds no majority for its writes.
         if at != self.leader {
             return;
         }
@@ -294,7 +294,7 @@ impl Simulation {
         }
     }
 
-    /// Once more than half have the oldest entries, the leader applies them, and tells the others.
+    /// Commits the oldest entries if the leader has a quorum, and sends the registry to the others.
     fn commit(&mut self) {
         if !self.has_quorum() {
             return self.after(TICK_MS, Event::Append);
@@ -306,7 +306,7 @@ impl Simulation {
         let mut bytes = 0;
         for command in &commands {
             bytes += command_to_wire(command).encoded_len() as u64;
-            // A refusal is an answer too.
+            // A rejected command is committed too.
             let _ = apply(&mut next, command);
         }
         let spent = meter.stop();

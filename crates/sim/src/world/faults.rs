@@ -1,23 +1,23 @@
-//! What goes wrong, and how it ends.
+//! Faults and their ends.
 
 use super::events::Event;
 use super::{Node, Simulation};
 use crate::worker::Link;
 
-/// A packet that is lost is sent again after this long, and after twice as long each further time.
+/// Delay before a lost packet is sent again, in milliseconds. It doubles with each further loss.
 const RESEND_MS: u64 = 200;
-/// A side that is silent for this long closes the connection.
+/// Time of silence after which a connection is closed, in milliseconds.
 const KEEP_ALIVE_MS: u64 = 15_000;
 
 impl Simulation {
-    /// A worker's process dies: its connections are reset.
+    /// Ends a worker's process, which resets its connections.
     pub fn kill(&mut self, worker: usize) {
         let coordinators = 0..self.coordinators.len();
         coordinators.for_each(|coordinator| self.hang_up(worker, coordinator));
         self.workers[worker].die();
     }
 
-    /// A dead worker is started again.
+    /// Starts a dead worker again.
     pub fn start(&mut self, worker: usize) {
         if !self.workers[worker].up {
             let now = self.now_ms();
@@ -25,7 +25,8 @@ impl Simulation {
         }
     }
 
-    /// A worker does nothing for a while; its connections stay.
+    /// Freezes a worker for `ms` milliseconds. Its connections stay open unless it is frozen for
+    /// longer than the keep-alive timeout.
     pub fn freeze_worker(&mut self, worker: usize, ms: u64) {
         if self.workers[worker].up && !self.workers[worker].frozen {
             self.workers[worker].frozen = true;
@@ -41,7 +42,7 @@ impl Simulation {
         self.workers[worker].frozen = false;
     }
 
-    /// A coordinator does nothing for a while; what is sent to it waits.
+    /// Freezes a coordinator for `ms` milliseconds. Messages to it wait.
     pub fn freeze(&mut self, coordinator: usize, ms: u64) {
         if self.acts(coordinator) {
             self.seats[coordinator].frozen = true;
@@ -49,7 +50,7 @@ impl Simulation {
         }
     }
 
-    /// It goes on: it looks at its clock and at what has come in either order.
+    /// Thaws a coordinator. It checks its clock and its messages in random order.
     pub(super) fn thaw(&mut self, coordinator: usize) {
         if !std::mem::take(&mut self.seats[coordinator].frozen) {
             return;
@@ -66,7 +67,7 @@ impl Simulation {
         }
     }
 
-    /// A coordinator's process dies, and is started again after a while.
+    /// Ends a coordinator's process, and restarts it after `ms` milliseconds.
     pub fn restart(&mut self, coordinator: usize, ms: u64) {
         if self.seats[coordinator].down {
             return;
@@ -83,30 +84,30 @@ impl Simulation {
         self.after(ms, Event::Up(coordinator));
     }
 
-    /// A coordinator's clock leaps ahead.
+    /// Sets a coordinator's clock ahead by `ms` milliseconds.
     pub fn leap(&mut self, coordinator: usize, ms: u64) {
         self.seats[coordinator].ahead_ms += ms;
     }
 
-    /// Nothing passes between a worker and a coordinator until it is mended.
+    /// Cuts the network between a worker and a coordinator in both directions.
     pub fn cut(&mut self, worker: usize, coordinator: usize) {
         self.mute(worker, coordinator);
         self.deafen(worker, coordinator);
     }
 
-    /// A coordinator gets nothing of what a worker sends.
+    /// Cuts the direction from a worker to a coordinator.
     pub fn mute(&mut self, worker: usize, coordinator: usize) {
         self.links
             .cut(Node::Worker(worker), Node::Coordinator(coordinator));
     }
 
-    /// A worker gets nothing of what a coordinator sends.
+    /// Cuts the direction from a coordinator to a worker.
     pub fn deafen(&mut self, worker: usize, coordinator: usize) {
         self.links
             .cut(Node::Coordinator(coordinator), Node::Worker(worker));
     }
 
-    /// The network between them works again; the old connection is lost.
+    /// Restores the network between a worker and a coordinator. An interrupted connection is reset.
     pub fn mend(&mut self, worker: usize, coordinator: usize) {
         let (one, other) = (Node::Worker(worker), Node::Coordinator(coordinator));
         let (muted, deafened) = (self.links.join(one, other), self.links.join(other, one));
@@ -115,18 +116,18 @@ impl Simulation {
         }
     }
 
-    /// The connection between them is reset; what was under way is lost.
+    /// Resets the connection between a worker and a coordinator. Messages in flight are lost.
     pub fn reset(&mut self, worker: usize, coordinator: usize) {
         self.hang_up(worker, coordinator);
         self.workers[worker].links[coordinator] = Link::default();
     }
 
-    /// Packets of a worker get lost now and then, or do no more.
+    /// Starts or ends the packet loss of a worker.
     pub fn lose(&mut self, worker: usize, lossy: bool) {
         self.workers[worker].lossy = lossy;
     }
 
-    /// Requests to a worker's replicas fail, or do no more.
+    /// Starts or ends the failure of requests to a worker's replicas.
     pub fn fail_requests(&mut self, worker: usize, fail: bool) {
         if fail {
             self.failing.insert(worker);
@@ -135,7 +136,7 @@ impl Simulation {
         }
     }
 
-    /// One coordinator does not hear another any more, or does again.
+    /// Cuts or restores the direction from `speaker` to `hearer`.
     pub fn part(&mut self, speaker: usize, hearer: usize, parted: bool) {
         if speaker == hearer {
             return;
@@ -148,7 +149,8 @@ impl Simulation {
         }
     }
 
-    /// Another coordinator leads from now on, if it can; it knows nothing of failures.
+    /// Makes another coordinator the leader, if it is running. The new leader has no record of load
+    /// failures.
     pub fn elect(&mut self, leader: usize) {
         if self.acts(leader) && self.leader != leader {
             let before = self.leader;
@@ -157,7 +159,7 @@ impl Simulation {
         }
     }
 
-    /// Everything works again; processes that do not run are started.
+    /// Ends all faults, and starts the processes that are not running.
     pub fn heal(&mut self) {
         for coordinator in 0..self.coordinators.len() {
             for hearer in 0..self.coordinators.len() {
@@ -186,19 +188,19 @@ impl Simulation {
         }
     }
 
-    /// Whether a coordinator gets what a worker sends.
+    /// Returns whether a coordinator receives what a worker sends.
     fn speaks(&self, worker: usize, to: usize) -> bool {
         let to = Node::Coordinator(to);
         !self.links.is_cut(Node::Worker(worker), to)
     }
 
-    /// Whether a worker gets what a coordinator sends.
+    /// Returns whether a worker receives what a coordinator sends.
     pub(super) fn hears(&self, worker: usize, from: usize) -> bool {
         let from = Node::Coordinator(from);
         !self.links.is_cut(from, Node::Worker(worker))
     }
 
-    /// How long the next heartbeat on a connection is under way.
+    /// Returns the delay of the next heartbeat on a connection in milliseconds.
     pub(super) fn travel(&mut self, worker: usize, to: usize) -> u64 {
         let mut delay = self.settings.network_ms;
         if self.workers[worker].lossy {
@@ -214,14 +216,14 @@ impl Simulation {
         link.busy_until_ms - now_ms
     }
 
-    /// Whether a heartbeat is of a connection that is open still, and gets through.
+    /// Returns whether a heartbeat belongs to an open connection and arrives.
     pub(super) fn arrives(&self, worker: usize, to: usize, stream: u64) -> bool {
         let sender = &self.workers[worker];
         sender.links[to].stream == Some(stream) && self.speaks(worker, to) && !self.seats[to].down
     }
 
-    /// Gives the event to be handled now, if it is one for now: who is down gets nothing, and
-    /// whoever is frozen gets it later.
+    /// Returns the event if it can be handled now. Events for a stopped coordinator are dropped,
+    /// and events for a frozen node wait.
     pub(super) fn unless_held(&mut self, event: Event) -> Option<Event> {
         let to = match &event {
             Event::Heartbeat {

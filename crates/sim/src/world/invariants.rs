@@ -1,4 +1,5 @@
-//! What must hold at every step, judged by what truly happened and not by what nodes believe.
+//! Invariants that hold at every step. They are judged by the true state, and not by what nodes
+//! believe.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,22 +12,23 @@ use volley_types::{ModelName, ModelVersion, Revision, WorkerId};
 use super::{Settings, Simulation};
 use crate::worker::Worker;
 
-/// A worker that was heard within this time keeps what it has.
+/// A worker that was heard within this time keeps its replicas.
 const GRACE_MS: u64 = 10_000;
-/// Replicas that move at a time although their workers are there.
+/// Maximum number of running migrations.
 const MAX_MOVING: usize = 8;
-/// Clocks are looked at this seldom.
+/// Tolerance for the interval at which clocks are checked.
 const SLACK_MS: u64 = 300;
 
 type Replicas = Vec<(ModelName, ModelVersion)>;
 
-/// The judge.
+/// The checks and their verdict.
 pub(super) struct Invariants {
     on: bool,
     verdict: Verdict,
-    /// By coordinator and worker: when a heartbeat last came to the coordinator's machine.
+    /// Time of the last heartbeat that reached each coordinator's machine, by coordinator and
+    /// worker.
     arrived_ms: Vec<Vec<u64>>,
-    /// What workers were told of each revision.
+    /// Assignments that workers received, by revision.
     told: HashMap<(Revision, usize), Replicas>,
 }
 
@@ -52,7 +54,7 @@ impl Invariants {
         self.arrived_ms[to][worker] = now_ms;
     }
 
-    /// Of one revision, every coordinator tells a worker the same.
+    /// Checks that all coordinators send a worker the same assignments for one revision.
     pub(super) fn ordered(
         &mut self,
         now_ms: u64,
@@ -74,7 +76,8 @@ impl Invariants {
         }
     }
 
-    /// A worker is about to see orders: it must not follow what is older than what it follows.
+    /// Checks that a worker which receives assignments still holds exactly the ones that it
+    /// follows.
     pub(super) fn obeyed(&mut self, now_ms: u64, worker: &Worker, revision: Revision) {
         let follows: BTreeSet<_> = worker.replicas.keys().collect();
         let number = worker.id.as_str().rsplit('-').next();
@@ -92,7 +95,7 @@ impl Invariants {
 }
 
 impl Simulation {
-    /// A plan takes nothing from whoever is there, and spreads what it adds.
+    /// Checks that a plan removes nothing from present workers, and spreads new replicas.
     pub(super) fn check_plan(&mut self, state: &RegistryState, plan: &Plan) {
         if !self.laws.on {
             return;
@@ -109,7 +112,8 @@ impl Simulation {
         }
     }
 
-    /// A move takes nothing from anybody before it is over, and stays within its bounds.
+    /// Checks that a migration removes nothing before its end, and that the number of migrations is
+    /// bounded.
     pub(super) fn check_moves(&mut self, state: &RegistryState, plan: &Plan) {
         if !self.laws.on {
             return;
@@ -147,7 +151,8 @@ impl Simulation {
         }
     }
 
-    /// Replicas that still are wanted go only where their worker has been silent for the grace.
+    /// Checks that needed replicas are only removed from workers that were silent for the grace
+    /// period.
     fn moved_without_need(
         &self,
         entry: &ModelEntry,
@@ -177,7 +182,7 @@ impl Simulation {
         GRACE_MS <= self.now_ms() - since + SLACK_MS
     }
 
-    /// No other value of the label had fewer replicas and a worker with room.
+    /// Checks that no other value of the label had fewer replicas and a worker with room.
     fn spread_badly(
         &self,
         state: &RegistryState,
@@ -224,10 +229,11 @@ impl Simulation {
         None
     }
 
-    /// Once all is quiet: everybody has applied the same, and workers hold just what it says.
+    /// Checks that all coordinators have applied the same registry, and that workers hold exactly
+    /// their assignments. This holds at rest only.
     ///
     /// # Errors
-    /// What differs.
+    /// A description of the first difference.
     pub fn agreed(&self) -> Result<(), String> {
         if !self.log.is_empty() {
             return Err("writes wait".to_owned());
@@ -255,7 +261,7 @@ impl Simulation {
     }
 }
 
-/// Replicas of each worker once a plan is carried out.
+/// Returns the number of replicas of each worker after a plan.
 fn held_after(state: &RegistryState, plan: &Plan) -> BTreeMap<WorkerId, u64> {
     let mut held = BTreeMap::new();
     for entry in state.models.values() {

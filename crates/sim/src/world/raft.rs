@@ -1,7 +1,7 @@
-//! Who leads, and who has applied what. Consensus itself is taken for granted here: what more than
-//! half have is never lost, and one of those that have all of it leads next. What it leaves open
-//! is not: coordinators lag, and one that was deposed believes that it leads until it hears
-//! otherwise.
+//! A model of consensus: leadership, and the registry that each coordinator has applied. Committed
+//! writes are assumed never to be lost, and the next leader has all of them. Other weaknesses of
+//! consensus are simulated: coordinators lag, and a deposed leader believes that it leads until it
+//! receives a message.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,25 +11,25 @@ use volley_types::registry::RegistryState;
 use super::events::{Event, TICK_MS};
 use super::{Node, Simulation};
 
-/// How long a leader may do without the others before one of them takes over.
+/// Time in milliseconds without a quorum after which another coordinator takes over.
 const LEASE_MS: u64 = 1_500;
 
-/// One coordinator's machine, and what its process knows of the others.
+/// State of a coordinator in the consensus model.
 pub(super) struct RaftMember {
-    /// What it has applied.
+    /// Registry that it has applied.
     pub(super) applied: Arc<RegistryState>,
     /// It believes that it leads.
     pub(super) leads: bool,
     pub(super) plan_due: bool,
-    /// When its process was started.
+    /// Start time of its process.
     pub(super) born_ms: u64,
-    /// How far its clock is ahead.
+    /// Error of its clock in milliseconds.
     pub(super) ahead_ms: u64,
-    /// It does nothing; what is sent to it waits.
+    /// It does nothing, and received messages wait.
     pub(super) frozen: bool,
-    /// Its process does not run.
+    /// Its process is not running.
     pub(super) down: bool,
-    /// What came while it was frozen.
+    /// Events that arrived while it was frozen.
     pub(super) held: Vec<Event>,
 }
 
@@ -54,12 +54,12 @@ impl Simulation {
         self.after(TICK_MS, Event::Calls);
     }
 
-    /// A coordinator's own clock.
+    /// Returns the time of a coordinator's own clock.
     pub(super) fn clock(&self, at: usize) -> Instant {
         self.now() + Duration::from_millis(self.seats[at].ahead_ms)
     }
 
-    /// Whether a coordinator runs.
+    /// Returns whether a coordinator is running and not frozen.
     pub(super) fn acts(&self, at: usize) -> bool {
         !self.seats[at].frozen && !self.seats[at].down
     }
@@ -69,7 +69,7 @@ impl Simulation {
         self.acts(other) && self.links.are_joined(one, hearer)
     }
 
-    /// Whether a coordinator and those that it talks with are more than half.
+    /// Returns whether a coordinator can exchange messages with a majority, including itself.
     fn is_with_most(&self, at: usize) -> bool {
         let others = (0..self.seats.len()).filter(|other| *other != at);
         let with = others.filter(|other| self.is_linked(at, *other)).count();
@@ -80,7 +80,7 @@ impl Simulation {
         self.seats[self.leader].leads && self.is_with_most(self.leader)
     }
 
-    /// The leader tells another coordinator what is committed, or takes it itself.
+    /// Sends the committed registry to a coordinator. The leader applies it directly.
     pub(super) fn send_committed(&mut self, to: usize) {
         let state = self.state.clone();
         if to == self.leader || !self.settings.drilled {
@@ -102,7 +102,7 @@ impl Simulation {
         }
     }
 
-    /// Elections, news of them, and what those that lag have missed.
+    /// Holds elections, informs deposed leaders, and sends missed writes to lagging coordinators.
     pub(super) fn look_around(&mut self) {
         self.after(TICK_MS, Event::Raft);
         if self.has_quorum() {
@@ -126,7 +126,7 @@ impl Simulation {
         }
     }
 
-    /// Somebody who talks with more than half takes over, if there is anybody.
+    /// Makes a random coordinator with a majority the leader, if there is one.
     fn vote(&mut self) {
         let all = 0..self.seats.len();
         let able: Vec<_> = all.filter(|index| self.is_with_most(*index)).collect();
@@ -135,22 +135,22 @@ impl Simulation {
         }
     }
 
-    /// `chosen` has all that was committed. Of what its predecessor was about to propose, it has
-    /// the first part.
+    /// Makes `chosen` the leader. It has all committed writes, and a random prefix of those that
+    /// its predecessor was about to propose.
     pub(super) fn make_leader(&mut self, chosen: usize) {
         let proposed = self.random.usize(0..=self.log.len());
         self.log.truncate(proposed);
         self.leader = chosen;
         self.leader_lost_ms = None;
         self.seats[chosen].leads = true;
-        // It has looked again and again while it did not lead.
+        // A real coordinator discards this state in every planner round in which it does not lead.
         self.coordinators[chosen].mover.forget();
         let state = self.state.clone();
         self.apply(chosen, &state);
         self.ring(chosen);
     }
 
-    /// The process of a coordinator starts, with what it had applied.
+    /// Restarts the process of a coordinator with the registry that it had applied.
     pub(super) fn begin_again(&mut self, at: usize) {
         if !self.seats[at].down {
             return;
@@ -162,7 +162,7 @@ impl Simulation {
         let applied = seat.applied.clone();
         let rebalance_after = self.settings.rebalance_after();
         self.coordinators[at].restart(rebalance_after);
-        // Nobody is connected to it: this only fills its book.
+        // No worker is connected, so this only builds the assignments.
         self.coordinators[at].follow(&applied);
     }
 }

@@ -1,4 +1,4 @@
-//! Requests, as coordinators route them: the real choice of a replica, and the real ejection.
+//! Requests with the real choice of a replica and the real ejection.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use volley_coordinator::route::{RoutingHints, decide};
 use super::Simulation;
 use super::events::{Event, TICK_MS};
 
-/// How long a call takes that succeeds.
+/// Duration of a successful call.
 const ANSWER: Duration = Duration::from_millis(20);
 const SLOW_START: Duration = Duration::from_secs(10);
 
 impl Simulation {
-    /// Each coordinator routes a request to one of the models.
+    /// Lets each coordinator route a request to one of the models.
     pub(super) fn call(&mut self) {
         self.after(TICK_MS, Event::Calls);
         for coordinator in 0..self.coordinators.len() {

@@ -1,4 +1,4 @@
-//! Disks that are lost, put back from a copy, cut, and used twice.
+//! Disks that are lost, restored from a copy, truncated, or used twice.
 
 use redb::{Database, ReadableTable};
 
@@ -6,11 +6,11 @@ use super::Coordinators;
 use crate::store::disk::faulty_disk::FaultyDisk;
 use crate::store::tables::{LOG, META};
 
-/// What a disk holds.
+/// Contents of a disk.
 pub(in crate::sim) type Image = Vec<u8>;
 
 impl Coordinators {
-    /// What the disk of a coordinator would hold if its machine stopped now.
+    /// Returns what the disk of a coordinator would contain after a power loss now.
     pub(in crate::sim) fn image(&self, node: u64) -> Image {
         let members = self.0.members.lock();
         let Some(member) = members.get(&node) else {
@@ -22,8 +22,8 @@ impl Coordinators {
         }
     }
 
-    /// A coordinator that does not run finds this on its disk when it starts; the others shall not
-    /// take it for itself then.
+    /// Replaces the disk of a stopped coordinator. The others must not accept it as the member
+    /// afterwards.
     pub(in crate::sim) fn put_back(&self, node: u64, image: Image) {
         let mut members = self.0.members.lock();
         let member = members.entry(node).or_default();
@@ -31,13 +31,13 @@ impl Coordinators {
         member.is_not_itself = true;
     }
 
-    /// Its disk is empty.
+    /// Empties the disk of a coordinator.
     pub(in crate::sim) fn wipe(&self, node: u64) {
         self.crash(node, true, None);
         self.put_back(node, Image::new());
     }
 
-    /// A second process with the id of another, over a copy of its disk.
+    /// Starts a second process with the id of another one, over a copy of its disk.
     pub(in crate::sim) async fn start_copy(
         &self,
         place: u64,
@@ -49,7 +49,7 @@ impl Coordinators {
     }
 }
 
-/// The same disk without the last entries of its log, and without what says that they were there.
+/// Returns the disk without the last entries of its log, and without the committed index.
 pub(in crate::sim) fn cut(image: Image, entries: usize) -> Image {
     let faulty_disk = FaultyDisk::new(image);
     {

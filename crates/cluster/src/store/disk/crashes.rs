@@ -1,7 +1,7 @@
-//! Every call to the disk fails in turn, in every way that disks have, under votes, appends,
-//! snapshots and cuts of the log. Whatever happened, the store opens again with all that was
-//! acknowledged, in the order in which it was asked for, and goes on; and after the first failure
-//! it acknowledges nothing more.
+//! Every call to the disk fails in turn, in every way that disks fail, during votes, appends,
+//! snapshots and truncations. After each fault the store opens again with everything that was
+//! acknowledged, in the requested order, and accepts writes. After the first failure it
+//! acknowledges nothing more.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ use super::*;
 use crate::raft_types::{Entry, LogCommand};
 use crate::store::log::LogStore;
 
-/// Stories in an ordinary run; `VOLLEY_CRASH_SEEDS` asks for more.
+/// Scenarios in an ordinary run; `VOLLEY_CRASH_SEEDS` sets another number.
 const SEEDS: u64 = 3;
-/// Groups of operations in one story.
+/// Groups of operations in one scenario.
 const GROUPS: usize = 16;
 
-/// What a store holds.
+/// Contents of a store.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct StoreContents {
     vote: Option<Vote>,
@@ -33,7 +33,7 @@ struct StoreContents {
     epoch: u64,
 }
 
-/// What is asked of it.
+/// An operation on a store.
 #[derive(Clone, Debug)]
 enum Step {
     Vote(Vote),
@@ -81,7 +81,7 @@ impl StoreContents {
     }
 }
 
-/// Writes a story as consensus does: the log has no gap, terms grow, what is committed stays.
+/// Generates operations as consensus does: the log has no gap, terms grow, committed entries stay.
 struct Author {
     random: fastrand::Rng,
     kept: StoreContents,
@@ -99,7 +99,7 @@ impl Author {
         }
     }
 
-    /// Operations in groups that are asked for at once.
+    /// Returns operations in groups that are requested at the same time.
     fn story(mut self) -> Vec<Vec<Step>> {
         let mut groups = Vec::new();
         for _ in 0..GROUPS {
@@ -172,14 +172,14 @@ impl Author {
     }
 }
 
-/// One life of the process.
+/// One run of the process.
 struct Life {
     disk: Disk,
     log: LogStore,
 }
 
 impl Life {
-    /// Opens the store, and gives what is in it.
+    /// Opens the store, and returns its contents.
     fn begin(faulty_disk: &FaultyDisk) -> Result<(Self, StoreContents), String> {
         let database = Database::builder().create_with_backend(faulty_disk.clone());
         let database = database.map_err(|error| error.to_string())?;
@@ -197,7 +197,7 @@ impl Life {
         Ok((Self { disk, log }, StoreContents::of(whole)))
     }
 
-    /// Asks for one thing. `None` where no answer is promised.
+    /// Requests one operation. Returns `None` if the operation has no acknowledgement.
     fn ask(&self, step: Step) -> BoxFuture<'static, Option<bool>> {
         let (mut log, disk) = (self.log.clone(), self.disk.clone());
         async move {
@@ -209,7 +209,7 @@ impl Life {
                 Step::Snapshot(about, data) => disk.snapshot(&about, &data).await.is_ok(),
                 Step::ClusterEpoch(mark) => disk.epoch(mark).await.is_ok(),
                 Step::Committed(committed) => {
-                    // Nobody waits for it.
+                    // The disk does not acknowledge it.
                     let _ = log.save_committed(Some(committed)).await;
                     return None;
                 }
@@ -220,14 +220,14 @@ impl Life {
     }
 }
 
-/// How far a life came: so many operations were asked for, so many of them acknowledged.
+/// Number of operations that were requested, and that were acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
 struct LifeProgress {
     asked: usize,
     acknowledged: usize,
 }
 
-/// Lives a story on a disk, until the group after the one in which something failed.
+/// Runs the operations on a disk, until the group after the first failure.
 async fn live(faulty_disk: &FaultyDisk, story: &[Vec<Step>], at: &str) -> LifeProgress {
     let mut told = LifeProgress::default();
     let Ok((life, found)) = Life::begin(faulty_disk) else {
@@ -257,7 +257,7 @@ async fn live(faulty_disk: &FaultyDisk, story: &[Vec<Step>], at: &str) -> LifePr
     told
 }
 
-/// Opens what is left of a store: it holds one of the `allowed` states, and takes more.
+/// Reopens a store: it has one of the `allowed` states and accepts a write.
 async fn reopen(image: Vec<u8>, allowed: &[StoreContents], at: &str) -> Vec<u8> {
     let faulty_disk = FaultyDisk::new(image);
     let (life, found) = Life::begin(&faulty_disk).unwrap_or_else(|error| panic!("{at}: {error}"));
@@ -280,7 +280,7 @@ async fn reopen(image: Vec<u8>, allowed: &[StoreContents], at: &str) -> Vec<u8> 
     image
 }
 
-/// A store that has just been made.
+/// Returns the image of a new store.
 fn fresh() -> Vec<u8> {
     let faulty_disk = FaultyDisk::new(Vec::new());
     drop(
@@ -291,7 +291,7 @@ fn fresh() -> Vec<u8> {
     faulty_disk.into_image()
 }
 
-/// All states that a story goes through.
+/// Returns all states that the operations go through.
 fn states(story: &[Vec<Step>]) -> Vec<StoreContents> {
     let mut kept = StoreContents::default();
     let mut states = vec![kept.clone()];
@@ -307,7 +307,7 @@ fn runtime() -> tokio::runtime::Runtime {
     builder.build().expect("a runtime")
 }
 
-/// One call goes wrong in one way, and another one while what is left is opened again.
+/// One call fails in one way, and another call fails while the store is reopened.
 fn crash(
     empty: &[u8],
     story: &[Vec<Step>],
@@ -370,7 +370,7 @@ fn whatever_call_to_the_disk_fails_what_was_acknowledged_is_there() {
 }
 
 fn told(line: &str) {
-    // Shown with `--nocapture`; nothing depends on it.
+    // Shown with `--nocapture`.
     let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
 }
 

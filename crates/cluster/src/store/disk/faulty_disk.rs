@@ -1,4 +1,4 @@
-//! A disk in memory that fails as disks do: calls that fail, syncs that forget, power that goes.
+//! A disk in memory that fails as disks do: failed calls, syncs that lose writes, power loss.
 
 use std::io;
 use std::ops::Bound;
@@ -8,22 +8,22 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use redb::{BackendError, StorageBackend};
 
-/// What survives a power loss, or does not, as one.
+/// Unit in bytes that survives a power loss as a whole, or not at all.
 const SECTOR: usize = 512;
 
-/// What goes wrong.
+/// A fault of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// One call fails and has changed nothing.
+    /// One call fails and changes nothing.
     Error,
-    /// One call, and every call after it, fails.
+    /// One call and all calls after it fail.
     Dead,
-    /// Half of a write is done, and it fails; so does a sync, of which half was done.
+    /// Half of a write is done, and it fails. A sync fails after half of its changes.
     Torn,
-    /// One call fails, and what no sync has kept until then never will be, although it is read
-    /// back until the machine starts again.
+    /// One call fails, and all unsynced changes are lost, although reads return them until the
+    /// machine restarts.
     Forgets,
-    /// The machine stops. Of what no sync has kept, any sectors may be on the disk.
+    /// The machine stops. Any sectors of the unsynced changes may be on the disk.
     PowerLoss,
 }
 
@@ -43,7 +43,7 @@ enum Change {
     Write(u64, Vec<u8>),
 }
 
-/// The disk. Cloning gives another handle.
+/// The disk. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct FaultyDisk(Arc<Shared>);
 
@@ -55,14 +55,14 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// What is read.
+    /// Bytes that reads return.
     seen: Vec<u8>,
-    /// What no power loss takes away.
+    /// Bytes that survive a power loss.
     kept: Vec<u8>,
-    /// Since the last sync.
+    /// Changes since the last sync.
     unsynced: Vec<Change>,
     calls: u64,
-    /// What goes wrong at which call.
+    /// The fault and the number of the call that it strikes.
     fault: Option<(u64, Fault)>,
     /// Every call fails.
     dead: bool,
@@ -71,12 +71,12 @@ struct State {
 }
 
 impl FaultyDisk {
-    /// A disk that holds `image` and never fails.
+    /// Returns a disk with the contents `image` that never fails.
     pub(crate) fn new(image: Vec<u8>) -> Self {
         Self::failing(image, None, 0)
     }
 
-    /// A disk on which the call of that number, from 1, goes wrong.
+    /// Returns a disk on which the call with the given number, counted from 1, fails.
     pub(crate) fn failing(image: Vec<u8>, fault: Option<(u64, Fault)>, seed: u64) -> Self {
         let state = State {
             seen: image.clone(),
@@ -94,13 +94,13 @@ impl FaultyDisk {
         }))
     }
 
-    /// How many calls there were.
+    /// Returns the number of calls.
     pub(crate) fn calls(&self) -> u64 {
         self.0.state.lock().calls
     }
 
-    /// Waits until the database has let go of it, and gives what is on the disk then: all of it
-    /// after a restart of the process, less after one of the machine.
+    /// Waits until the database has closed the disk, and returns its contents: all of them after a
+    /// restart of the process, fewer after one of the machine.
     pub(crate) fn into_image(self) -> Vec<u8> {
         let mut state = self.0.state.lock();
         while !state.closed {
@@ -117,26 +117,26 @@ impl FaultyDisk {
         std::mem::take(&mut state.seen)
     }
 
-    /// What no power loss takes away.
+    /// Returns the bytes that survive a power loss.
     pub(crate) fn kept(&self) -> Vec<u8> {
         self.0.state.lock().kept.clone()
     }
 
-    /// From now on, the call after so many others goes wrong.
+    /// Fails the call after `after` other calls.
     pub(crate) fn arm(&self, after: u64, fault: Fault) {
         let mut state = self.0.state.lock();
         state.fault = Some((state.calls + 1 + after, fault));
     }
 
-    /// What has not gone wrong yet does not any more.
+    /// Removes a fault that has not happened yet.
     pub(crate) fn disarm(&self) {
         let mut state = self.0.state.lock();
         let calls = state.calls;
         state.fault.take_if(|(call, _)| calls < *call);
     }
 
-    /// The process ends here and now, or the whole `machine`. Gives what is on the disk then;
-    /// whoever still holds this one cannot use it any more.
+    /// Ends the process, or the whole `machine`, and returns the contents of the disk. Later calls
+    /// on this handle fail.
     pub(crate) fn crash(&self, machine: bool) -> Vec<u8> {
         let mut state = self.0.state.lock();
         if machine || matches!(state.fault, Some((_, Fault::PowerLoss | Fault::Forgets))) {
@@ -146,7 +146,7 @@ impl FaultyDisk {
         state.seen.clone()
     }
 
-    /// Counts a call. Gives what goes wrong with it.
+    /// Counts a call, and returns its fault.
     fn call(&self) -> io::Result<(parking_lot::MutexGuard<'_, State>, Option<Fault>)> {
         let mut state = self.0.state.lock();
         if state.dead {
@@ -176,7 +176,7 @@ impl FaultyDisk {
 }
 
 impl State {
-    /// The machine starts again: what is read is what was kept, and some of the rest.
+    /// Restarts the machine: reads return the synced bytes and some of the unsynced changes.
     fn lose_power(&mut self) {
         let share = [0.0, 0.5, 0.9, 1.0][self.random.usize(..4)];
         for change in std::mem::take(&mut self.unsynced) {
@@ -213,7 +213,7 @@ impl State {
     }
 }
 
-/// The pieces of a write that are whole sectors of the disk, or its ends.
+/// Splits a write at the sector boundaries of the disk.
 fn sectors(offset: usize, length: usize) -> impl Iterator<Item = (usize, usize)> {
     let first = (SECTOR - offset % SECTOR).min(length);
     let rest = (first..length).step_by(SECTOR);

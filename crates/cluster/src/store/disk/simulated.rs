@@ -1,11 +1,11 @@
-//! A store whose writer is a task on simulated time, in place of a thread.
+//! A store whose writer is a task on simulated time instead of a thread.
 
 use super::faulty_disk::FaultyDisk;
 use super::*;
 
 impl Disk {
-    /// Opens the store on `faulty_disk`. Whoever calls runs the writer, which takes `pace` for each
-    /// transaction.
+    /// Opens the store on `faulty_disk`. The caller runs the returned writer, which takes `pace`
+    /// for each transaction.
     ///
     /// # Errors
     /// As [`Disk::open`].

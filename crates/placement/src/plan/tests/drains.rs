@@ -1,4 +1,4 @@
-//! Workers that are drained: their replicas go once others have taken over.
+//! Drained workers: their replicas are removed once others are ready.
 
 use super::*;
 
@@ -7,7 +7,7 @@ impl World {
         self.drained.insert(worker, Drain { force });
     }
 
-    /// Every placed replica of version 1 becomes ready, and what is not placed is not.
+    /// Makes every placed replica of version 1 ready, and no other.
     fn load_all(&mut self) {
         let placed = self.state.models.values().flat_map(|entry| {
             let workers = entry.placement.iter();
@@ -16,7 +16,7 @@ impl World {
         self.ready = placed.collect();
     }
 
-    /// Plans, follows and loads until nothing changes any more.
+    /// Plans, applies and loads until nothing changes.
     fn converge(&mut self, mut look: impl FnMut(&Self)) {
         for _ in 0..20 {
             let plan = self.plan();
@@ -117,7 +117,7 @@ proptest! {
             for (index, (replicas, _, _)) in models.iter().enumerate() {
                 let placed = world.placed(index);
                 prop_assert!(placed.len() <= *replicas as usize);
-                // A drained worker holds only what has no other place.
+                // A drained worker only holds replicas that fit nowhere else.
                 let stuck = placed.iter().any(|worker| world.drained.contains_key(worker));
                 let unschedulable = world.plan().unschedulable;
                 prop_assert!(!stuck || 0 < unschedulable);

@@ -1,15 +1,15 @@
-//! Replicas that go elsewhere although their workers are there.
+//! Migrations between live workers.
 
 use super::*;
 use crate::output::MoveReason;
 
-/// Moves that a leader lets be under way.
+/// Maximum number of running migrations.
 const MOST: usize = 8;
-/// Rounds after which everything must have come to rest.
+/// Rounds after which all migrations must have ended.
 const ROUNDS: usize = 400;
 
 impl World {
-    /// Moves may begin, to make room and between workers that are so far apart.
+    /// Allows migrations, and rebalancing above this difference.
     fn moving(mut self, apart: u64) -> Self {
         self.moves = MOST;
         self.apart = Some(apart);
@@ -33,7 +33,7 @@ impl World {
         self.ready = placed.collect();
     }
 
-    /// Plans, follows and loads until nothing changes any more; gives the moves that were begun.
+    /// Plans, applies and loads until nothing changes. Returns the started migrations.
     fn rest(&mut self) -> Vec<Move> {
         let mut begun = Vec::new();
         for _ in 0..ROUNDS {
@@ -64,7 +64,7 @@ impl World {
         panic!("it never rests: {begun:?}");
     }
 
-    /// What begins is bounded, takes nothing away, and is not worse for what is spread.
+    /// Checks that started migrations are bounded, remove no replica, and do not worsen the spread.
     fn check_begun(&self, plan: &Plan) {
         assert!(self.under_way.len() + plan.moves.len() <= MOST);
         let mut models = BTreeSet::new();
@@ -123,7 +123,8 @@ impl World {
     }
 }
 
-/// Twelve models of a tenth of a worker on three workers, and a fourth that joins.
+/// Three workers with twelve models, and a fourth worker that joins. With size 1 a model takes a
+/// tenth of a worker.
 fn with_a_new_worker(size: u64) -> World {
     let mut world = World::new(4, 10);
     world.there[3] = false;
@@ -160,7 +161,7 @@ fn who_is_not_far_fuller_keeps_what_it_has() {
     let mut world = with_a_new_worker(1).moving(400);
     assert!(!world.plan().moves_wanted, "400 apart is not more than 400");
     assert_eq!(world.rest(), []);
-    // One large model would only change places.
+    // Migrating one large model would only swap the workers.
     let mut world = World::new(2, 10).moving(100);
     world.deploy(0, 1, 9, DeployOptions::default());
     assert_eq!(world.rest(), []);
@@ -288,7 +289,7 @@ fn packed_replicas_leave_whole_workers_free_and_nothing_fills_them() {
     );
     spread.rest();
     assert_eq!(spread.plan().unschedulable, 1, "until somebody moves");
-    // What takes no memory, and what is spread over zones, is packed by neither.
+    // Replicas without memory, and replicas that are spread over zones, are not packed.
     packed.deploy(7, 3, 0, DeployOptions::default());
     packed.rest();
     assert_eq!(packed.placed(7).len(), 3);
@@ -314,7 +315,8 @@ fn a_move_is_over_when_its_new_worker_dies_or_the_leader_is_another() {
             let plan = world.plan();
             world.follow(&plan);
             let placed = &world.state.models[&one.model].placement;
-            // Where both serve and nobody remembers why, the last in the list goes.
+            // If both replicas serve and the new leader does not know the migration, the last in
+            // the list goes.
             let expected = if leader_lost && ready {
                 &one.to
             } else {
@@ -326,13 +328,13 @@ fn a_move_is_over_when_its_new_worker_dies_or_the_leader_is_another() {
     }
 }
 
-/// What changes a cluster.
+/// A change of the cluster.
 #[derive(Clone, Debug)]
 enum Change {
     Worker(usize, bool),
     Deploy(usize, u32, u64, DeployOptions),
     Scale(usize, u32),
-    /// Another leads, in the midst of what is under way.
+    /// Another coordinator leads, and forgets the running migrations.
     Elect,
 }
 
@@ -371,8 +373,9 @@ impl World {
 }
 
 proptest! {
-    /// Whatever joins, leaves, is deployed and scaled, in the midst of moves or not: nothing is
-    /// lost, doubled or over its budget, no move comes back, and everything comes to rest.
+    /// Workers join and leave, and models are deployed and scaled, during migrations or not. No
+    /// replica is lost, duplicated or over its budget, no migration is undone, and all migrations
+    /// end.
     #[test]
     fn moves_come_to_rest_and_take_nothing_from_anybody(
         models in proptest::collection::vec((1_u32..4, 0_u64..6, any_options()), 10),
