@@ -1,4 +1,4 @@
-//! What changes the cluster itself: its coordinators and who leads them; and its backup.
+//! Operations on the cluster: membership, leadership and backup.
 
 use http::header;
 use serde_json::{Value, json};
@@ -63,7 +63,7 @@ fn node_id(text: &str) -> Result<NodeId, PredictError> {
     id.map_err(|_| PredictError::invalid("a node id must be a whole number"))
 }
 
-/// The coordinator that a body names.
+/// The node id and the address in a body.
 fn newcomer(body: &impl Fields) -> Result<(NodeId, String), PredictError> {
     let id = body
         .count("id")?

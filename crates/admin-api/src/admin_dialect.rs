@@ -1,5 +1,4 @@
-//! Administration at the gateway's seam: the cluster itself, its nodes, what callers name, and who
-//! may call.
+//! Administration as a dialect of the gateway: the cluster, its nodes, named objects and keys.
 
 use crate::admin;
 use crate::admin_operations::OPERATIONS;
@@ -29,7 +28,7 @@ impl Dialect for Admin {
     }
 }
 
-/// The cluster itself: its state, its nodes and who may call it.
+/// Routes of the cluster: its state, its nodes and its keys.
 fn operations() -> Routes<Admin> {
     Routes::new()
         .route("/status", get(VIEWER, ops::status))
@@ -60,7 +59,7 @@ fn operations() -> Routes<Admin> {
         .route("/keys/{id}/_rotate", post(CLUSTER_ADMIN, keys::rotate))
 }
 
-/// What callers name: secrets, aliases and pipelines.
+/// Routes of named objects: secrets, aliases and pipelines.
 fn named(routes: Routes<Admin>) -> Routes<Admin> {
     routes
         .route("/secrets", get(MODEL_ADMIN, secrets::list))

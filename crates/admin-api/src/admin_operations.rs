@@ -1,8 +1,8 @@
-//! The operations of administration.
+//! The operations of administration, for the OpenAPI document.
 
 use volley_http_edge::operation::{Operation, REVISION, delete, get, post, put};
 
-/// What they do, take and give.
+/// All operations, with their parameters and responses.
 pub(crate) const OPERATIONS: &[Operation] = &[
     get(
         "/_volley/metrics",

@@ -1,4 +1,4 @@
-//! What administration works with.
+//! State of the administration handlers.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use volley_types::{ModelName, PredictError};
 
 use volley_http_edge::edge::{Caller, DialectCaller, Edge};
 
-/// Encodes the node's metrics in the OpenMetrics text format.
+/// Renders the metrics of the node in the OpenMetrics text format. Called for each scrape.
 pub type EncodeMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Makes a pipeline of the configuration of an ensemble.
+/// Converts the configuration of a Triton ensemble to a pipeline.
 pub type ReadEnsemble = Arc<
     dyn Fn(
             Caller,
@@ -26,7 +26,7 @@ pub type ReadEnsemble = Arc<
 /// A caller of administration.
 pub(crate) type AdminCaller = DialectCaller<Admin>;
 
-/// The administration of a cluster.
+/// The administration dialect of a cluster. Clones share their state.
 #[derive(Clone)]
 pub struct Admin {
     edge: Edge,
@@ -35,7 +35,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// The administration at `edge`.
+    /// Creates the administration dialect at `edge`.
     #[must_use]
     pub fn new(edge: &Edge, metrics: EncodeMetrics, ensembles: ReadEnsemble) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! `/_volley/aliases`: names that split requests over models and versions.
+//! `/_volley/aliases`: names that distribute requests over models and versions by weight.
 
 use http::StatusCode;
 use serde::Deserialize;
@@ -14,11 +14,11 @@ use volley_http_edge::extract::{Path, Query};
 
 const FIELDS: [&str; 5] = ["name", "targets", "mirror", "sticky_header", "description"];
 
-/// The state that a write is made for.
+/// The query parameter of a conditional write.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExpectedRevision {
-    /// The revision that was read; without it, whatever is there is replaced.
+    /// The revision that the client has read. Without it, the write is unconditional.
     revision: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) async fn get(caller: Caller, Path(name): Path<String>) -> Result<Json
     Ok(Json(find(&caller, &name)?))
 }
 
-/// Creates an alias; there must be none of its name.
+/// Creates an alias. `Conflict` if the name is in use.
 pub(crate) async fn create(
     caller: Caller,
     JsonObject(body): JsonObject,

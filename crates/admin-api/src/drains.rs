@@ -1,4 +1,4 @@
-//! `/_volley/nodes/{id}/drain`: nodes are taken out of work and put back.
+//! `/_volley/nodes/{id}/drain`: takes nodes out of service and returns them to service.
 
 use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
@@ -48,7 +48,7 @@ fn answer(caller: &Caller, node: &NodeIdentity) -> Value {
     )
 }
 
-/// One drained node, as the status has it.
+/// One drained node, in the form of the status.
 pub(crate) fn described(drain: &DrainStatus) -> Value {
     let (kind, id) = names(&drain.node);
     json!({
@@ -71,7 +71,7 @@ fn names(node: &NodeIdentity) -> (&'static str, String) {
     }
 }
 
-/// The node that `id` names: a worker by its id, a coordinator by its number.
+/// The node with the id `id`: a worker by its name, a coordinator by its number.
 fn find(caller: &Caller, id: &str, kind: Option<&str>) -> Result<NodeIdentity, PredictError> {
     let known = |node: &NodeIdentity| is_known(caller, node);
     let worker = || WorkerId::new(id).ok().map(NodeIdentity::Worker);

@@ -1,5 +1,5 @@
-//! API keys: made, listed, rotated, revoked. A key is shown once, when it is made; what is kept
-//! of it is a hash.
+//! `/_volley/keys`: creates, lists, rotates and revokes API keys. The text of a key is only in the
+//! response that creates it; the registry stores a hash.
 
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
@@ -16,17 +16,17 @@ use volley_http_edge::extract::Path;
 
 const FIELDS: [&str; 6] = ["name", "role", "models", "tenant", "expires_in_s", "limits"];
 const LIMITS: [&str; 3] = ["requests_per_minute", "tokens_per_minute", "max_streams"];
-/// The longest life of a key, and the longest overlap of a rotation: ten years.
+/// Maximum lifetime of a key and maximum overlap of a rotation: ten years, in seconds.
 const LONGEST_S: u64 = 10 * 366 * 24 * 3_600;
 
-/// An answer with a key in it, which nothing on the way may keep.
+/// A response that contains a key. Its headers forbid caching.
 type Secret = (
     StatusCode,
     [(header::HeaderName, HeaderValue); 1],
     Json<Value>,
 );
 
-/// What the caller's own key allows.
+/// Returns the permissions of the caller's own key.
 pub(crate) async fn whoami(caller: Caller) -> Json<Value> {
     let principal = &caller.principal;
     Json(json!({
@@ -86,7 +86,7 @@ pub(crate) async fn rotate(
     Ok(secret(StatusCode::OK, &rotated, &text))
 }
 
-/// Sets what a key may use; limits that are not given end.
+/// Replaces the limits of a key. Omitted limits are removed.
 pub(crate) async fn limits(
     caller: Caller,
     Path(id): Path<String>,
@@ -176,7 +176,7 @@ fn read(
     })
 }
 
-/// The limits in `body`; what is not there is not limited.
+/// The limits in `body`. An omitted limit means no limit.
 fn quota(body: &Map<String, Value>) -> Result<Quota, PredictError> {
     let Some(limits) = body.object("limits")? else {
         return Ok(Quota::default());
@@ -203,7 +203,7 @@ fn limit(limits: &Map<String, Value>, name: &str) -> Result<Option<u32>, Predict
     }
 }
 
-/// What `models` says; `None` where it is not there.
+/// The scope in `models`; `None` if the field is missing.
 fn models(body: &Map<String, Value>) -> Result<Option<ModelScope>, PredictError> {
     let malformed = || {
         PredictError::invalid(
@@ -216,7 +216,7 @@ fn models(body: &Map<String, Value>) -> Result<Option<ModelScope>, PredictError>
         Some(Value::Array(names)) => names,
         Some(_) => return Err(malformed()),
     };
-    // An empty list reads as "none" and would mean "all": not to be guessed.
+    // An empty list could be read as "none" but would mean "all", so it is rejected.
     if names.is_empty() {
         return Err(malformed());
     }

@@ -1,5 +1,5 @@
-//! Administration of a cluster over REST (`/_volley`): its state, its nodes, what callers name, and
-//! who may call; and the OpenAPI document of all routes.
+//! Administration of a cluster over REST (`/_volley`): its state, nodes, named objects and keys.
+//! Also the OpenAPI document of all routes.
 
 mod admin;
 pub mod admin_dialect;

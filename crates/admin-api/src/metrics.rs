@@ -1,16 +1,15 @@
-//! The metrics that a caller of some models may read: the samples of those models, out of the
-//! node's own text.
+//! Metrics restricted to the models that a caller may see, filtered from the text of the node.
 
 use volley_types::ModelScope;
 
-/// The samples of `text`, which is OpenMetrics, whose label `model` is in `scope`, under the
-/// descriptions of their families; all of it where the scope is everything.
+/// The samples of `text` (OpenMetrics) whose label `model` is in `scope`, with the descriptions of
+/// their families. Returns all of `text` if the scope contains all models.
 pub(crate) fn filter_metrics(text: String, scope: &ModelScope) -> String {
     if scope.is_all() {
         return text;
     }
     let mut seen = String::new();
-    // What describes a family stands before its samples, and only goes out with one.
+    // The description of a family precedes its samples and is only copied with one of them.
     let mut described = String::new();
     let mut in_samples = false;
     for line in text.lines().filter(|line| *line != "# EOF") {
@@ -34,7 +33,7 @@ pub(crate) fn filter_metrics(text: String, scope: &ModelScope) -> String {
     seen
 }
 
-/// The label `model` of a sample. Names of models have no quotes and no commas.
+/// The label `model` of a sample. Model names contain no quotes and no commas.
 fn model(line: &str) -> Option<&str> {
     let (_, labels) = line.split_once('{')?;
     let (labels, _) = labels.split_once('}')?;

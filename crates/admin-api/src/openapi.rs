@@ -1,8 +1,8 @@
-//! `GET /openapi.json`: the routes as an OpenAPI document, and `GET /docs`, which renders it.
+//! `GET /openapi.json`: the routes as an OpenAPI document. `GET /docs`: a page that renders it.
 //!
-//! The document is made of the router's own list of routes, with who may call them; what each
-//! does and takes is in each dialect's operations, the forms of bodies in `openapi/schemas.json`. A test
-//! tells a route that is not described; what is described and is no route is told at the start.
+//! The document is generated from the router's list of routes and their access rules. The
+//! operations of each dialect describe the routes, and `openapi/schemas.json` the bodies. A test
+//! detects a route without a description. A description without a route is logged at the start.
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
@@ -20,22 +20,22 @@ use volley_http_edge::routes::{RouteInfo, Routes, get};
 pub const PATH: &str = "/openapi.json";
 const SCHEMAS: &str = include_str!("openapi/schemas.json");
 const PAGE: &str = include_str!("openapi/docs.html");
-/// The page loads nothing from elsewhere, and runs nothing that stands in it.
+/// The page loads only its own files and runs no inline scripts.
 const PAGE_POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'self'; \
                            script-src 'self'; base-uri 'none'; form-action 'none'; \
                            frame-ancestors 'none'";
-/// Statuses of errors that any route may answer with.
+/// HTTP statuses that any route may return.
 const ERRORS: [u16; 17] = [
     400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 426, 429, 500, 501, 502, 503, 504,
 ];
 
-/// Renders the document. It is the node's own, and asks for it in the reader's name.
+/// Returns the page. It fetches the document with the reader's credentials.
 pub(crate) async fn page() -> Response {
     let policy = [(header::CONTENT_SECURITY_POLICY, PAGE_POLICY)];
     (policy, Html(PAGE)).into_response()
 }
 
-/// What the page is made of: its script and its style.
+/// Returns the script or the style of the page.
 async fn part(Path(file): Path<String>) -> Result<Response, ApiError> {
     let (media, text) = match file.as_str() {
         "page.js" => (
@@ -51,12 +51,12 @@ async fn part(Path(file): Path<String>) -> Result<Response, ApiError> {
     Ok(([(header::CONTENT_TYPE, media)], text).into_response())
 }
 
-/// The routes of the page that renders the document.
+/// The route of the page that renders the document. Public.
 pub fn page_routes() -> Routes<()> {
     Routes::new().route("/docs", get(PUBLIC, page))
 }
 
-/// The routes of the document and of the parts of its page.
+/// The routes of the document and of the files of its page. Public.
 pub fn document_routes(document: &Value) -> Routes<()> {
     let document = Bytes::from(document.to_string());
     let serve = move || {
@@ -64,13 +64,14 @@ pub fn document_routes(document: &Value) -> Routes<()> {
         let document = document.clone();
         async move { (json, document).into_response() }
     };
-    // The parts are of the page, and of no interest to the document's readers.
+    // The page's files are not part of the API, so the document does not list them.
     Routes::new()
         .route(PATH, get(PUBLIC, serve))
         .route("/docs/{file}", get(PUBLIC, part))
 }
 
-/// The document of these routes.
+/// Generates the OpenAPI document of `routes`. Logs an error for each of `operations` without a
+/// route.
 pub fn document(
     routes: &[RouteInfo],
     operations: &[&'static Operation],
@@ -128,7 +129,7 @@ fn schema(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
-/// One event of a stream, as its readers get it.
+/// The schema of one event of a stream.
 fn event() -> Value {
     json!({
         "type": "object",
@@ -159,7 +160,7 @@ fn queries(operation: &Operation) -> impl Iterator<Item = Value> + '_ {
     all.map(|(name, kind)| json!({ "name": name, "in": "query", "schema": { "type": kind } }))
 }
 
-/// What describes a route.
+/// Generates the description of a route.
 struct Describe<'d> {
     operations: &'d [&'static Operation],
     errors: &'d ErrorFormats,
@@ -187,7 +188,7 @@ impl Describe<'_> {
             });
         }
         if let Access::Role(role) = access {
-            // Where no key was ever made, none is needed.
+            // The empty entry: a cluster without keys requires none.
             told["security"] = json!([{ "bearer": [] }, { "x-api-key": [] }, {}]);
             told["x-volley-role"] = role.as_str().into();
         }
@@ -198,7 +199,7 @@ impl Describe<'_> {
         self.errors.of(path, &HeaderMap::new())
     }
 
-    /// The dialect of a path.
+    /// The tag of a path: its dialect.
     fn tag(&self, path: &str) -> &'static str {
         match self.format(path).name() {
             "Volley" if path.starts_with("/_plugins/") => "OpenSearch ML",
@@ -208,7 +209,7 @@ impl Describe<'_> {
     }
 
     fn error_schema(&self, path: &str) -> &'static str {
-        // Which of two forms a body has there decides on the form of its errors.
+        // The form of an error depends on which of two request forms the body has.
         if path == "/" || path.starts_with("/tei/") || path.starts_with("/tgi/") {
             return "AnyError";
         }
@@ -227,7 +228,8 @@ impl Describe<'_> {
             }
         }
         if known.streams {
-            // Before OpenAPI 3.2 this is understood as the schema of each event.
+            // Versions before OpenAPI 3.2 have no keyword for streams; tools read this as the
+            // schema of one event.
             content.insert("text/event-stream".into(), json!({ "schema": event() }));
         }
         if known.lines {
@@ -244,7 +246,7 @@ impl Describe<'_> {
         for status in ERRORS.into_iter().chain(further) {
             let status_text = http::StatusCode::from_u16(status).ok();
             let reason = status_text.and_then(|status| status.canonical_reason());
-            // Health answers with its own body when it is not well.
+            // An unhealthy node returns the health body with 503.
             let name = match (status, known.gives) {
                 (503, "Ready") => "Anything",
                 _ => self.error_schema(path),

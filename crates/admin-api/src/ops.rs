@@ -27,7 +27,7 @@ pub(crate) async fn about(caller: Caller) -> Json<Value> {
     }))
 }
 
-/// Liveness: the process answers.
+/// Liveness: 200 whenever the process responds.
 pub async fn live() -> Json<Value> {
     Json(json!({ "live": true }))
 }
@@ -36,7 +36,7 @@ pub(crate) async fn ready(caller: Caller) -> Response {
     readiness(caller.cluster.view.ready())
 }
 
-/// Readiness as a response: 200, or 503.
+/// Renders the readiness: status 200 if `ready`, otherwise 503.
 pub fn readiness(ready: bool) -> Response {
     let status = if ready {
         StatusCode::OK
@@ -47,12 +47,12 @@ pub fn readiness(ready: bool) -> Response {
 }
 
 pub(crate) async fn metrics(caller: Caller) -> Result<Response, ApiError> {
-    // They name every model; '/_volley/metrics' has a caller's own.
+    // This route lists all models. `/_volley/metrics` is limited to the caller's models.
     caller.principal.reach_all()?;
     Ok(open_metrics((caller.state.metrics)()))
 }
 
-/// The metrics of the models that the caller sees, and nothing else; all for who sees all.
+/// The metrics of the models that the caller may see; all metrics for a caller without limits.
 pub(crate) async fn own_metrics(caller: Caller) -> Response {
     open_metrics(metrics::filter_metrics(
         (caller.state.metrics)(),
@@ -60,13 +60,13 @@ pub(crate) async fn own_metrics(caller: Caller) -> Response {
     ))
 }
 
-/// Metrics as a response in the OpenMetrics text format.
+/// A response with `text` in the OpenMetrics text format.
 pub fn open_metrics(text: String) -> Response {
     let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, media)], text).into_response()
 }
 
-/// How many workers the cluster could use, for an external autoscaler.
+/// Scaling signals for an external autoscaler of workers.
 pub(crate) async fn scale(caller: Caller) -> Json<Value> {
     let scale = caller.cluster.view.status().scale;
     Json(json!({
@@ -119,7 +119,7 @@ pub(crate) async fn status(caller: Caller) -> Json<Value> {
     }))
 }
 
-/// The coordinators, with what they said of themselves; `null` where one could not be reached.
+/// The coordinators with their reported state; `null` for values of an unreachable coordinator.
 fn coordinators(status: &ClusterStatus) -> Vec<Value> {
     let all = status.raft.members.iter().map(|member| {
         let report = status.reports.get(&member.id);
@@ -145,7 +145,7 @@ fn workers(status: &ClusterStatus) -> Vec<Value> {
     all.collect()
 }
 
-/// `draining` or `drained`, where an operator has asked for it.
+/// `draining` or `drained` if an operator has drained the node.
 fn drain_of(status: &ClusterStatus, node: &NodeIdentity) -> Option<&'static str> {
     let drain = status.drains.iter().find(|drain| drain.node == *node)?;
     Some(drain.state())

@@ -1,4 +1,4 @@
-//! `/_volley/pipelines`: graphs of models behind one name.
+//! `/_volley/pipelines`: directed graphs of models under one name.
 
 mod read;
 mod render;
@@ -34,7 +34,7 @@ pub(crate) async fn get(caller: Caller, Path(name): Path<String>) -> Result<Json
     Ok(Json(find(&caller, &name)?))
 }
 
-/// Creates a pipeline; there must be none of its name.
+/// Creates a pipeline. `Conflict` if the name is in use.
 pub(crate) async fn create(
     caller: Caller,
     JsonObject(body): JsonObject,
@@ -72,7 +72,7 @@ pub(crate) async fn delete(
     Ok(Json(json!({ "_id": name.as_str(), "result": "deleted" })))
 }
 
-/// A pipeline of steps, or what an ensemble's configuration stands for.
+/// Reads a pipeline from its steps, or from the configuration of an ensemble.
 async fn read(
     caller: &Caller,
     body: &Map<String, Value>,

@@ -1,5 +1,5 @@
-//! Secrets that the cluster holds sealed: put, listed by name, sealed anew, deleted. None is ever
-//! shown.
+//! `/_volley/secrets`: stores, lists, re-encrypts and deletes sealed secrets. No response contains
+//! a secret.
 
 use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
@@ -50,8 +50,8 @@ pub(crate) async fn delete(
     Ok(Json(json!({ "name": name.as_str(), "result": "deleted" })))
 }
 
-/// Puts every secret under the newest master key. One that was changed meanwhile is under it
-/// already; what cannot be opened is named, and the others are done all the same.
+/// Re-encrypts the key of every secret with the newest master key. A secret that changed in the
+/// meantime already uses that key. Failures are listed in the response and do not stop the others.
 pub(crate) async fn rewrap(
     caller: Caller,
     JsonObject(body): JsonObject,

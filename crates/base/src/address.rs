@@ -1,10 +1,10 @@
-//! Which addresses nodes may call when somebody else has chosen them. Pure; resolving is the
-//! callers'.
+//! Which addresses a node may call when the address comes from a user. Pure: callers resolve names.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether an address may be called: private and loopback addresses where `allow_private`,
-/// link-local ones and those where clouds keep their machines' secrets never.
+/// Whether `address` may be called. Private and loopback addresses need `allow_private`.
+/// Link-local, multicast, reserved and cloud-metadata addresses are never allowed. An IPv6 address
+/// that embeds an IPv4 address is also checked as that address.
 #[must_use]
 pub fn may_be_called(address: IpAddr, allow_private: bool) -> bool {
     match address {
@@ -16,7 +16,7 @@ pub fn may_be_called(address: IpAddr, allow_private: bool) -> bool {
     }
 }
 
-/// Where clouds keep their machines' secrets, beside the link-local addresses.
+/// Metadata services of clouds outside the link-local range.
 const METADATA_V4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200),
     Ipv4Addr::new(168, 63, 129, 16),
@@ -39,7 +39,7 @@ fn v4_allowed(address: Ipv4Addr, allow_private: bool) -> bool {
     let shared = a == 100 && (64..128).contains(&b);
     let benchmarks = a == 198 && (b == 18 || b == 19);
     let protocols = address.octets().starts_with(&[192, 0, 0]);
-    // The relays that 6to4 once had, RFC 7526.
+    // 6to4 relay anycast, deprecated by RFC 7526.
     let relays = address.octets().starts_with(&[192, 88, 99]);
     let private = address.is_private()
         || address.is_loopback()
@@ -56,12 +56,12 @@ fn v6_allowed(address: Ipv6Addr, allow_private: bool) -> bool {
         || address.is_multicast()
         || address.is_unicast_link_local()
         || METADATA_V6.contains(&address)
-        // What is thrown away, 100::/64, and segment identifiers, 5f00::/16.
+        // Discard-only, 100::/64, and SRv6 segment identifiers, 5f00::/16.
         || address.segments().starts_with(&[0x100, 0, 0, 0])
         || address.segments()[0] == 0x5f00;
     let [first, second, ..] = address.segments();
     let site_local = first & 0xffc0 == 0xfec0;
-    // RFC 3849 and RFC 9637; and what protocols have for themselves, 2001::/23.
+    // Documentation: RFC 3849 and RFC 9637. IETF protocol assignments: 2001::/23.
     let documentation = (first, second) == (0x2001, 0xdb8) || (first == 0x3fff && second < 0x1000);
     let protocols = first == 0x2001 && second < 0x200;
     let private = address.is_loopback()
@@ -72,9 +72,9 @@ fn v6_allowed(address: Ipv6Addr, allow_private: bool) -> bool {
     !never && (allow_private || !private)
 }
 
-/// IPv4 addresses in IPv6 clothing: mapped, compatible, translated (RFC 2765, NAT64 of RFC 6052 and
-/// of RFC 8215), 6to4, Teredo, ISATAP. Of some forms it cannot be told where the address stands;
-/// each place counts.
+/// IPv4 addresses embedded in an IPv6 address: mapped, compatible, translated (RFC 2765, NAT64 of
+/// RFC 6052 and of RFC 8215), 6to4, Teredo and ISATAP. Where the position of the address is
+/// ambiguous, both candidates are returned.
 fn embedded_v4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 2] {
     let at = |a: u16, b: u16| Some(Ipv4Addr::from((u32::from(a) << 16) | u32::from(b)));
     match address.segments() {
@@ -87,10 +87,10 @@ fn embedded_v4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 2] {
             [last, split.filter(|_| a != 0)]
         }
         [0x2002, a, b, ..] => [at(a, b), None],
-        // The server's address, and the client's with its bits turned over.
+        // Teredo: the address of the server, and the inverted address of the client.
         [0x2001, 0, a, b, _, _, c, d] => [at(a, b), at(!c, !d)],
         [.., 0 | 0x200, 0x5efe, a, b] => [at(a, b), None],
-        // Below these are `::` and `::1`, which are what they are.
+        // `::` and `::1` are excluded: they embed no IPv4 address.
         [0, 0, 0, 0, 0, 0, a, b] if 1 < (u32::from(a) << 16) | u32::from(b) => [at(a, b), None],
         _ => [None, None],
     }

@@ -1,8 +1,8 @@
-//! Deadlines: instants, never durations. The clock is read by the caller.
+//! Deadlines, as instants and not durations. Callers read the clock.
 
 use std::time::{Duration, Instant};
 
-/// What gRPC's `grpc-timeout` says: up to eight digits and a unit; `None` where it is malformed.
+/// Parses the gRPC header `grpc-timeout`: one to eight digits and a unit. `None` when malformed.
 #[must_use]
 pub fn grpc_timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -21,12 +21,12 @@ pub fn grpc_timeout(text: &str) -> Option<Duration> {
     }
 }
 
-/// The instant by which a request must be finished, its whole stream included.
+/// The instant by which a request and its whole stream must be complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// The deadline `timeout` after `now`. A timeout too large for the clock means 100 days.
+    /// The deadline `timeout` after `now`. Timeouts above 100 days are reduced to 100 days.
     #[must_use]
     pub fn after(now: Instant, timeout: Duration) -> Self {
         const FAR: Duration = Duration::from_secs(100 * 24 * 3600);
@@ -39,7 +39,7 @@ impl Deadline {
         self.0
     }
 
-    /// What is left at `now`; zero once passed. This is what travels to the next hop.
+    /// The time left at `now`, zero after the deadline. Nodes send this to the next hop.
     #[must_use]
     pub fn remaining(self, now: Instant) -> Duration {
         self.0.saturating_duration_since(now)

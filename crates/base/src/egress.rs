@@ -1,5 +1,5 @@
-//! Where a URL that somebody has chosen may lead. Pure: what can be told of a URL as it is
-//! written, in every spelling of its host; what names resolve to is checked by who calls.
+//! The egress policy: which URLs chosen by users a node may call. Pure: it checks the URL as
+//! written, in every spelling of its host. Callers check the addresses that a name resolves to.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use crate::error::PredictError;
 /// The longest URL, in bytes.
 const MAX_URL_BYTES: usize = 8 << 10;
 
-/// Names under which clouds serve their machines' secrets, which are never called.
+/// Host names of cloud metadata services; never called.
 const METADATA_NAMES: [&str; 5] = [
     "metadata",
     "metadata.goog",
@@ -22,7 +22,7 @@ const METADATA_NAMES: [&str; 5] = [
     "instance-data.ec2.internal",
 ];
 
-/// Names that are this machine wherever they are resolved.
+/// Names that always resolve to this machine.
 const LOCAL_NAMES: [&str; 6] = [
     "localhost",
     "localhost.localdomain",
@@ -32,7 +32,7 @@ const LOCAL_NAMES: [&str; 6] = [
     "ip6-loopback",
 ];
 
-/// A host that may be called: by its name, or every name below one, written `*.example.org`.
+/// An allowed host: one name or address, or all names below a domain, written `*.example.org`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPattern {
     below: bool,
@@ -53,7 +53,7 @@ impl FromStr for HostPattern {
             Some(host) => (true, host),
             None => (false, text),
         };
-        // An IPv6 address may stand with or without its brackets.
+        // An IPv6 address may be written with or without brackets.
         let host = match host.parse() {
             Ok(IpAddr::V6(address)) => Host::Ipv6(address),
             _ => Host::parse(host).map_err(|_| wrong())?,
@@ -71,7 +71,7 @@ impl FromStr for HostPattern {
 }
 
 impl HostPattern {
-    /// Whether it means a host, given as [`canonical`] writes it.
+    /// Whether the pattern matches `host`, in the form that [`canonical`] returns.
     fn fits(&self, host: &str) -> bool {
         match self.below {
             true => host
@@ -89,7 +89,7 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// A host in its one spelling: lower case, without the root's dot, addresses as addresses.
+/// The canonical spelling of a host: lower case, without the root dot, addresses normalized.
 fn canonical<S: AsRef<str>>(host: &Host<S>) -> String {
     match host {
         Host::Domain(name) => {
@@ -102,18 +102,19 @@ fn canonical<S: AsRef<str>>(host: &Host<S>) -> String {
     }
 }
 
-/// What stands in a name that anything could resolve.
+/// Whether `c` may occur in a resolvable name.
 fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || "-_.".contains(c)
 }
 
-/// Where connectors' servers, and HTTP servers of models, may be.
+/// Which hosts connectors and HTTP model sources may use. The default allows all hosts and private
+/// addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EgressPolicy {
-    /// Whether private and loopback addresses may be called. Link-local addresses, where clouds
-    /// keep their machines' secrets, never are.
+    /// Whether private and loopback addresses may be called. Link-local addresses, which serve
+    /// cloud metadata, are never allowed.
     pub allow_private: bool,
-    /// The only hosts that may be called, where given.
+    /// If set, only these hosts may be called.
     pub allowed_hosts: Option<Vec<HostPattern>>,
 }
 
@@ -127,17 +128,17 @@ impl Default for EgressPolicy {
 }
 
 impl EgressPolicy {
-    /// The URL, if it may be called as far as that can be told without resolving its host. `whose`
-    /// stands in the message: "the connector's URL".
+    /// Parses `url` and checks it without resolving the host. `whose` is the subject of the error
+    /// message, for example "the connector's URL".
     ///
     /// # Errors
-    /// `InvalidInput` that says what is not allowed and what to do; it never repeats the URL.
+    /// `InvalidInput` when the URL is malformed or not allowed. The message never repeats the URL.
     pub fn check(&self, whose: &str, url: &str) -> Result<Url, PredictError> {
         let refuse = |what: &str| PredictError::invalid(format!("{whose} {what}"));
         if MAX_URL_BYTES < url.len() {
             return Err(refuse("is too long"));
         }
-        // Parsers disagree about what these stand for, and nobody needs them.
+        // URL parsers disagree about these characters.
         if url
             .chars()
             .any(|c| c.is_control() || c.is_whitespace() || c == '\\')
@@ -151,10 +152,10 @@ impl EgressPolicy {
         Ok(parsed)
     }
 
-    /// As [`EgressPolicy::check`], of a URL that was parsed.
+    /// Like [`EgressPolicy::check`], for a parsed URL.
     ///
     /// # Errors
-    /// As [`EgressPolicy::check`].
+    /// As for [`EgressPolicy::check`].
     pub fn check_parsed(&self, whose: &str, url: &Url) -> Result<(), PredictError> {
         let refuse = |what: &str| Err(PredictError::invalid(format!("{whose} {what}")));
         if !matches!(url.scheme(), "http" | "https") {

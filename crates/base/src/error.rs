@@ -1,13 +1,12 @@
-//! One closed error vocabulary. An error is classified once, where it arises; every dialect
-//! only renders it.
+//! The closed set of errors. An error is classified once, where it occurs; dialects only render it.
 
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What went wrong, as a closed set. A new variant must be thought about in every dialect, so
-/// matches on it have no wildcard arm.
+/// The class of an error. Matches on it have no wildcard arm, so that every dialect must handle a
+/// new variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
     /// The request is malformed: JSON, dtype, shape, parameter.
@@ -16,15 +15,15 @@ pub enum ErrorCode {
     Unauthenticated,
     /// The credential does not allow this.
     PermissionDenied,
-    /// No such model, connector, task, node or route.
+    /// The model, connector, task, node or route does not exist.
     NotFound,
     /// The model exists and has no replica deployed.
     NotDeployed,
-    /// The write's precondition no longer holds, or the thing exists already.
+    /// The precondition of the write no longer holds, or the object already exists.
     Conflict,
     /// The body, message or prompt is over a limit.
     TooLarge,
-    /// A queue, permit or quota is full; try again after `retry_after`.
+    /// A queue, permit or quota is exhausted; retry after `retry_after`.
     Overloaded,
     /// The caller went away or cancelled.
     Cancelled,
@@ -32,13 +31,13 @@ pub enum ErrorCode {
     DeadlineExceeded,
     /// No replica, leader or quorum can serve this now.
     Unavailable,
-    /// The remote model's server refused or failed.
+    /// The upstream rejected the request or failed.
     UpstreamFailed,
-    /// The remote model's server sent nothing in time.
+    /// The upstream sent nothing in time.
     UpstreamTimeout,
-    /// The remote model's stream ended without its terminator.
+    /// The upstream's stream ended without its terminator.
     UpstreamIncomplete,
-    /// This server does not offer that.
+    /// This server does not support the operation.
     Unimplemented,
     /// A defect in Volley or in the model.
     Internal,
@@ -88,14 +87,14 @@ impl ErrorCode {
         }
     }
 
-    /// The code of that name; `None` for a name that this version does not know.
+    /// The code with this name; `None` if this version does not define it.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|code| code.as_str() == name)
     }
 
-    /// The HTTP status that every dialect uses for this code (RFC 9110; 499 is the common
-    /// convention for a client that left and is only ever logged).
+    /// The HTTP status of this code in every dialect (RFC 9110). 499 is a convention for a client
+    /// that disconnected; it is only logged.
     #[must_use]
     pub fn http_status(self) -> u16 {
         match self {
@@ -115,8 +114,8 @@ impl ErrorCode {
         }
     }
 
-    /// Whether another replica may be tried, provided that no chunk has been sent on. Upstream
-    /// failures are excluded: the upstream may have billed the request already.
+    /// Whether another replica may be tried, provided that no chunk has been forwarded. Upstream
+    /// failures are excluded: the upstream may already have billed the request.
     #[must_use]
     pub fn may_retry_elsewhere(self) -> bool {
         match self {
@@ -145,19 +144,19 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// What an error's code means more closely, where some dialect has a name of its own for that.
-/// It adds to the code and never contradicts it: who does not know the reason goes by the code.
+/// A refinement of an error's code, for dialects that have a specific name for it. A reason never
+/// contradicts the code, so a client that does not recognize it can rely on the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorReason {
-    /// The prompt, with the answer asked for, exceeds the model's context (`InvalidInput`).
+    /// The prompt plus the requested output exceed the model's context (`InvalidInput`).
     ContextLength,
-    /// A filter of contents refused the request (`InvalidInput`).
+    /// A content filter rejected the request (`InvalidInput`).
     ContentFilter,
-    /// The remote model's server has no model of the connector's name (`UpstreamFailed`).
+    /// The upstream has no model with the connector's name (`UpstreamFailed`).
     ModelMissing,
-    /// The remote model's account has no credit or quota left (`Unavailable`).
+    /// The account at the upstream has no credit or quota left (`Unavailable`).
     QuotaExhausted,
-    /// The replica holds no state of the sequence that the request goes on with (`InvalidInput`).
+    /// The replica holds no state for the continued sequence (`InvalidInput`).
     SequenceUnknown,
 }
 
@@ -183,45 +182,45 @@ impl ErrorReason {
         }
     }
 
-    /// The reason of that name; `None` for a name that this version does not know.
+    /// The reason with this name; `None` if this version does not define it.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|reason| reason.as_str() == name)
     }
 }
 
-/// Which part of the system an error comes from.
+/// The part of the system that an error comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum ErrorOrigin {
-    /// The coordinator (the default: where most errors are made).
+    /// The coordinator, where most errors occur.
     #[default]
     Coordinator,
     /// The worker.
     Worker,
-    /// The model or the remote model's server.
+    /// The model or the upstream.
     Model,
 }
 
-/// A classified error. `message` is for the caller and never carries paths, addresses or
-/// secrets; `source` is for the log.
+/// A classified error. `message` is sent to the caller and never contains paths, addresses or
+/// secrets. `source` is only logged.
 #[derive(Clone, Debug)]
 pub struct PredictError {
-    /// What went wrong.
+    /// The class of the error.
     pub code: ErrorCode,
-    /// What the code means more closely, where that is known.
+    /// A refinement of `code`, if known.
     pub reason: Option<ErrorReason>,
-    /// Public text: what was wrong and what to do.
+    /// Public text: the problem and what to do about it.
     pub message: String,
-    /// When the caller may try again, where that is known.
+    /// How long the caller should wait before a retry, if known.
     pub retry_after: Option<Duration>,
-    /// Where it went wrong.
+    /// Where the error occurred.
     pub origin: ErrorOrigin,
     source: Option<Arc<dyn Error + Send + Sync>>,
     logged: bool,
 }
 
 impl PredictError {
-    /// An error of `code` with its public `message`.
+    /// Creates an error with a public `message`.
     #[must_use]
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self {
@@ -235,62 +234,61 @@ impl PredictError {
         }
     }
 
-    /// Keeps the private cause for the log.
+    /// Attaches the private cause, for the log.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.source = Some(Arc::from(source.into()));
         self
     }
 
-    /// Says what the code means more closely.
+    /// Refines the code.
     #[must_use]
     pub fn with_reason(mut self, reason: ErrorReason) -> Self {
         self.reason = Some(reason);
         self
     }
 
-    /// Says when to try again.
+    /// Sets how long the caller should wait before a retry.
     #[must_use]
     pub fn with_retry_after(mut self, after: Duration) -> Self {
         self.retry_after = Some(after);
         self
     }
 
-    /// Says where it went wrong.
+    /// Sets where the error occurred.
     #[must_use]
     pub fn with_origin(mut self, origin: ErrorOrigin) -> Self {
         self.origin = origin;
         self
     }
 
-    /// The same, of which a log tells: the one who classified it has written it down. Nobody
-    /// else needs to.
+    /// Marks the error as logged, so that callers do not log it again.
     #[must_use]
     pub fn logged(mut self) -> Self {
         self.logged = true;
         self
     }
 
-    /// Whether a log tells of it already.
+    /// Whether the error has already been logged.
     #[must_use]
     pub fn is_logged(&self) -> bool {
         self.logged
     }
 
-    /// Shorthand for [`ErrorCode::InvalidInput`].
+    /// Creates an [`ErrorCode::InvalidInput`].
     #[must_use]
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidInput, message)
     }
 
-    /// Shorthand for a prompt that does not fit the model's context: [`ErrorCode::InvalidInput`]
-    /// with [`ErrorReason::ContextLength`].
+    /// Creates an [`ErrorCode::InvalidInput`] with [`ErrorReason::ContextLength`], for a prompt
+    /// that does not fit the model's context.
     #[must_use]
     pub fn context_length(message: impl Into<String>) -> Self {
         Self::invalid(message).with_reason(ErrorReason::ContextLength)
     }
 
-    /// Shorthand for [`ErrorCode::Internal`] with a private cause.
+    /// Creates an [`ErrorCode::Internal`] with a private cause.
     #[must_use]
     pub fn internal(
         message: impl Into<String>,
@@ -299,7 +297,7 @@ impl PredictError {
         Self::new(ErrorCode::Internal, message).with_source(source)
     }
 
-    /// The private causes, outermost first, joined by `: `; for logs only.
+    /// The private causes, outermost first, joined with `: `. For logs only.
     #[must_use]
     pub fn chain(&self) -> String {
         let mut text = self.to_string();

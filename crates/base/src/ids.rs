@@ -1,5 +1,5 @@
-//! Identifiers. Each is its own type, so that a worker id can never stand where a model name
-//! is wanted; a string id can only be obtained validated.
+//! Identifiers. Each has its own type, so that a worker id cannot be passed as a model name. String
+//! ids are validated when they are created.
 
 use std::fmt;
 use std::str::FromStr;
@@ -28,9 +28,8 @@ fn validate_id(kind: &str, value: &str) -> Result<(), PredictError> {
     ))
 }
 
-/// Checks a model's name: parts of which each has the form of an id, with a `/` between two of them,
-/// as names of models on hubs have. `open` takes a name that ends in a `/`, which is the beginning
-/// of others.
+/// Validates a model name: parts in the form of an id, separated by `/`, as in the model names of
+/// hubs. With `open`, the name may end in `/`, as a prefix of other names.
 fn validate_name(value: &str, open: bool) -> Result<(), PredictError> {
     let whole = value.strip_suffix('/').filter(|_| open).unwrap_or(value);
     let well_formed = value.len() <= MAX_ID_LEN
@@ -102,17 +101,17 @@ string_id!(
 );
 
 impl ModelName {
-    /// The beginning of several names, which may end in a `/`.
+    /// A prefix of model names, which may end in `/`.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidInput`] when no name begins so.
+    /// [`ErrorCode::InvalidInput`] when no model name can start with `value`.
     pub fn beginning(value: impl Into<String>) -> Result<Self, PredictError> {
         let value = value.into();
         validate_name(&value, true)?;
         Ok(Self(value))
     }
 
-    /// Whether it has several parts, which versions below level 5 do not read.
+    /// Whether the name has several parts. Nodes below feature level 5 cannot read such names.
     #[must_use]
     pub fn has_parts(&self) -> bool {
         self.0.contains('/')
@@ -120,15 +119,15 @@ impl ModelName {
 }
 
 string_id!(
-    /// The id of a connector (the definition of a remote model).
+    /// The id of a connector, the definition of a remote model.
     ConnectorId, "connector id"
 );
 string_id!(
-    /// The configured identity of a worker; stable over restarts.
+    /// The configured id of a worker, stable across restarts.
     WorkerId, "worker id"
 );
 string_id!(
-    /// A tenant; `default` where no tenants are configured.
+    /// A tenant; `default` if no tenants are configured.
     TenantId, "tenant id"
 );
 string_id!(
@@ -140,11 +139,11 @@ string_id!(
     KeyId, "key id"
 );
 string_id!(
-    /// The name of a secret that the registry holds sealed.
+    /// The name of a sealed secret in the registry.
     SecretName, "secret name"
 );
 string_id!(
-    /// The id that one request carries through every hop, log line and error.
+    /// The id of a request in every hop, log line and error.
     RequestId, "request id"
 );
 
@@ -155,7 +154,7 @@ impl Default for TenantId {
 }
 
 impl TenantId {
-    /// The tenant's name as one of a model, which has the same form.
+    /// The tenant's name as a model name; both have the same form.
     #[must_use]
     pub fn as_name(&self) -> ModelName {
         ModelName(self.0.clone())
@@ -185,28 +184,28 @@ macro_rules! number_id {
 }
 
 number_id!(
-    /// A coordinator's Raft id. Never reused: a wiped node rejoins under a new one.
+    /// A coordinator's Raft id. Never reused: a wiped node rejoins with a new id.
     NodeId, u64
 );
 number_id!(
-    /// An immutable version of a model, counted from 1.
+    /// An immutable version of a model, starting at 1.
     ModelVersion, u32
 );
 number_id!(
-    /// The registry revision: one per applied write, never going back.
+    /// The registry revision. It increases by one with every applied write.
     Revision, u64
 );
 number_id!(
-    /// One life of a worker process: random at start, so a restart is visible.
+    /// One run of a worker process: random at start, so that a restart is visible.
     Incarnation, u64
 );
 
-/// A model, and a version of it where one was named. Written `name` or `name:version`.
+/// A model, optionally with a version. Written `name` or `name:version`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelRef {
     /// The model's name.
     pub name: ModelName,
-    /// The version; `None` means the deployed one.
+    /// The version; `None` for the deployed one.
     pub version: Option<ModelVersion>,
 }
 

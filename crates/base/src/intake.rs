@@ -1,5 +1,5 @@
-//! The memory that request bodies may take together. What is not there is refused at once: bodies
-//! never wait for each other.
+//! The memory limit shared by all request bodies of a server. A body that does not fit is rejected
+//! immediately: bodies never wait for each other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::{ErrorCode, PredictError};
 
-/// When a caller that finds no room may come again.
+/// `retry_after` of the error when the memory is in use.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The memory for the bodies of all requests of a server. Cloning gives another handle.
+/// The memory for all request bodies of a server. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Intake(Arc<MemoryPool>);
 
@@ -21,14 +21,14 @@ struct MemoryPool {
 }
 
 impl Default for Intake {
-    /// One without a limit.
+    /// A pool without a limit.
     fn default() -> Self {
         Self::new(usize::MAX)
     }
 }
 
 impl Intake {
-    /// `limit` in bytes.
+    /// Creates a pool of `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self(Arc::new(MemoryPool {
@@ -37,7 +37,7 @@ impl Intake {
         }))
     }
 
-    /// What a request has of it: nothing yet.
+    /// An empty share for one request.
     #[must_use]
     pub fn share(&self) -> Share {
         Share {
@@ -47,7 +47,7 @@ impl Intake {
     }
 }
 
-/// What one request takes; given back when dropped.
+/// The memory of one request; released when dropped.
 #[derive(Debug)]
 pub struct Share {
     room: Arc<MemoryPool>,
@@ -55,10 +55,11 @@ pub struct Share {
 }
 
 impl Share {
-    /// Takes this much more.
+    /// Takes `bytes` more from the pool.
     ///
     /// # Errors
-    /// `TooLarge` for what would never fit; `Overloaded` for what does not fit now.
+    /// `TooLarge` when the share would exceed the limit of the pool. `Overloaded` when other
+    /// requests use the memory now.
     pub fn grow(&mut self, bytes: usize) -> Result<(), PredictError> {
         let limit = self.room.limit;
         if limit < self.bytes.saturating_add(bytes) {
@@ -92,10 +93,11 @@ impl Share {
         }
     }
 
-    /// Moves this much of it into a share of its own; what it lacks is taken anew.
+    /// Moves `bytes` into a new share. If this share has less, the new share takes the rest from
+    /// the pool.
     ///
     /// # Errors
-    /// As for [`Share::grow`].
+    /// As for [`Share::grow`]; the part that was moved is then released.
     pub fn split(&mut self, bytes: usize) -> Result<Self, PredictError> {
         let own = self.bytes.min(bytes);
         self.bytes -= own;
@@ -107,13 +109,13 @@ impl Share {
         Ok(split)
     }
 
-    /// What it has, in bytes.
+    /// The size of the share in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Gives back all but this much.
+    /// Releases all but `bytes`.
     pub fn shrink_to(&mut self, bytes: usize) {
         let back = self.bytes.saturating_sub(bytes);
         self.bytes -= back;

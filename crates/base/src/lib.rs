@@ -1,6 +1,6 @@
-//! What every other type of Volley is made of: errors, ids, deadlines, traces, addresses, and the
-//! memory for bodies. It depends on no other crate of the workspace; [`volley_types`] exports all
-//! of it again.
+//! The base types of Volley: errors, ids, deadlines, traces, addresses, and the memory limit of
+//! request bodies. This crate depends on no other crate of the workspace. [`volley_types`]
+//! re-exports it.
 //!
 //! [`volley_types`]: ../volley_types/index.html
 

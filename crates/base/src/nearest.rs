@@ -1,13 +1,12 @@
-//! The name that was perhaps meant.
+//! Suggestions for misspelled names.
 
 use crate::error::PredictError;
 
-/// The name among `names` that `given` was perhaps meant to be: one that at most a third of it
-/// would have to be changed for. `None` where no name is near, or `given` is longer than any name
-/// should be.
+/// The name among `names` with the least edit distance to `given`. `None` when the distance exceeds
+/// a third of the length of `given`, or when `given` has more than 64 characters.
 #[must_use]
 pub fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    /// Longer ones are compared with nothing, so that the work is bounded.
+    /// Longer input is not compared, which bounds the work.
     const LONGEST: usize = 64;
     let given: Vec<char> = given.chars().take(LONGEST + 1).collect();
     if LONGEST < given.len() {
@@ -19,7 +18,8 @@ pub fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Opt
     (distance <= most).then_some(name)
 }
 
-/// The refusal of a parameter that is not among `names`.
+/// An `InvalidInput` error for a parameter that is not among `names`, with a suggestion if one is
+/// near.
 #[must_use]
 pub fn unknown_parameter<'a>(
     given: &str,
@@ -33,7 +33,7 @@ pub fn unknown_parameter<'a>(
     PredictError::invalid(format!("parameter '{shown}' is not known; {hint}"))
 }
 
-/// How many letters have to be put in, left out, exchanged or swapped with their neighbour.
+/// Edit distance with transpositions (optimal string alignment).
 fn distance(given: &[char], name: &str) -> usize {
     let name: Vec<char> = name.chars().collect();
     let mut before: Vec<usize> = Vec::new();

@@ -1,6 +1,6 @@
-//! W3C Trace Context (<https://www.w3.org/TR/trace-context/>), as it travels between hops.
+//! W3C Trace Context (<https://www.w3.org/TR/trace-context/>): the `traceparent` header.
 
-/// The `traceparent` of a request: which trace it belongs to, and which span is its parent.
+/// The `traceparent` of a request: its trace and the parent span.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceContext {
     /// The trace id; never zero.
@@ -9,8 +9,8 @@ pub struct TraceContext {
     pub span_id: u64,
     /// Whether the caller records this trace.
     pub sampled: bool,
-    /// Where the span was begun on this hop: its own parent, 0 for none. `None` for one that came
-    /// over the wire. Does not travel, and does not count when contexts are compared.
+    /// The parent of `span_id` if this hop created the span, 0 for a root span. `None` if the
+    /// context was received from another node. Not sent, and ignored by `==`.
     pub parent_id: Option<u64>,
 }
 
@@ -24,7 +24,8 @@ impl PartialEq for TraceContext {
 impl Eq for TraceContext {}
 
 impl TraceContext {
-    /// Reads a `traceparent` header. `None` when malformed: the standard says to start anew.
+    /// Parses a `traceparent` header. `None` when malformed; the caller then starts a new trace, as
+    /// the specification requires.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.trim().split('-');
@@ -66,7 +67,7 @@ impl TraceContext {
         }
     }
 
-    /// The same trace with a new span id: what this hop hands to the next one.
+    /// The same trace with a new span id, to send to the next hop.
     #[must_use]
     pub fn child(self) -> Self {
         Self {
@@ -76,7 +77,7 @@ impl TraceContext {
         }
     }
 
-    /// The span of this hop: this one where it was begun here, else a child of it.
+    /// The span of this hop: `self` if this hop created it, otherwise a child of it.
     #[must_use]
     pub fn entered(self) -> Self {
         match self.parent_id {

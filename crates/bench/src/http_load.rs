@@ -1,4 +1,4 @@
-//! Sends one request again and again, to any HTTP server: for figures beside other servers.
+//! Repeats one request to any HTTP server, for comparisons with other servers.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -38,7 +38,8 @@ pub(crate) struct HttpLoad {
 }
 
 impl HttpLoad {
-    /// Sends, and tells the rate and the times as JSON. Any answer but 200 is an error.
+    /// Sends the requests, and returns the rate and the latencies as JSON. Any status except 200 is
+    /// an error.
     pub(crate) async fn run(&self) -> anyhow::Result<Value> {
         let body = Bytes::from(std::fs::read(&self.body).context("reading the body")?);
         let started = Instant::now();
@@ -89,7 +90,7 @@ impl HttpLoad {
         let (sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
         let connection = AbortOnDropHandle::new(tokio::spawn(async move {
-            // Its failure shows as a failed request.
+            // A failed connection shows up as a failed request.
             let _ = connection.await;
         }));
         Ok((sender, connection))

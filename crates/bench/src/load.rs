@@ -1,5 +1,5 @@
-//! The load generator: opens streams over plain HTTP/1.1, one connection each as most SDKs do,
-//! and reads their events with next to no work, so that it does not become what is measured.
+//! The load generator. It opens streams over plain HTTP/1.1, with one connection per stream as most
+//! SDKs do. It reads events with minimal work, so that it does not dominate the measurement.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::standin::unix_nanos;
 
-/// Where and how to ask for a stream.
+/// The request that opens a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     /// `host:port`.
@@ -23,11 +23,11 @@ pub(crate) struct Target {
     pub(crate) path: String,
     /// The JSON body.
     pub(crate) body: String,
-    /// How the last event is told.
+    /// The form of the terminal event.
     pub(crate) dialect: EventDialect,
 }
 
-/// Whose events are read.
+/// The dialect of the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventDialect {
     /// `[DONE]` ends the stream.
@@ -57,7 +57,7 @@ impl Target {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
         let connection = AbortOnDropHandle::new(tokio::spawn(async move {
-            // Its failure shows as a failed body.
+            // A failed connection shows up as a failed body.
             let _ = connection.await;
         }));
         let request = Request::post(&self.path)
@@ -84,7 +84,7 @@ impl Target {
     }
 }
 
-/// What a whole stream gave.
+/// The result of one complete stream.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamResult {
     /// Content events.
@@ -93,14 +93,14 @@ pub(crate) struct StreamResult {
     pub(crate) text: String,
     /// From the start of connecting to the first content event, in nanoseconds.
     pub(crate) first_ns: u64,
-    /// For stamped chunks: from sent to read, in nanoseconds.
+    /// Time from sending to reading of each stamped chunk, in nanoseconds.
     pub(crate) latency_ns: Vec<u64>,
-    /// Stamped chunks came in the order of their numbers, without a gap.
+    /// Whether stamped chunks arrived in order and without gaps.
     pub(crate) in_order: bool,
 }
 
 impl Stream {
-    /// The next content, unescaped as far as the stand-in escapes; `None` at the end.
+    /// The next content, with the escapes of the stand-in resolved; `None` at the end.
     pub(crate) async fn next(&mut self) -> anyhow::Result<Option<String>> {
         loop {
             while let Some(event) = self.take_event() {
@@ -144,7 +144,7 @@ impl Stream {
         Some(event)
     }
 
-    /// Reads to the end.
+    /// Reads the stream to its end.
     pub(crate) async fn finish(mut self) -> anyhow::Result<StreamResult> {
         let mut outcome = StreamResult {
             in_order: true,
@@ -160,7 +160,7 @@ impl Stream {
                 outcome.text.push_str(&text);
                 continue;
             }
-            // Chunks that waited for each other may arrive as one event.
+            // Chunks that were sent in quick succession may arrive as one event.
             for stamped in text.split_terminator(' ') {
                 let (index, sent) = stamped.split_once('@').context("a chunk has no stamp")?;
                 outcome.in_order &= index.parse() == Ok(outcome.chunks);
@@ -172,7 +172,7 @@ impl Stream {
     }
 }
 
-/// The content of an event; an error for an error event.
+/// The content of an event. An error event returns an error.
 fn content(event: &[u8]) -> anyhow::Result<Option<String>> {
     const KEY: &[u8] = b"\"content\":\"";
     let Some(start) = memchr::memmem::find(event, KEY) else {
@@ -190,10 +190,10 @@ fn content(event: &[u8]) -> anyhow::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(raw).into_owned()))
 }
 
-/// Runs `streams` streams at once to their ends.
+/// Runs `streams` concurrent streams to their ends.
 ///
 /// # Errors
-/// The first stream's failure.
+/// The error of the first stream that fails.
 pub(crate) async fn run(
     target: &Target,
     streams: usize,

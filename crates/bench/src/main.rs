@@ -1,5 +1,5 @@
-//! Measures a Volley cluster: starts its processes, loads them, and prints what they cost.
-//! `scripts/bench.sh` builds what it needs and runs it.
+//! Benchmarks of a Volley cluster: starts its processes, generates load, and prints the costs.
+//! `scripts/bench.sh` builds and runs it.
 
 mod http_load;
 mod load;

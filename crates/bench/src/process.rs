@@ -1,4 +1,4 @@
-//! The processes under test, and what the kernel says of them (Linux's `/proc`).
+//! The processes under test, with their resource usage from Linux's `/proc`.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -33,12 +33,12 @@ impl Process {
         Ok(Self { child, pid })
     }
 
-    /// Kills it with SIGKILL and waits until it is gone.
+    /// Sends SIGKILL, and waits for the process to exit.
     pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
         self.child.kill().await.context("killing")
     }
 
-    /// Processor time used so far, all threads, user and system.
+    /// CPU time of all threads since the start, user and system.
     pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
         cpu_of(self.pid)
     }
@@ -55,8 +55,8 @@ impl Process {
     }
 }
 
-/// Processor time of a process. `/proc/PID/task/*/schedstat` counts nanoseconds, but only of
-/// threads that still live; runtimes here keep theirs.
+/// CPU time of a process. `/proc/PID/task/*/schedstat` has nanosecond resolution but covers only
+/// live threads. The runtimes of the measured processes keep their threads.
 pub(crate) fn cpu_of(pid: u32) -> anyhow::Result<Duration> {
     let mut total = 0_u64;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -70,7 +70,7 @@ pub(crate) fn cpu_of(pid: u32) -> anyhow::Result<Duration> {
     Ok(Duration::from_nanos(total))
 }
 
-/// Waits until `condition` gives a value; asks every 5 ms.
+/// Polls `condition` every 5 ms until it returns a value, for at most `limit`.
 pub(crate) async fn until<T, F>(
     what: &str,
     limit: Duration,

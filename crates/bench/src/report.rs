@@ -1,8 +1,8 @@
-//! What is printed and written: Markdown tables with the machine and the command.
+//! The report: Markdown tables, the machine and the command.
 
 use std::fmt::Write;
 
-/// One table of figures.
+/// One table of measurements.
 #[derive(Debug)]
 pub(crate) struct Table {
     title: String,
@@ -12,7 +12,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// An empty table; `head` names its columns, the first of them the row's.
+    /// Creates an empty table. `head` names the columns, starting with the row names.
     pub(crate) fn new(title: &str, head: &[&str]) -> Self {
         let head = head.iter().map(|cell| (*cell).to_owned()).collect();
         Self {
@@ -53,7 +53,7 @@ impl Table {
     }
 }
 
-/// The whole report.
+/// Renders the complete report.
 pub(crate) fn document(command: &str, tables: &[Table]) -> String {
     let mut out = String::from(
         "# Benchmarks\n\nThe load generator, the stand-in upstream, the coordinator and the worker run on one machine \

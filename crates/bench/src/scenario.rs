@@ -1,4 +1,4 @@
-//! What is measured, one file each.
+//! The scenarios, one module each.
 
 pub(crate) mod cpu;
 pub(crate) mod decode;

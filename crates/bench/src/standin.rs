@@ -1,6 +1,5 @@
-//! The stand-in upstream: an OpenAI-compatible server whose streams are scripted by the query
-//! of the URL that it is called at. It does nothing else, so that what a benchmark measures is
-//! what lies in front of it.
+//! The stand-in upstream: an OpenAI-compatible server. The query of its URL scripts the stream. It
+//! does no other work, so that a benchmark measures only the servers in front of it.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,21 +14,22 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 
-/// What one stream of the stand-in sends.
+/// The stream that the stand-in sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Script {
     /// Content chunks.
     pub(crate) chunks: u32,
-    /// Between two chunks, and before the first.
+    /// Time between two chunks, and before the first one.
     pub(crate) delay: Duration,
-    /// After this many chunks the stream stays open and sends nothing more.
+    /// After this number of chunks, the stream stays open without further events.
     pub(crate) hold_after: Option<u32>,
-    /// Each chunk carries when it was sent, in nanoseconds since 1970, instead of fixed text.
+    /// Whether each chunk contains its sending time, in nanoseconds since 1970, instead of fixed
+    /// text.
     pub(crate) stamped: bool,
 }
 
 impl Script {
-    /// The query of the URL that asks for this script.
+    /// The query that requests this script.
     pub(crate) fn query(&self) -> String {
         let hold = self
             .hold_after
@@ -63,7 +63,7 @@ impl Script {
         Ok(script)
     }
 
-    /// The text that a whole stream of this script spells, where it is the same every time.
+    /// The complete text of an unstamped stream.
     pub(crate) fn expected_text(&self) -> String {
         (0..self.chunks)
             .map(|index| format!("tok{index} "))
@@ -79,7 +79,7 @@ impl Script {
     }
 }
 
-/// Now, in nanoseconds since 1970: the clock that two processes of one machine share.
+/// The current time in nanoseconds since 1970. All processes of a machine share this clock.
 pub(crate) fn unix_nanos() -> u64 {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -98,7 +98,7 @@ pub(crate) async fn serve(listener: TcpListener) -> anyhow::Result<()> {
             let connection = server
                 .timer(TokioTimer::new())
                 .serve_connection(TokioIo::new(socket), service);
-            // A client that hangs up is the end of the script, not a failure.
+            // A client that disconnects ends the script without a failure.
             let _ = connection.await;
         });
     }
@@ -108,7 +108,7 @@ type Body = StreamBody<Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, Infallible
 
 async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     let script = Script::from_query(request.uri().query().unwrap_or_default());
-    // The request's body is read to its end, as a real server does.
+    // Reads the complete body of the request, as a real server does.
     let _ = http_body_util::BodyExt::collect(request.into_body()).await;
     let (status, body): (u16, Body) = match script {
         Ok(script) => (200, StreamBody::new(Box::pin(events(script)))),

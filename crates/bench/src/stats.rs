@@ -1,4 +1,4 @@
-//! Percentiles and medians of what was measured.
+//! Percentiles and medians of measurements.
 
 /// The value below which `share` (0 to 1) of `values` lie, by the nearest-rank method; 0 for
 /// no values. Sorts in place.
@@ -11,7 +11,7 @@ pub(crate) fn percentile(values: &mut [u64], share: f64) -> u64 {
         .unwrap_or_default()
 }
 
-/// The middle of `values`; the mean of the two middle ones for an even count; NaN for none.
+/// The median of `values`: the mean of the two middle values for an even count, NaN for none.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! What is measured, set up: processes of the release build on loopback.
+//! The processes under test: release builds on loopback.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::standin::Script;
 const LIMIT: Duration = Duration::from_secs(60);
 const PROMPT: &str = "Once upon a time";
 
-/// One coordinator, one worker and the stand-in, each a process.
+/// One coordinator, one worker and the stand-in, each in its own process.
 pub(crate) struct TestBed {
     coordinator: Process,
     worker: Process,
@@ -32,14 +32,14 @@ pub(crate) struct TestBed {
     folder: TempDir,
 }
 
-/// The bare loop's process.
+/// The process of the bare loop.
 struct BareLoop {
     _child: Child,
     asks: ChildStdin,
     answers: tokio::io::Lines<BufReader<ChildStdout>>,
 }
 
-/// A binary beside this one.
+/// The path of another binary in the directory of this one.
 fn binary(name: &str) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe()?;
     let folder = own.parent().context("this program has no folder")?;
@@ -80,7 +80,7 @@ async fn wait_for_leader(client: &Client) -> anyhow::Result<u64> {
 }
 
 impl TestBed {
-    /// Starts everything and waits until it is ready.
+    /// Starts all processes and waits until they are ready.
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let [standin_port, rest, internal, flight, http] = [
@@ -146,7 +146,7 @@ impl TestBed {
         })
     }
 
-    /// Processor time so far: coordinator, worker, stand-in, this process.
+    /// CPU time since the start: coordinator, worker, stand-in, this process.
     pub(crate) fn cpu(&self) -> anyhow::Result<[Duration; 4]> {
         let own = cpu_of(std::process::id())?;
         Ok([
@@ -162,12 +162,12 @@ impl TestBed {
         Ok([self.coordinator.rss()?, self.worker.rss()?])
     }
 
-    /// Where REST is served.
+    /// The address of the REST listener.
     pub(crate) fn public_address(&self) -> &str {
         &self.rest
     }
 
-    /// The stand-in itself.
+    /// The stand-in itself, without Volley.
     pub(crate) fn direct(&self, script: &Script) -> Target {
         Target {
             address: self.standin_address.clone(),
@@ -178,7 +178,7 @@ impl TestBed {
         }
     }
 
-    /// A remote model whose upstream is the stand-in with `script`.
+    /// Registers and deploys a remote model whose upstream is the stand-in with `script`.
     pub(crate) async fn remote_model(&self, name: &str, script: &Script) -> anyhow::Result<Target> {
         let connector = json!({
             "connector_id": name,
@@ -202,7 +202,7 @@ impl TestBed {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/storyteller")
     }
 
-    /// Deploys the demo model and gives its id.
+    /// Deploys the demo model and returns its id.
     pub(crate) async fn deploy_storyteller(&self) -> anyhow::Result<String> {
         let path = Self::storyteller()
             .canonicalize()
@@ -214,8 +214,8 @@ impl TestBed {
         Ok("storyteller".to_owned())
     }
 
-    /// One run of the `bare` loop or of the `engine` without a cluster around it: tokens in a
-    /// second over all rows.
+    /// Runs the `bare` loop or the `engine` without a cluster. Returns tokens per second over all
+    /// rows.
     pub(crate) async fn decode_rate(
         &self,
         kind: &str,
@@ -234,7 +234,7 @@ impl TestBed {
         Ok(answer.context("the bare loop ended")?.parse()?)
     }
 
-    /// Waits until no stream runs and memory has had a moment to settle.
+    /// Waits until no stream runs and memory usage has settled.
     pub(crate) async fn wait_until_idle(&self) -> anyhow::Result<()> {
         until("idle", LIMIT, || async {
             let status = self.client.status().await.ok()?;
@@ -245,7 +245,7 @@ impl TestBed {
         Ok(())
     }
 
-    /// The folder of everything that is started.
+    /// The directory of all files of the test bed.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -302,7 +302,7 @@ fn coordinator_toml(
     text
 }
 
-/// `volley up`.
+/// A running `volley up`.
 pub(crate) struct SingleProcess {
     _process: Process,
     _folder: TempDir,
@@ -310,7 +310,7 @@ pub(crate) struct SingleProcess {
 }
 
 impl SingleProcess {
-    /// Starts it in a new folder.
+    /// Starts it in a new directory.
     pub(crate) async fn start(_: &TestBed) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let port = until("four free ports", LIMIT, || async {
@@ -345,7 +345,7 @@ impl SingleProcess {
     }
 }
 
-/// Coordinators alone.
+/// A cluster of coordinators without workers.
 pub(crate) struct CoordinatorCluster {
     nodes: Vec<Option<Process>>,
     rest: Vec<String>,
@@ -394,7 +394,7 @@ impl CoordinatorCluster {
         Ok(cluster)
     }
 
-    /// The place of the leader.
+    /// The index of the leader.
     pub(crate) async fn leader(&self) -> anyhow::Result<usize> {
         let leader = wait_for_leader(&self.client(0)?).await?;
         Ok(usize::try_from(leader)? - 1)
@@ -404,7 +404,7 @@ impl CoordinatorCluster {
         client(&self.rest[index])
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL to a coordinator.
     pub(crate) async fn kill(&mut self, index: usize) -> anyhow::Result<()> {
         self.nodes[index]
             .take()

@@ -27,11 +27,10 @@ use volley_client::{Client, ClientError};
 
 use self::gpus::gpus;
 
-/// A client of the coordinators at `urls`, with an API key, and an authority to trust,
-/// where they are given.
+/// A client of the coordinators at `urls`, optionally with an API key and a trusted CA certificate.
 ///
 /// # Errors
-/// When one is no URL, or the key is malformed.
+/// When a URL or the key is malformed, or when the CA certificate cannot be read.
 pub(crate) fn connect(
     urls: &[String],
     key: Option<&str>,
@@ -49,10 +48,10 @@ pub(crate) fn connect(
     }
 }
 
-/// A client for each of the coordinators at `urls`, with its URL.
+/// One client for each of the coordinators at `urls`, with its URL.
 ///
 /// # Errors
-/// As [`connect`].
+/// As for [`connect`].
 pub(crate) fn connect_each(
     urls: &[String],
     key: Option<&str>,
@@ -66,7 +65,7 @@ pub(crate) fn connect_each(
         .collect()
 }
 
-/// Says what to do about an error, where that is known.
+/// Appends the next step to an error, if one is known.
 pub(crate) fn explain(error: ClientError) -> anyhow::Error {
     let advice = match &error {
         ClientError::Connect(..) if is_told_of("certificate", &error) => {
@@ -101,7 +100,7 @@ pub(crate) fn explain(error: ClientError) -> anyhow::Error {
     anyhow::anyhow!("{error}; {advice}")
 }
 
-/// Whether a cause of `error` speaks of `what`.
+/// Whether the message of `error` or of one of its causes contains `what`.
 fn is_told_of(what: &str, error: &ClientError) -> bool {
     let error: &dyn std::error::Error = error;
     let mut causes = std::iter::successors(Some(error), |error| error.source());

@@ -1,4 +1,4 @@
-//! Nodes from their configuration files.
+//! Plans of nodes from their configuration files.
 
 pub(crate) mod coordinator;
 pub(crate) mod otlp;
@@ -14,42 +14,42 @@ use volley_gateway::Origins;
 use volley_types::PredictError;
 use volley_types::egress::HostPattern;
 
-/// Hosts that may be called.
+/// Parses a list of allowed hosts.
 ///
 /// # Errors
-/// When one is none, with the setting's name.
+/// When an entry is malformed, with the name of the setting.
 fn hosts(setting: &str, written: Option<Vec<String>>) -> anyhow::Result<Option<Vec<HostPattern>>> {
     let read = |hosts: Vec<String>| hosts.iter().map(|host| host.parse()).collect();
     let hosts = written.map(read).transpose();
     hosts.map_err(|error: PredictError| anyhow::anyhow!("'{setting}': {}", error.message))
 }
 
-/// Origins of the command line.
+/// Parses the origins of `--cors-origin`.
 ///
 /// # Errors
-/// When one is none.
+/// When an origin is malformed.
 pub(crate) fn cors_origins(written: &[String]) -> anyhow::Result<Origins> {
     Origins::new(written).map_err(|error| anyhow::anyhow!("--cors-origin: {}", error.message))
 }
 
-/// Sets `target` where the file has a value.
+/// Sets `target` if the file has a value.
 pub(crate) fn set<T>(target: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *target = value;
     }
 }
 
-/// As [`set`], for durations.
+/// Like [`set`], for durations.
 pub(crate) fn set_span(target: &mut Duration, value: Option<TimeSpan>) {
     set(target, value.map(|span| span.0));
 }
 
-/// As [`set`], for sizes in memory.
+/// Like [`set`], for sizes in memory.
 pub(crate) fn set_size(target: &mut usize, value: Option<Size>) {
     set(target, value.map(Size::as_usize));
 }
 
-/// As [`set`], for counts.
+/// Like [`set`], for counts.
 pub(crate) fn set_count(target: &mut usize, value: Option<Count>) {
     set(target, value.map(|count| count.0));
 }

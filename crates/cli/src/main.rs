@@ -17,14 +17,14 @@ use volley_telemetry::init_logging;
 use crate::args::{Arguments, Command, Key, Model, Secret};
 use crate::terminal::Terminal;
 
-/// A node makes and frees many small aligned buffers on many threads: a record batch for each
-/// token of each stream.
+/// mimalloc, because a node allocates and frees many small buffers on many threads: a record batch
+/// for each token of each stream.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Two crypto providers in one process end in a panic at the first connection: choose ours
-    // before anything can choose another.
+    // rustls panics at the first connection if two crypto providers are compiled in and none is
+    // chosen. Install ring before any other code can install another one.
     if rustls::crypto::ring::default_provider()
         .install_default()
         .is_err()
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Nodes log what they do; client commands only what went wrong.
+/// Nodes log their activity; client commands log only problems.
 fn default_filter(command: &Command) -> String {
     match command {
         Command::Coordinator { .. } | Command::Worker { .. } | Command::ModelHost => {
@@ -71,12 +71,12 @@ fn default_filter(command: &Command) -> String {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    // Nothing is left to do when even this cannot be written.
+    // There is no other way to report that standard error is not writable.
     let _ = Terminal::stderr().line(&format!("error: {error:#}"));
     ExitCode::FAILURE
 }
 
-/// `names_url` is whether somebody named the coordinators to call.
+/// `names_url` is whether the coordinators were given on the command line.
 async fn run(arguments: Arguments, names_url: bool) -> anyhow::Result<()> {
     let key = arguments.api_key.as_deref();
     let client = || command::connect(&arguments.url, key, arguments.ca_file.as_deref());

@@ -1,4 +1,4 @@
-//! The roles: each wires crates together, serves, and drains in order.
+//! The node roles. Each role wires crates together, serves, and drains in order.
 
 pub(crate) mod coordinator;
 pub(crate) mod failures;
@@ -20,20 +20,20 @@ use volley_security::nodes::{Callers, incoming};
 use volley_security::tls::NodeTls;
 use volley_telemetry::otlp::{Exporter, OtlpConfig, Resource, Tracer};
 
-/// What is left of internal connections once everything has drained.
+/// How long internal connections may stay open after the drain.
 const INTERNAL_GRACE: Duration = Duration::from_millis(500);
 
-/// Between two looks at something that is waited for.
+/// Interval between checks of a condition.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Connections that wait to be accepted: a burst of so many loses none. The kernel's own
-/// `net.core.somaxconn` may be less.
+/// Backlog of pending connections, so that a burst of this size loses none. The kernel limits it to
+/// `net.core.somaxconn`.
 const BACKLOG: u32 = 1_024;
 
-/// Binds a listener, with an error that says which setting is concerned.
+/// Binds a listener. The error names the setting.
 ///
 /// # Errors
-/// When the address is taken or malformed.
+/// When the address is in use or malformed.
 pub(crate) async fn bind(what: &str, address: &str) -> anyhow::Result<TcpListener> {
     listen(address).await.with_context(|| {
         format!(
@@ -43,7 +43,7 @@ pub(crate) async fn bind(what: &str, address: &str) -> anyhow::Result<TcpListene
     })
 }
 
-/// Listens at the first of a name's addresses where that can be.
+/// Listens on the first usable address that the name resolves to.
 async fn listen(address: &str) -> io::Result<TcpListener> {
     let mut failed = None;
     for address in lookup_host(address).await? {
@@ -60,16 +60,16 @@ fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
-    // A node that is started again takes its port although connections of before linger.
+    // Allows a restarted node to bind its port while old connections are in TIME_WAIT.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Starts what sends telemetry, where a collector is configured.
+/// Starts the OTLP exporter, if a collector is configured.
 ///
 /// # Errors
-/// When the configuration cannot be used.
+/// When the configuration is not usable.
 pub(crate) fn export(
     config: Option<&OtlpConfig>,
     service: &'static str,
@@ -89,7 +89,7 @@ pub(crate) fn export(
     Ok((tracer, Some(exporter)))
 }
 
-/// Serves gRPC until `stop`; connections that are open then get a moment.
+/// Serves gRPC until `stop`; open connections then have `INTERNAL_GRACE` to finish.
 pub(crate) async fn serve_internal(
     router: Router,
     listener: TcpListener,

@@ -1,13 +1,13 @@
-//! SIGTERM and Ctrl-C: the first drains, the second ends the process at once.
+//! SIGTERM and Ctrl-C: the first signal starts the drain, the second ends the process immediately.
 
 use tokio_util::sync::CancellationToken;
 
 use crate::terminal::Terminal;
 
-/// A token that is cancelled by the first signal.
+/// A token that the first signal cancels. Must be called in a Tokio runtime.
 ///
 /// # Errors
-/// When signals cannot be listened to.
+/// When the signal handlers cannot be installed.
 pub(crate) fn shutdown() -> anyhow::Result<CancellationToken> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;

@@ -1,4 +1,4 @@
-//! What is written for people and pipes.
+//! Output for terminals and pipes.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ impl Terminal {
         Self(Box::new(std::io::stderr()))
     }
 
-    /// Writes bytes as they are, at once.
+    /// Writes bytes unchanged, and flushes.
     pub(crate) fn raw(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         self.0.write_all(bytes)?;
         Ok(self.0.flush()?)
@@ -28,7 +28,7 @@ impl Terminal {
         self.line(&serde_json::to_string_pretty(value)?)
     }
 
-    /// Rows under a head, in columns as wide as they need to be.
+    /// Writes a table with a header. Columns are as wide as their content.
     pub(crate) fn table(&mut self, head: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
         let width = |column: usize| {
             let cells = rows.iter().map(|row| row[column].chars().count());

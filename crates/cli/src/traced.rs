@@ -1,4 +1,4 @@
-//! Backends that tell of themselves: the last hop of a trace.
+//! Spans around the runs of backends, the last hop of a trace.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use volley_telemetry::otlp::{SpanKind, TracedPredict, Tracer};
 use volley_types::registry::{Assignment, BackendName};
 use volley_types::{Predict, PredictError};
 
-/// The same loaders, whose replicas have a span for each prediction where anything is exported.
+/// Wraps loaders so that each prediction of their replicas has a span. Returns them unchanged if
+/// nothing is exported.
 pub(crate) fn loaders(
     loaders: Vec<Arc<dyn BackendLoader>>,
     tracer: &Tracer,

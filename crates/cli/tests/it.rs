@@ -1,4 +1,4 @@
-//! Stories with the real binary: arguments, files, processes and signals.
+//! Scenarios with the real binary: arguments, files, processes and signals.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What changes the cluster itself.
+//! Administration of the cluster: membership, drains, backups and metrics.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use crate::{Client, ClientError, DrainInfo, checked, segment};
 
-/// A membership change waits until a newcomer has caught up.
+/// Time limit of a membership change, which waits until a new member has caught up.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
-/// A backup of the largest registry, over a slow line.
+/// Time limit of a backup: enough for the largest registry over a slow connection.
 const BACKUP_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Client {
-    /// Adds the coordinator `id` at an internal address.
+    /// Adds the coordinator `id` at the internal `address` (`host:port`). Returns the members.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -24,7 +24,7 @@ impl Client {
             .await
     }
 
-    /// Removes the coordinator `id`.
+    /// Removes the coordinator `id`. Returns the members.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -34,7 +34,7 @@ impl Client {
             .await
     }
 
-    /// Puts the coordinator `id`, at an internal address, in the place of `old`.
+    /// Replaces the coordinator `old` by `id` at an internal `address`. Returns the members.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -45,7 +45,8 @@ impl Client {
             .await
     }
 
-    /// Makes the coordinator `to` the leader, or whoever is furthest; gives who leads now.
+    /// Transfers the leadership to the coordinator `to`, or to the most up-to-date one. Returns the
+    /// new leader.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -55,9 +56,10 @@ impl Client {
             .await
     }
 
-    /// Takes a worker, or the coordinator of that number, out of work; `kind` is `worker` or
-    /// `coordinator`, where both have the id. With `force` a worker's replicas go even where no
-    /// other worker can take them. Returns at once: [`Status::drains`](crate::Status::drains) tells how far it is.
+    /// Drains a worker, or the coordinator with this number. `kind` is `worker` or `coordinator`;
+    /// it is needed only if both have this id. With `force`, replicas are unloaded even if no other
+    /// worker can load them. Returns immediately; [`Status::drains`](crate::Status::drains) shows
+    /// the progress.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -75,7 +77,7 @@ impl Client {
         self.call(Method::POST, &path, Some(&body)).await
     }
 
-    /// Puts a node to work again.
+    /// Returns a drained node to service.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -85,10 +87,10 @@ impl Client {
         self.call(Method::POST, &path, Some(&body)).await
     }
 
-    /// The registry as a backup, of at most `limit` bytes.
+    /// Returns a backup of the registry, of at most `limit` bytes.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::Incomplete`] when it is larger than that.
+    /// [`ClientError`]; [`ClientError::Incomplete`] when the backup is larger than `limit`.
     pub async fn backup(&self, limit: usize) -> Result<Vec<u8>, ClientError> {
         let work = async {
             let mut response =
@@ -107,8 +109,8 @@ impl Client {
             .map_err(|_| ClientError::Timeout)?
     }
 
-    /// The clock of the first coordinator that can be reached: the `Date` of an answer, to the
-    /// second.
+    /// The clock of the first reachable coordinator: the header `Date` of a response, in whole
+    /// seconds. `None` if the header is missing.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -118,7 +120,7 @@ impl Client {
         Ok(date.and_then(|date| date.to_str().ok()).map(str::to_owned))
     }
 
-    /// The metrics of the first coordinator that can be reached, as OpenMetrics text.
+    /// The metrics of the first reachable coordinator in the OpenMetrics text format.
     ///
     /// # Errors
     /// [`ClientError`].

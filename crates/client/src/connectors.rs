@@ -1,24 +1,24 @@
-//! Connectors, as they are made.
+//! Creation of connectors.
 
 use reqwest::Method;
 use serde_json::Value;
 
 use crate::{Client, ClientError, ML};
 
-/// A connector that was made.
+/// A created connector.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 pub struct NewConnector {
-    /// Its id.
+    /// The id of the connector.
     pub connector_id: String,
-    /// What may keep it from working: workers that lack its credential, or that nobody was there
-    /// to check it.
+    /// Problems that may prevent it from working: workers without its credential, or no worker to
+    /// check it.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
 
 impl Client {
-    /// As [`Client::create_connector`]. With `test`, its server is called once, and the connector
-    /// is not made where that fails.
+    /// Like [`Client::create_connector`], with warnings. With `test`, its server is called once,
+    /// and the connector is not created if the call fails.
     ///
     /// # Errors
     /// [`ClientError`].

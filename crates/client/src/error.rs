@@ -1,47 +1,47 @@
-//! What can go wrong with a call.
+//! Errors of calls.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 
-/// What can go wrong with a call.
+/// An error of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// A base URL is malformed, or there is none.
+    /// A base URL is malformed, or no URL was given.
     #[error("'{0}' is not the URL of a coordinator; an example is http://127.0.0.1:8420")]
     Url(String),
-    /// The API key cannot be sent.
+    /// The API key contains characters that are not allowed in a header.
     #[error("the API key has characters that are not allowed in a key")]
     Key,
-    /// The HTTP client could not be made.
+    /// The HTTP client could not be created, for example because of a malformed certificate.
     #[error("the HTTP client could not be set up")]
     Setup(#[source] reqwest::Error),
     /// No coordinator accepted a connection.
     #[error("no coordinator answers at {0}")]
     Connect(String, #[source] reqwest::Error),
-    /// The connection broke, or the answer was not what it should be.
+    /// The connection broke, or the response was malformed.
     #[error("the connection to the coordinator broke, or its answer was malformed")]
     Broken(#[source] reqwest::Error),
-    /// The call took too long.
+    /// The call exceeded its time limit. It may still take effect.
     #[error("the coordinator did not answer in time")]
     Timeout,
-    /// The cluster refused or failed.
+    /// The cluster rejected the call, or it failed.
     #[error("{reason}")]
     Refused {
         /// The HTTP status.
         status: u16,
-        /// The error code's stable name, for example `not_deployed`; empty where the answer
-        /// has none.
+        /// The stable name of the error code, for example `not_deployed`; empty if the response has
+        /// none.
         code: String,
-        /// What was wrong and what to do.
+        /// What was wrong, and what to do.
         reason: String,
-        /// When to try again, where the cluster says so.
+        /// How long to wait before a retry, if the cluster specifies it.
         retry_after: Option<Duration>,
     },
-    /// There is more than was to be read.
+    /// The response is larger than the requested limit.
     #[error("the answer is over the client's size limit")]
     TooLarge,
-    /// A stream ended without its last event.
+    /// A stream ended without its terminal event.
     #[error("the stream ended without a terminal event; the response may be incomplete")]
     Incomplete,
 }

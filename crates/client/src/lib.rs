@@ -1,5 +1,5 @@
-//! The Rust SDK of a Volley cluster's REST interface: typed calls, streamed generations, and
-//! errors that say what was wrong.
+//! The Rust SDK for the REST interface of a Volley cluster: typed calls, streamed generations, and
+//! classified errors.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), volley_client::ClientError> {
@@ -37,12 +37,15 @@ pub use crate::status::{
 };
 pub use crate::stream::TextStream;
 
-/// How long a call that is not a prediction may take.
+/// Time limit of calls other than predictions.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ML: &str = "/_plugins/_ml";
 
-/// A client of one cluster. Cloning gives another handle to the same connections.
+/// A client of one cluster. Clones share their connections.
+///
+/// All futures may be dropped. The result of a dropped write is unknown: the cluster may still
+/// apply it.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -50,10 +53,10 @@ pub struct Client {
     key: Option<HeaderValue>,
 }
 
-/// Gets what is at `url`, up to `max_bytes` of it. No redirect is followed.
+/// Fetches `url` without following redirects. Time limit: 30 s.
 ///
 /// # Errors
-/// [`ClientError`]; [`ClientError::TooLarge`] when there is more.
+/// [`ClientError`]; [`ClientError::TooLarge`] for more than `max_bytes` bytes.
 pub async fn fetch(url: &str, max_bytes: usize) -> Result<Vec<u8>, ClientError> {
     let url = Url::parse(url).map_err(|_| ClientError::Url(url.to_owned()))?;
     let http = builder().build().map_err(ClientError::Setup)?;
@@ -70,23 +73,23 @@ pub async fn fetch(url: &str, max_bytes: usize) -> Result<Vec<u8>, ClientError> 
     Ok(body)
 }
 
-/// What came of registering a model.
+/// The response to a registration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
 pub struct RegisterResponse {
-    /// The model's id: its name.
+    /// The id of the model, which is its name.
     pub model_id: String,
-    /// The version that was made.
+    /// The new version.
     pub model_version: String,
-    /// The task; done as soon as the version exists.
+    /// The id of the task, which is complete as soon as the version exists.
     pub task_id: String,
 }
 
 impl Client {
-    /// A client of the coordinators at `bases`, for example `http://127.0.0.1:8420`. Calls go to
-    /// the first; when it cannot be reached, to the next.
+    /// A client of the coordinators at `bases`, for example `http://127.0.0.1:8420`. A call goes to
+    /// the first one that is reachable.
     ///
     /// # Errors
-    /// [`ClientError::Url`] when a base is no URL, or there is none.
+    /// [`ClientError::Url`] when a base is not a URL, or when there is none.
     pub fn new<S: AsRef<str>>(bases: &[S]) -> Result<Self, ClientError> {
         let parse = |base: &S| {
             let base = base.as_ref();
@@ -109,10 +112,10 @@ impl Client {
         })
     }
 
-    /// Trusts the authorities whose certificates are in `pem`, and no others.
+    /// Trusts only the CA certificates in `pem`.
     ///
     /// # Errors
-    /// [`ClientError::Setup`] when there are none.
+    /// [`ClientError::Setup`] when they are not usable.
     pub fn with_authority(mut self, pem: &[u8]) -> Result<Self, ClientError> {
         let authorities = reqwest::Certificate::from_pem_bundle(pem);
         let trusting = builder().tls_certs_only(authorities.map_err(ClientError::Setup)?);
@@ -123,7 +126,7 @@ impl Client {
     /// Sends an API key with every call.
     ///
     /// # Errors
-    /// [`ClientError::Key`] when it holds characters that no key has.
+    /// [`ClientError::Key`] when the key contains characters that are not allowed in a header.
     pub fn with_key(mut self, key: &str) -> Result<Self, ClientError> {
         let value = format!("Bearer {}", key.trim());
         let mut value = HeaderValue::from_str(&value).map_err(|_| ClientError::Key)?;
@@ -132,10 +135,10 @@ impl Client {
         Ok(self)
     }
 
-    /// Whether the first coordinator that can be reached takes requests.
+    /// Whether the first reachable coordinator accepts requests. No time limit.
     ///
     /// # Errors
-    /// [`ClientError::Connect`] when none can be reached.
+    /// [`ClientError::Connect`] when no coordinator is reachable.
     pub async fn ready(&self) -> Result<bool, ClientError> {
         let response = self
             .send(Method::GET, "/_volley/health/ready", None)
@@ -143,7 +146,7 @@ impl Client {
         Ok(response.status().is_success())
     }
 
-    /// Nodes, roles, leader, replicas, load.
+    /// The status of the cluster: nodes, roles, leader, replicas and load.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -151,7 +154,7 @@ impl Client {
         self.call(Method::GET, "/_volley/status", None).await
     }
 
-    /// Registers the next version of a model; `body` as the REST interface takes it.
+    /// Registers the next version of a model. `body` has the form of the REST interface.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -160,7 +163,7 @@ impl Client {
             .await
     }
 
-    /// Registers a version of a word-splitting model, which needs nothing to load.
+    /// Registers a version of the text model, which splits words and needs no files.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -169,8 +172,8 @@ impl Client {
             .await
     }
 
-    /// Deploys a model (`name` or `name:version`) on `replicas` workers. Returns at once: see
-    /// [`Client::model`] for how it goes.
+    /// Deploys a model (`name` or `name:version`) on `replicas` workers. Returns immediately;
+    /// [`Client::model`] shows the progress.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -179,8 +182,8 @@ impl Client {
             .await
     }
 
-    /// As [`Client::deploy`], so that workers may unload it while it is idle, to make room for
-    /// others; the next request then waits until it is loaded again.
+    /// Like [`Client::deploy`], but workers may evict the model while it is idle. The next request
+    /// then waits until it is reloaded.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -193,7 +196,7 @@ impl Client {
             .await
     }
 
-    /// As [`Client::deploy`], with all fields of a deployment as docs/reference/rest.md has them.
+    /// Like [`Client::deploy`], with all fields of a deployment (docs/reference/rest.md).
     ///
     /// # Errors
     /// [`ClientError`].
@@ -203,7 +206,7 @@ impl Client {
         Ok(())
     }
 
-    /// Does something to the roll from one version to the next: `pause`, `resume` or `rollback`.
+    /// Controls the rollout of a model. `action` is `pause`, `resume` or `rollback`.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -222,7 +225,7 @@ impl Client {
         Ok(())
     }
 
-    /// Deletes a model and all its versions.
+    /// Deletes a model with all its versions.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -251,7 +254,7 @@ impl Client {
         Ok(found.into_models())
     }
 
-    /// Creates a connector and returns its id; `body` as the REST interface takes it.
+    /// Creates a connector and returns its id. `body` has the form of the REST interface.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -260,7 +263,7 @@ impl Client {
         Ok(created.connector_id)
     }
 
-    /// One connector, or all of them.
+    /// Returns one connector, or all of them.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -280,8 +283,8 @@ impl Client {
         Ok(())
     }
 
-    /// Makes an API key; `body` as the REST interface takes it. The key is in the answer, and
-    /// nowhere else ever after.
+    /// Creates an API key. `body` has the form of the REST interface. Only this response contains
+    /// the text of the key.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -289,7 +292,7 @@ impl Client {
         self.call(Method::POST, "/_volley/keys", Some(body)).await
     }
 
-    /// All API keys, without what makes them keys.
+    /// All API keys, without their texts.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -297,7 +300,7 @@ impl Client {
         self.call(Method::GET, "/_volley/keys", None).await
     }
 
-    /// Gives a key a new secret; the old one is taken for `grace` more.
+    /// Creates a new secret for a key. The old one stays valid for `grace`.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -307,7 +310,7 @@ impl Client {
         self.call(Method::POST, &path, Some(&body)).await
     }
 
-    /// Sets what a key may use, on each coordinator; limits that `limits` does not name end.
+    /// Replaces the limits of a key. Limits that are missing in `limits` are removed.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -317,7 +320,7 @@ impl Client {
         self.call(Method::POST, &path, Some(&body)).await
     }
 
-    /// Stores a secret, sealed, in place of one of the same name.
+    /// Stores a sealed secret. Replaces a secret with the same name.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -327,7 +330,7 @@ impl Client {
         self.call(Method::POST, &path, Some(&body)).await
     }
 
-    /// All secrets, by their names.
+    /// The names of all secrets.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -345,7 +348,7 @@ impl Client {
         Ok(())
     }
 
-    /// Puts all secrets under the newest master key.
+    /// Re-encrypts the keys of all secrets with the newest master key.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -355,7 +358,7 @@ impl Client {
             .await
     }
 
-    /// Ends a key.
+    /// Revokes a key.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -365,7 +368,7 @@ impl Client {
         Ok(())
     }
 
-    /// A whole answer; `body` is that of `_predict`.
+    /// A complete prediction. `body` has the form of `_predict`. No time limit on this side.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -379,11 +382,11 @@ impl Client {
         .await
     }
 
-    /// A generation as it comes; `parameters` has `prompt` or `messages`, and options. Dropping
-    /// the stream cancels the generation.
+    /// A streamed generation. `parameters` has `prompt` or `messages`, and options. Dropping the
+    /// stream cancels the generation.
     ///
     /// # Errors
-    /// [`ClientError`], before the first text; later ones come in the stream.
+    /// [`ClientError`] until the stream starts; later errors are items of the stream.
     pub async fn stream(&self, model: &str, parameters: &Value) -> Result<TextStream, ClientError> {
         let body = json!({ "parameters": parameters });
         let path = model_path(model, "/_predict/stream");
@@ -420,8 +423,8 @@ impl Client {
         }
     }
 
-    /// Sends to the first coordinator that accepts a connection: nothing was sent to those
-    /// before it, so nothing is done twice.
+    /// Sends to the first coordinator that accepts a connection. Only failed connections are
+    /// retried, so no request is executed twice.
     async fn send(
         &self,
         method: Method,
@@ -480,9 +483,9 @@ fn model_path(model: &str, rest: &str) -> String {
     format!("{ML}/models/{}{rest}", segment(model))
 }
 
-/// Keeps a caller's text inside one path segment.
+/// Encodes `text` as a single path segment.
 fn segment(text: &str) -> String {
     let encoded: String = url::form_urlencoded::byte_serialize(text.as_bytes()).collect();
-    // In a path, a plus is a plus.
+    // The encoder writes a space as `+`, which is literal in a path.
     encoded.replace('+', "%20")
 }

@@ -1,4 +1,4 @@
-//! Names that stand for models: aliases and pipelines.
+//! Names that resolve to models: aliases and pipelines.
 
 use reqwest::Method;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::{Client, ClientError, segment};
 
 impl Client {
-    /// All aliases, or the one of this name.
+    /// All aliases, or the alias `name`.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -15,8 +15,8 @@ impl Client {
             .await
     }
 
-    /// Creates or switches an alias in one write; `body` as the REST interface takes it. With a
-    /// `revision`, only if the alias is still at that one (0: if there is none).
+    /// Creates or replaces an alias atomically. `body` has the form of the REST interface. With
+    /// `revision`, only if the alias still has that revision (0: only if it does not exist).
     ///
     /// # Errors
     /// [`ClientError`].
@@ -30,7 +30,7 @@ impl Client {
         self.call(Method::PUT, &path, Some(body)).await
     }
 
-    /// Deletes an alias; with a `revision`, only if it is still at that one.
+    /// Deletes an alias. With `revision`, only if it still has that revision.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -40,7 +40,7 @@ impl Client {
         Ok(())
     }
 
-    /// All pipelines, or the one of this name.
+    /// All pipelines, or the pipeline `name`.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -49,8 +49,8 @@ impl Client {
             .await
     }
 
-    /// Creates or replaces a pipeline; `body` as the REST interface takes it. With a `revision`,
-    /// only if the pipeline is still at that one (0: if there is none).
+    /// Creates or replaces a pipeline. `body` has the form of the REST interface. With `revision`,
+    /// only if the pipeline still has that revision (0: only if it does not exist).
     ///
     /// # Errors
     /// [`ClientError`].
@@ -64,7 +64,7 @@ impl Client {
         self.call(Method::PUT, &path, Some(body)).await
     }
 
-    /// Deletes a pipeline; with a `revision`, only if it is still at that one.
+    /// Deletes a pipeline. With `revision`, only if it still has that revision.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -79,7 +79,7 @@ impl Client {
     }
 }
 
-/// The path of all things of a kind, or of one; for a write at a revision.
+/// The path of all objects of a kind or of one object, with the expected revision of a write.
 fn path(kind: &str, name: Option<&str>, revision: Option<u64>) -> String {
     let name = name.map_or_else(String::new, |name| format!("/{}", segment(name)));
     let query = revision.map_or_else(String::new, |at| format!("?revision={at}"));

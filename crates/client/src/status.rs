@@ -1,269 +1,269 @@
-//! The answers of status and model calls. Fields that a later server adds are ignored.
+//! Responses of status and model calls. Unknown fields of later servers are ignored.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The cluster as one coordinator sees it.
+/// The cluster as seen by one coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// The coordinator that answered.
+    /// The coordinator that responded.
     pub node: NodeInfo,
-    /// The registry's revision there.
+    /// The revision of its registry.
     pub registry_revision: u64,
-    /// The level of commands that the registry is at.
+    /// The feature level of the registry.
     #[serde(default)]
     pub level: Option<u32>,
     /// All coordinators.
     pub coordinators: Vec<CoordinatorInfo>,
-    /// Nodes that operators drain.
+    /// Drained nodes.
     #[serde(default)]
     pub drains: Vec<DrainInfo>,
-    /// All workers that it has heard of.
+    /// All workers that the coordinator has heard from.
     pub workers: Vec<WorkerInfo>,
     /// All models.
     pub models: Vec<ModelSummary>,
-    /// How replicas are placed.
+    /// The placement of replicas.
     #[serde(default)]
     pub placement: Option<PlacementInfo>,
-    /// Prediction streams that run through it.
+    /// Running prediction streams on this coordinator.
     pub active_streams: u32,
 }
 
-/// The coordinator that answered.
+/// The coordinator that responded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
-    /// Its id.
+    /// The node id.
     pub id: u64,
     /// `leader`, `follower`, `candidate`, `learner` or `shutdown`.
     pub role: String,
-    /// The leader's id, where one is known.
+    /// The leader's id, if known.
     pub leader: Option<u64>,
-    /// Raft's term.
+    /// The Raft term.
     pub term: u64,
 }
 
-/// How replicas are placed.
+/// The placement of replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementInfo {
     /// `spread` or `pack`.
     pub strategy: String,
-    /// Whether replicas go from full workers to emptier ones.
+    /// Whether replicas migrate from full workers to emptier ones.
     pub rebalance: bool,
-    /// How many go from one worker to another now although both are there.
+    /// Number of running migrations between live workers.
     pub migrating_replicas: u64,
-    /// How many have no place.
+    /// Number of replicas that fit on no worker.
     pub unschedulable_replicas: u64,
 }
 
 /// One coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoordinatorInfo {
-    /// Its id.
+    /// The node id.
     pub id: u64,
-    /// Its internal address, `host:port`.
+    /// The internal address, `host:port`.
     pub address: String,
-    /// Whether it votes.
+    /// Whether the coordinator votes.
     pub voter: bool,
-    /// The highest level of commands that it takes, where it could be asked.
+    /// The highest supported feature level; `None` if unreachable.
     #[serde(default)]
     pub level: Option<u32>,
-    /// Its version of Volley, where it could be asked.
+    /// The version of Volley; `None` if unreachable.
     #[serde(default)]
     pub version: Option<String>,
-    /// Prediction streams that run through it, where it could be asked.
+    /// Running prediction streams; `None` if unreachable.
     #[serde(default)]
     pub active_streams: Option<u32>,
-    /// `draining` or `drained`, where an operator has asked for it.
+    /// `draining` or `drained` if an operator has drained the node.
     #[serde(default)]
     pub drain: Option<String>,
 }
 
-/// A node that an operator drains.
+/// A drained node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainInfo {
-    /// Its id.
+    /// The node id.
     pub node: String,
     /// `worker` or `coordinator`.
     pub kind: String,
-    /// `draining`, `drained`; or `working` in the answer to an undrain.
+    /// `draining` or `drained`; `working` in the response to an undrain.
     pub state: String,
-    /// Whether its replicas go even where no other worker can take them.
+    /// Whether replicas are unloaded even if no other worker can load them.
     #[serde(default)]
     pub force: bool,
-    /// A worker's models that are not elsewhere yet.
+    /// Models of a worker that have not migrated yet.
     #[serde(default)]
     pub models: Vec<String>,
-    /// Those of them that no other worker can take as the cluster is now.
+    /// Models that no other worker can load in the current state of the cluster.
     #[serde(default)]
     pub blocked: Vec<BlockedModel>,
-    /// Streams that run on it, or through it, still.
+    /// Streams that still run on the node or through it.
     #[serde(default)]
     pub active: u32,
 }
 
-/// A model that keeps a worker from being drained.
+/// A model that blocks the drain of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockedModel {
-    /// Its id.
+    /// The model's id.
     pub model: String,
-    /// Why no other worker can take it.
+    /// Why no other worker can load it.
     pub reason: String,
 }
 
 /// One worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerInfo {
-    /// Its id.
+    /// The worker's id.
     pub id: String,
-    /// Its Flight address, `host:port`.
+    /// The Flight address, `host:port`.
     pub address: String,
     /// `alive`, `suspect`, `dead` or `draining`.
     pub liveness: String,
-    /// `draining` or `drained`, where an operator has asked for it.
+    /// `draining` or `drained` if an operator has drained the node.
     #[serde(default)]
     pub drain: Option<String>,
-    /// Milliseconds since its last heartbeat.
+    /// Time since the last heartbeat in milliseconds.
     pub last_heard_ms: u64,
-    /// Its resident memory in bytes.
+    /// Resident memory of the process in bytes.
     pub memory_bytes: u64,
-    /// Bytes that all its models together may take.
+    /// Memory budget of all models in bytes.
     #[serde(default)]
     pub memory_budget_bytes: u64,
-    /// Its GPUs, where its driver tells of them.
+    /// The GPUs, if the driver reports them.
     #[serde(default)]
     pub gpus: Vec<GpuInfo>,
-    /// What it holds.
+    /// The replicas on this worker.
     pub replicas: Vec<ReplicaInfo>,
 }
 
 /// One GPU of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuInfo {
-    /// Its number, from 0.
+    /// The number of the GPU, from 0.
     pub index: u32,
-    /// What its maker calls it.
+    /// The product name.
     pub name: String,
-    /// Bytes of its memory that are taken, by whomever.
+    /// Used memory in bytes, of all processes.
     pub used_bytes: u64,
-    /// Bytes of its memory.
+    /// Total memory in bytes.
     pub total_bytes: u64,
-    /// The share of the last moment in which it ran anything, 0 to 100.
+    /// Utilization during the last sampling interval, 0 to 100.
     pub utilization_percent: u32,
 }
 
 /// One replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaInfo {
-    /// The model.
+    /// The model's name.
     pub model: String,
     /// The version.
     pub version: u32,
     /// `loading`, `ready`, `draining` or `failed`.
     pub state: String,
-    /// Why it failed.
+    /// Why loading failed.
     #[serde(default)]
     pub reason: Option<String>,
-    /// Streams that run.
+    /// Running streams.
     pub active: u32,
-    /// Requests that wait.
+    /// Queued requests.
     pub queued: u32,
-    /// How many may run at once.
+    /// Maximum number of concurrent streams.
     pub capacity: u32,
-    /// It is ready and was unloaded to make room; the next request loads it again.
+    /// Whether the ready replica is evicted. The next request reloads it.
     #[serde(default)]
     pub evicted: bool,
-    /// Bytes that it takes of its worker's memory budget now.
+    /// Used part of the worker's memory budget in bytes.
     #[serde(default)]
     pub memory_bytes: u64,
-    /// How far its model has come to the worker, while it is fetched.
+    /// Progress of the fetch while the model is fetched.
     #[serde(default)]
     pub fetch: Option<FetchInfo>,
 }
 
-/// How far a fetch has come.
+/// The progress of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FetchInfo {
-    /// Bytes that are there.
+    /// Received bytes.
     pub bytes: u64,
-    /// Bytes in all.
+    /// Total bytes.
     pub total_bytes: u64,
 }
 
 /// One model in the status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelSummary {
-    /// Its id.
+    /// The model's id.
     pub id: String,
     /// The deployed version.
     pub version: Option<u32>,
     /// `REGISTERED`, `DEPLOYING`, `DEPLOYED`, `PARTIALLY_DEPLOYED`, `UNDEPLOYED` or
     /// `DEPLOY_FAILED`.
     pub state: String,
-    /// How many replicas are asked for.
+    /// Desired number of replicas.
     pub desired_replicas: u32,
-    /// How many are ready.
+    /// Number of ready replicas.
     pub ready_replicas: u32,
-    /// Why its deployment does not come up, where that is known.
+    /// Why the deployment does not become ready, if known.
     #[serde(default)]
     pub failure: Option<DeploymentFailure>,
 }
 
-/// A deployment that does not come up.
+/// A deployment that does not become ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeploymentFailure {
     /// The version that could not be loaded.
     pub version: u32,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// The version before it, where that still serves.
+    /// The previous version, if it still serves.
     pub serving_version: Option<u32>,
-    /// All of that in a sentence.
+    /// The failure in one sentence.
     pub message: String,
-    /// The command that an operator runs next.
+    /// The next command for the operator.
     pub next_command: String,
 }
 
 /// One model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelInfo {
-    /// Its id: its name.
+    /// The id of the model, which is its name.
     pub model_id: String,
-    /// The version that this describes: the deployed one, else the newest.
+    /// The described version: the deployed one, otherwise the newest.
     pub model_version: String,
-    /// The backend's name in capitals.
+    /// The name of the backend in capital letters.
     pub algorithm: Option<String>,
-    /// A sentence for people.
+    /// A description for humans.
     pub description: Option<String>,
-    /// Its directory on the workers, for ONNX models.
+    /// The directory on the workers, for ONNX models.
     pub path: Option<String>,
-    /// Where workers fetch it, for ONNX models that are fetched.
+    /// The URL that workers fetch, for ONNX models that are registered by URL.
     #[serde(default)]
     pub url: Option<String>,
-    /// The SHA-256 of what is at `url`, in hexadecimal.
+    /// The SHA-256 hash of the content of `url`, in hexadecimal.
     #[serde(default)]
     pub model_content_hash_value: Option<String>,
-    /// Its connector, for remote models.
+    /// The connector of a remote model.
     pub connector_id: Option<String>,
-    /// As [`ModelSummary::state`].
+    /// See [`ModelSummary::state`].
     pub model_state: String,
-    /// When the version was registered, in milliseconds since 1970.
+    /// The time of registration of the version, in milliseconds since 1970.
     pub created_time: Option<u64>,
     /// All versions.
     pub versions: Vec<u32>,
     /// The deployed version.
     pub deployed_version: Option<u32>,
-    /// How many replicas are asked for.
+    /// Desired number of replicas.
     pub desired_replicas: u32,
-    /// Whether workers may unload it while it is idle.
+    /// Whether workers may evict the model while it is idle.
     #[serde(default)]
     pub overcommit: bool,
     /// The workers with a ready replica.
     pub current_worker_nodes: Vec<String>,
-    /// Why replicas failed to load, by worker.
+    /// Load errors by worker.
     #[serde(default)]
     pub failures: BTreeMap<String, String>,
-    /// Why its deployment does not come up, where that is known.
+    /// Why the deployment does not become ready, if known.
     #[serde(default)]
     pub failure: Option<DeploymentFailure>,
 }

@@ -12,8 +12,9 @@ use crate::ClientError;
 
 type Events = Pin<Box<dyn Stream<Item = Result<Event, EventStreamError<reqwest::Error>>> + Send>>;
 
-/// The texts of a generation, in order. It ends with `None` only after the last event; a
-/// connection that breaks, and an error event, are errors.
+/// The texts of a generation, in order. The stream ends with `None` only after the terminal event.
+/// A broken connection or an error event yields an error. Dropping the stream cancels the
+/// generation.
 pub struct TextStream {
     events: Events,
     ended: bool,

@@ -1,4 +1,4 @@
-//! Stories against sockets that answer with given bytes, so that every kind of answer can be had.
+//! Scenarios with sockets that send fixed bytes, so that every response can be produced.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use volley_client::{Client, ClientError};
 
-/// A server of one connection; its task gives the request's head.
+/// A server of one connection. Its task returns the head of the request.
 struct Canned {
     url: String,
     request: JoinHandle<String>,
@@ -24,7 +24,7 @@ struct Canned {
 
 impl Canned {
     async fn start(answer: String) -> Self {
-        // An error only says that another test was first.
+        // An error only means that another test was first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -48,7 +48,7 @@ impl Canned {
         .await
     }
 
-    /// A stream that ends with its connection.
+    /// A stream that ends when its connection closes.
     async fn events(events: &[&str]) -> Self {
         let events: Vec<_> = events.iter().map(|event| format!("{event}\n\n")).collect();
         Self::start(format!(
@@ -62,7 +62,7 @@ impl Canned {
         Client::new(&[&self.url]).unwrap()
     }
 
-    /// All texts, and how the stream ended.
+    /// All texts, and the result of the stream.
     async fn texts(&self) -> (Vec<String>, Result<(), ClientError>) {
         let mut stream = self
             .client()

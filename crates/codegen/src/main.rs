@@ -1,5 +1,5 @@
-//! Writes `crates/proto/src/generated` from `/proto`. Run by `just codegen`; CI fails when the result
-//! differs from what is committed.
+//! Generates `crates/proto/src/generated` from `/proto`. Run by `just codegen`. CI fails if the
+//! result differs from the committed code.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,8 @@ fn main() -> GenerateResult {
     ];
     let ours = ours.map(|name| proto_dir.join(format!("volley/{name}/v1/{name}.proto")));
     generate(&proto_dir, &ours, &out_dir, None)?;
-    // Two flavors have a service of the same name, so each is compiled by itself. The messages that
-    // they share are generated once, with Triton's.
+    // Two flavors have a service of the same name, so each is compiled separately. The shared
+    // messages are generated once, with Triton's flavor.
     let flavor = |name: &str| [proto_dir.join(format!("inference/{name}.proto"))];
     generate(&proto_dir, &flavor("triton"), &out_dir.join("triton"), None)?;
     let shared = Some("crate::inference::triton");

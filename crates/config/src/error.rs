@@ -1,18 +1,18 @@
-//! What is wrong with a configuration file.
+//! Errors in configuration files.
 
-/// What is wrong with a configuration file, and what to do about it.
+/// An error in a configuration file, with the next step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The file is not TOML, or a value has the wrong type.
     #[error("{0}")]
     Toml(String),
-    /// The file has keys that its format does not have: one line for each.
+    /// The file has unknown or renamed keys: one line for each.
     #[error("{}", .0.join("\n"))]
     Keys(Vec<String>),
-    /// The file has no `version` or one that this binary does not read.
+    /// The file has no `version`, or one that this binary does not read.
     #[error("{0}")]
     Version(String),
-    /// The file cannot be rewritten.
+    /// The file cannot be migrated.
     #[error("{0}")]
     Migration(String),
 }

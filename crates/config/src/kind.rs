@@ -1,8 +1,8 @@
-//! The two kinds of files.
+//! The two kinds of configuration files.
 
 use std::fmt;
 
-/// What a file configures.
+/// The node that a file configures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A coordinator.
@@ -12,8 +12,8 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind of the file whose table `listen` has these keys: only a coordinator listens on
-    /// `public`, and only a worker on `flight`.
+    /// The kind of a file, given the keys of its table `listen`. Only a coordinator has `public`,
+    /// and only a worker has `flight`. `None` if neither is present.
     #[must_use]
     pub fn from_listeners<'k>(keys: impl IntoIterator<Item = &'k str>) -> Option<Self> {
         keys.into_iter().find_map(|key| match key {

@@ -1,4 +1,4 @@
-//! The rewriting of files from before the first version.
+//! Migration of files without a version.
 
 use toml_edit::{Decor, DocumentMut, Item, Key, RawString, Table, Value};
 
@@ -8,37 +8,37 @@ use crate::renames::{self, Rename};
 use crate::values::Size;
 use crate::version::{FORMAT_VERSION, judge};
 
-/// A file in the format of this version.
+/// A migrated file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migration {
-    /// What the file configures.
+    /// The kind of the file.
     pub kind: FileKind,
-    /// Its text now.
+    /// The migrated text.
     pub text: String,
-    /// The keys that have another name now.
+    /// The keys that were renamed.
     pub renamed: Vec<Rename>,
-    /// Whether the text differs from the one before.
+    /// Whether the text was changed.
     pub is_changed: bool,
 }
 
-/// A key on its way to another table.
+/// A key that moves to another table.
 struct MovedKey {
     rename: &'static Rename,
     key: Key,
     item: Item,
-    /// Where its old table is in the file.
+    /// The position of its old table in the file.
     position: Option<isize>,
-    /// The comments at the header of its old table, where no key is left below the header.
+    /// The comments at the header of its old table, if no key stays in that table.
     header: Option<Decor>,
 }
 
-/// Rewrites a file for [`FORMAT_VERSION`]. Comments, the order of keys, and keys with free names
-/// stay. A file that has this version is returned as it is. The keys and values are not checked:
-/// read the result to do so.
+/// Migrates a file to [`FORMAT_VERSION`]. Comments, the order of keys, and keys with free names are
+/// preserved. A file that already has this version is returned unchanged. Keys and values are not
+/// validated; parse the result to do so.
 ///
 /// # Errors
-/// When the text is not TOML, configures neither a coordinator nor a worker, has another version,
-/// or has a key both under its old and its new name.
+/// When the text is not TOML, when the file configures neither a coordinator nor a worker, when it
+/// has another version, or when it contains both the old and the new name of a key.
 pub fn migrate(text: &str) -> Result<Migration, ConfigError> {
     let parsed: Result<DocumentMut, _> = text.parse();
     let mut file = parsed.map_err(|error| ConfigError::Toml(error.to_string()))?;
@@ -88,8 +88,8 @@ fn split(name: &'static str) -> Option<(&'static str, &'static str)> {
     name.split_once('.')
 }
 
-/// Renames the keys that stay in their table, and takes those out that do not, in the order of the
-/// file.
+/// Renames keys within their table. Removes and returns the keys that move to another table, in the
+/// order of the file.
 fn take(
     file: &mut DocumentMut,
     kind: FileKind,
@@ -163,7 +163,7 @@ fn take_from(
     Ok(())
 }
 
-/// The place in the file of a table, or of the last one below it.
+/// The position of the last one of `table` and its subtables.
 fn last_position(table: &Table) -> Option<isize> {
     let below = table.iter().filter_map(|(_, item)| item.as_table());
     let below = below.filter_map(last_position);
@@ -202,7 +202,7 @@ fn put(file: &mut DocumentMut, moved: MovedKey) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The comments of a header, each on a line of its own.
+/// The comments of a header, one per line.
 fn comments(header: &Decor) -> String {
     let (before, behind) = (text_of(header.prefix()), text_of(header.suffix()));
     let lines = before.lines().chain(behind.lines()).map(str::trim);
@@ -222,7 +222,7 @@ fn twice(old: &str, new: &str) -> ConfigError {
     ))
 }
 
-/// Gives a size in bytes its unit.
+/// Adds a unit to a size in bytes.
 fn write_size(value: &mut Value) {
     let bytes = match &*value {
         Value::Integer(number) => u64::try_from(*number.value()).ok(),
@@ -236,13 +236,13 @@ fn write_size(value: &mut Value) {
     }
 }
 
-/// Adds the version as the first key, below the comment that opens the file.
+/// Inserts the version as the first key, below the leading comment of the file.
 fn with_version(text: &str) -> String {
     let comment = text
         .split_inclusive('\n')
         .take_while(|line| line.starts_with('#'));
     let end = comment.map(str::len).sum::<usize>();
-    // A comment without an empty line after it is that of the first key.
+    // A comment that is not followed by an empty line belongs to the first key.
     let end = match text[end..].starts_with(['\n', '\r']) {
         true => end,
         false => 0,

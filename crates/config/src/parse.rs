@@ -1,4 +1,4 @@
-//! Reading of a file.
+//! Parsing of a configuration file.
 
 use serde::Deserialize;
 use toml::de::DeTable;
@@ -11,14 +11,17 @@ use crate::unknown;
 use crate::version::{FORMAT_VERSION, MIGRATE, is_named};
 use crate::worker::WorkerFile;
 
-/// Reads the text of a file.
+/// Parses the text of a file.
 ///
 /// # Errors
-/// When the text is not TOML, has no `version` or another one than [`FORMAT_VERSION`], has a key
-/// that `T` lacks, or has a value of the wrong type. An unknown key is named with its line and the
-/// nearest key of the file; a key from before this version with its new name and the command that
-/// rewrites the file.
-pub(crate) fn parse<T: for<'de> Deserialize<'de>>(text: &str, kind: FileKind) -> Result<T, ConfigError> {
+/// When the text is not TOML, when `version` is missing or differs from [`FORMAT_VERSION`], when
+/// `T` does not have a key, or when a value has the wrong type. The error for an unknown key
+/// contains its line and the most similar key, or the new name of a renamed key. If `version` is
+/// missing, the error names the command that migrates the file.
+pub(crate) fn parse<T: for<'de> Deserialize<'de>>(
+    text: &str,
+    kind: FileKind,
+) -> Result<T, ConfigError> {
     let table = DeTable::parse(text)?;
     let is_named = is_named(table.get_ref())?;
     let schema = Schema::of::<T>();

@@ -1,19 +1,20 @@
-//! The keys of files from before the first version, with their names in this one.
+//! Renamed keys: their names in files without a version, and their current names.
 
 use crate::kind::FileKind;
 
 /// A key of files without a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rename {
-    /// Its full name there.
+    /// The full name in files without a version.
     pub old: &'static str,
-    /// Its full name now; the same name where only its value has another form.
+    /// The current full name; equal to `old` if only the form of the value changed.
     pub new: &'static str,
-    /// Whether its value is a size. It was a plain number of bytes, or could be one.
+    /// Whether the value is a size. Files without a version could give it as a plain number of
+    /// bytes.
     pub is_size: bool,
 }
 
-/// The keys of a kind of file that have other names now, or other values.
+/// All renamed keys of a kind of file, and the keys whose value has a new form.
 #[must_use]
 pub fn renames(kind: FileKind) -> &'static [Rename] {
     match kind {
@@ -22,17 +23,17 @@ pub fn renames(kind: FileKind) -> &'static [Rename] {
     }
 }
 
-/// The rename of `old`, if it is one.
+/// The rename of the key `old`, if any.
 pub(crate) fn of(kind: FileKind, old: &str) -> Option<&'static Rename> {
     renames(kind).iter().find(|rename| rename.old == old)
 }
 
-/// Whether files without a version had the table `name`, with keys that have other names now.
+/// Whether files without a version had the table `name` with renamed keys.
 pub(crate) fn has_table(kind: FileKind, name: &str) -> bool {
     renames(kind).iter().any(|rename| is_in(rename.old, name))
 }
 
-/// Whether a key that has another name now is in the table `name`. No key is in `limits` any more.
+/// Whether a renamed key is now in the table `name`. The table `limits` no longer has keys.
 pub(crate) fn is_table(kind: FileKind, name: &str) -> bool {
     renames(kind).iter().any(|rename| is_in(rename.new, name))
 }

@@ -1,4 +1,4 @@
-//! The keys that a type reads.
+//! Discovery of the configuration keys that a type reads.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -8,16 +8,16 @@ use serde::de::value::StrDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, forward_to_deserialize_any};
 
-/// The keys that a type reads, by their table. The root's path is empty, that of other tables is
-/// `section` or `section.table`. A list of tables has the path of one of them. A table whose keys
-/// are free has no entry.
+/// The keys that a type reads, by table. The path of the root is empty; other tables have the path
+/// `section` or `section.table`. A list of tables has the path of one element. A table with free
+/// keys has no entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schema {
     tables: BTreeMap<String, &'static [&'static str]>,
 }
 
 impl Schema {
-    /// The keys of `T`, as its own [`Deserialize`] names them.
+    /// Collects the keys of `T` from its [`Deserialize`] implementation.
     #[must_use]
     pub fn of<T: for<'de> Deserialize<'de>>() -> Self {
         let mut tables = BTreeMap::new();
@@ -32,14 +32,13 @@ impl Schema {
         Self { tables }
     }
 
-    /// The keys of a table; `None` where it has none of its own: it is a value, or its keys are
-    /// free.
+    /// The keys of a table; `None` if `table` is a value or has free keys.
     #[must_use]
     pub fn keys(&self, table: &str) -> Option<&'static [&'static str]> {
         self.tables.get(table).copied()
     }
 
-    /// The full names of all keys that are no tables themselves.
+    /// The full names of all keys that are not tables.
     pub fn leaves(&self) -> impl Iterator<Item = String> + '_ {
         let names = self.tables.iter().flat_map(|(table, keys)| {
             let name = move |key: &&str| join(table, key);
@@ -49,7 +48,7 @@ impl Schema {
     }
 }
 
-/// The full name of a key.
+/// The full name of `key` in `table`.
 pub(crate) fn join(table: &str, key: &str) -> String {
     match table {
         "" => key.to_owned(),
@@ -57,10 +56,10 @@ pub(crate) fn join(table: &str, key: &str) -> String {
     }
 }
 
-/// The keys of the table at `path` of `T`, which is none where a value is.
+/// The keys of the table at `path` of `T`; `None` if `path` is not a table.
 fn keys_at<T: for<'de> Deserialize<'de>>(path: &[&'static str]) -> Option<&'static [&'static str]> {
     let found = Cell::new(None);
-    // It never ends well: it stops where the keys are seen.
+    // Always an error: the probe stops as soon as it has the keys.
     let _: Result<T, Stop> = T::deserialize(Probe {
         path,
         found: &found,
@@ -68,14 +67,14 @@ fn keys_at<T: for<'de> Deserialize<'de>>(path: &[&'static str]) -> Option<&'stat
     found.get()
 }
 
-/// A deserializer without data that walks to one table and takes down its keys.
+/// A deserializer without data. It walks to one table and records its keys.
 #[derive(Clone, Copy)]
 struct Probe<'p> {
     path: &'p [&'static str],
     found: &'p Cell<Option<&'static [&'static str]>>,
 }
 
-/// The end of a walk.
+/// The error that ends a walk.
 #[derive(Debug)]
 struct Stop;
 
@@ -135,7 +134,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 }
 
-/// A list whose elements are all alike.
+/// A list: every element has the same keys.
 impl<'de> SeqAccess<'de> for Probe<'_> {
     type Error = Stop;
 
@@ -147,7 +146,7 @@ impl<'de> SeqAccess<'de> for Probe<'_> {
     }
 }
 
-/// A table with the next key of the path.
+/// A table with one key, the next one of the path.
 impl<'de> MapAccess<'de> for Probe<'_> {
     type Error = Stop;
 
@@ -162,7 +161,7 @@ impl<'de> MapAccess<'de> for Probe<'_> {
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Stop> {
         seed.deserialize(*self)?;
-        // One key is enough.
+        // One key is sufficient.
         Err(Stop)
     }
 }

@@ -1,4 +1,4 @@
-//! Keys that a file must not have, each with the key that was probably meant.
+//! Unknown keys in a file, with suggestions.
 
 use toml::de::{DeTable, DeValue};
 
@@ -6,9 +6,9 @@ use crate::kind::FileKind;
 use crate::renames;
 use crate::schema::{Schema, join};
 
-/// As many are named; more are counted.
+/// Maximum number of unknown keys that are listed; the rest are counted.
 const MOST_NAMED: usize = 20;
-/// How alike two names are that may be one misspelled, from 0 to 1.
+/// Minimum similarity (Jaro-Winkler, 0 to 1) of a suggestion.
 const ALIKE: f64 = 0.8;
 
 /// A key that the format does not have.
@@ -19,7 +19,7 @@ struct UnknownKey {
     line: usize,
 }
 
-/// What is wrong with the keys of `file`, whose text is `text`: a line for each.
+/// The errors in the keys of `file`, one line each. `text` is the source of `file`.
 pub(crate) fn problems(
     file: &DeTable<'_>,
     text: &str,
@@ -71,7 +71,7 @@ fn collect(
                 let tables = list.iter().filter_map(|it| it.get_ref().as_table());
                 tables.for_each(|table| collect(table, text, schema, kind, &name, unknown));
             }
-            // The type is wrong, which its reader says.
+            // The wrong type is reported by the deserializer.
             _ => {}
         }
     }
@@ -105,8 +105,8 @@ impl UnknownKey {
         }
     }
 
-    /// The key that was probably meant: a similar one of the same table, else one of the same name
-    /// in another table, else a similar one there.
+    /// The key that was probably meant: the most similar key of the same table, otherwise the most
+    /// similar key of all tables.
     fn nearest(&self, schema: &Schema) -> Option<String> {
         let own = schema.keys(&self.table).unwrap_or_default();
         let own = own.iter().map(|key| {

@@ -1,4 +1,4 @@
-//! Values as people write them: durations, sizes and counts.
+//! Values of configuration keys: durations, sizes and counts.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ const LONGEST: Duration = Duration::from_secs(30 * 24 * 3_600);
 const LARGEST: u64 = 1 << 60;
 const MOST: usize = 1_000_000_000;
 
-/// Units of sizes, the largest binary one first.
+/// Binary units of sizes, the largest first.
 const BINARY: [(&str, u64); 4] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
@@ -64,8 +64,8 @@ impl FromStr for Size {
         let text = text.trim();
         let number = |c: char| c.is_ascii_digit() || c == '.';
         let unit = text.trim_start_matches(number).trim_start();
-        // The parser takes a number alone for bytes, `16m` for megabytes, and what is too large for
-        // the largest number.
+        // `bytesize` also accepts a number without a unit, reads `16m` as megabytes, and saturates
+        // on overflow. Only the documented units are accepted here.
         let known = BINARY.iter().map(|(name, _)| *name).chain(OTHER);
         if !known.into_iter().any(|name| name == unit) {
             return Err(format!("'{text}' {WRONG}"));
@@ -79,7 +79,7 @@ impl FromStr for Size {
     }
 }
 
-/// Exact, in the largest binary unit that gives a whole number.
+/// Exact: a whole number of the largest binary unit that divides the size.
 impl fmt::Display for Size {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = BINARY
@@ -112,7 +112,7 @@ impl Serialize for Count {
     }
 }
 
-/// A text that is parsed: anything else in the file is rejected with what is expected.
+/// A visitor for strings that parse as `T`. Any other type is rejected with the expected format.
 struct Text<T>(&'static str, std::marker::PhantomData<T>);
 
 impl<T: FromStr<Err = String>> Visitor<'_> for Text<T> {

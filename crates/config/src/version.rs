@@ -1,14 +1,14 @@
-//! The version of the files' format.
+//! The format version of configuration files.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::de::{DeTable, DeValue};
 
 use crate::error::ConfigError;
 
-/// The version that this binary reads and writes.
+/// The format version that this binary reads and writes.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// The command that rewrites a file.
+/// The command that migrates a file.
 pub(crate) const MIGRATE: &str = "`volley config migrate FILE`";
 
 /// The key `version` of a file: always [`FORMAT_VERSION`].
@@ -31,10 +31,10 @@ impl Serialize for FormatVersion {
     }
 }
 
-/// Whether this binary reads files of `version`.
+/// Checks that this binary reads files of `version`.
 ///
 /// # Errors
-/// What to do where it does not.
+/// A message with the next step, if it does not.
 pub(crate) fn judge(version: Option<i64>) -> Result<(), String> {
     match version {
         Some(version) if version == i64::from(FORMAT_VERSION) => Ok(()),
@@ -49,10 +49,10 @@ pub(crate) fn judge(version: Option<i64>) -> Result<(), String> {
     }
 }
 
-/// Whether the file names its version; the version must then be one that this binary reads.
+/// Whether the file has the key `version`.
 ///
 /// # Errors
-/// When it is another version.
+/// When the version is one that this binary does not read.
 pub(crate) fn is_named(table: &DeTable<'_>) -> Result<bool, ConfigError> {
     let value = table.iter().find(|(key, _)| key.get_ref() == "version");
     let Some((_, value)) = value else {

@@ -1,11 +1,11 @@
-//! Aliases ⇄ [`volley_types::registry`].
+//! Conversions of aliases: wire ⇄ [`volley_types::registry`].
 
 use volley_types::registry::{AliasEntry, AliasMirror, AliasSpec, AliasTarget};
 use volley_types::{ModelName, PredictError, Revision};
 
 use crate::registry::v1 as wire;
 
-/// An alias as it travels.
+/// Converts an alias to the wire.
 #[must_use]
 pub fn alias_to_wire(alias: &AliasSpec) -> wire::Alias {
     let target = |target: &AliasTarget| wire::AliasTarget {
@@ -24,7 +24,7 @@ pub fn alias_to_wire(alias: &AliasSpec) -> wire::Alias {
     }
 }
 
-/// An alias as a peer sent it.
+/// Converts an alias from the wire.
 ///
 /// # Errors
 /// `InvalidInput` when a field is malformed.
@@ -50,7 +50,7 @@ pub fn alias_from_wire(alias: wire::Alias) -> Result<AliasSpec, PredictError> {
     })
 }
 
-/// An alias of a snapshot.
+/// Converts an alias of a snapshot to the wire.
 #[must_use]
 pub fn alias_entry_to_wire(entry: &AliasEntry) -> wire::AliasRecord {
     wire::AliasRecord {
@@ -59,7 +59,7 @@ pub fn alias_entry_to_wire(entry: &AliasEntry) -> wire::AliasRecord {
     }
 }
 
-/// An alias of a snapshot.
+/// Converts an alias of a snapshot from the wire.
 ///
 /// # Errors
 /// `InvalidInput` when a field is malformed or missing.

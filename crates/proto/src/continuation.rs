@@ -1,10 +1,10 @@
-//! `Continuation` ⇄ [`volley_types::continuation`].
+//! Conversions of continuations: `Continuation` ⇄ [`volley_types::continuation`].
 
 use volley_types::{AnswerEnd, Continuation, PredictError, SentAnswer, SentAnswers};
 
 use crate::predict::v1 as wire;
 
-/// The message of `continuation`; none where it says nothing.
+/// Converts a continuation to the wire; `None` if it is empty.
 #[must_use]
 pub fn to_wire(continuation: &Continuation) -> Option<wire::Continuation> {
     let said = continuation.seed.is_some() || continuation.sent.is_some();
@@ -32,10 +32,10 @@ fn answer_to_wire(answer: &SentAnswer) -> wire::SentAnswer {
     }
 }
 
-/// What the message says.
+/// Converts a continuation from the wire. `None` is an empty continuation.
 ///
 /// # Errors
-/// Those of [`SentAnswers::new`]; `InvalidInput` for an end that this version does not know.
+/// The errors of [`SentAnswers::new`], and `InvalidInput` for an unknown end of an answer.
 pub fn from_wire(message: Option<wire::Continuation>) -> Result<Continuation, PredictError> {
     let Some(message) = message else {
         return Ok(Continuation::default());

@@ -1,4 +1,4 @@
-//! Deployments, their options and their rolls ⇄ [`volley_types::registry`].
+//! Conversions of deployments, their options and their rollouts: wire ⇄ [`volley_types::registry`].
 
 use volley_types::registry::{
     DeployOptions, Deployment, PlacementDecision, RegistryCommand, Rollout, RolloutAction, Scaling,
@@ -86,7 +86,7 @@ pub(crate) fn options_to_wire(options: &DeployOptions) -> wire::DeployOptions {
     }
 }
 
-/// Records of earlier versions have none.
+/// Records of earlier versions have no options.
 fn options_from_wire(options: Option<wire::DeployOptions>) -> DeployOptions {
     let Some(options) = options else {
         return DeployOptions::default();

@@ -1,4 +1,4 @@
-//! Nodes that are taken out of work ⇄ [`volley_types::registry`].
+//! Conversions of drained nodes: wire ⇄ [`volley_types::registry`].
 
 use std::collections::BTreeMap;
 

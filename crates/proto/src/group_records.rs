@@ -1,4 +1,5 @@
-//! Model groups, changes of models and cluster settings ⇄ [`volley_types::registry`].
+//! Conversions of model groups, changes of models and cluster settings: wire ⇄
+//! [`volley_types::registry`].
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use volley_types::{ModelGroupId, ModelName, PredictError};
 use crate::registry::v1 as wire;
 use crate::registry::v1::command::Command;
 
-/// A model group as it travels.
+/// Converts a model group to the wire.
 #[must_use]
 pub fn group_to_wire(group: &ModelGroup) -> wire::ModelGroup {
     wire::ModelGroup {
@@ -20,10 +21,10 @@ pub fn group_to_wire(group: &ModelGroup) -> wire::ModelGroup {
     }
 }
 
-/// A model group as a peer sent it.
+/// Converts a model group from the wire.
 ///
 /// # Errors
-/// `InvalidInput` when its id is malformed.
+/// `InvalidInput` when the id is malformed.
 pub fn group_from_wire(group: wire::ModelGroup) -> Result<ModelGroup, PredictError> {
     Ok(ModelGroup {
         id: ModelGroupId::new(group.id)?,
@@ -34,7 +35,7 @@ pub fn group_from_wire(group: wire::ModelGroup) -> Result<ModelGroup, PredictErr
     })
 }
 
-/// The group that a model names; empty means none.
+/// The group of a model; an empty id means none.
 pub(crate) fn group_of(id: String) -> Result<Option<ModelGroupId>, PredictError> {
     if id.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! API keys ⇄ [`volley_types::access`].
+//! Conversions of API keys: wire ⇄ [`volley_types::access`].
 
 use volley_types::registry::RegistryCommand;
 use volley_types::{ApiKey, KeyHash, KeyId, ModelScope, PredictError, Quota, Role, TenantId};
@@ -6,7 +6,7 @@ use volley_types::{ApiKey, KeyHash, KeyId, ModelScope, PredictError, Quota, Role
 use crate::registry::v1 as wire;
 use crate::registry::v1::command::Command;
 
-/// A key as it travels.
+/// Converts a key to the wire.
 #[must_use]
 pub fn key_to_wire(key: &ApiKey) -> wire::ApiKey {
     let (previous_hash, previous_until_ms) = key
@@ -32,7 +32,7 @@ pub fn key_to_wire(key: &ApiKey) -> wire::ApiKey {
     }
 }
 
-/// A quota as it travels.
+/// Converts a quota to the wire.
 #[must_use]
 pub fn quota_to_wire(quota: Quota) -> wire::Quota {
     wire::Quota {
@@ -42,7 +42,7 @@ pub fn quota_to_wire(quota: Quota) -> wire::Quota {
     }
 }
 
-/// A quota as a peer sent it. Keys of a version that knew none have no limits.
+/// Converts a quota from the wire. Keys of versions without quotas have no limits.
 #[must_use]
 pub fn quota_from_wire(quota: Option<wire::Quota>) -> Quota {
     let quota = quota.unwrap_or_default();
@@ -54,7 +54,7 @@ pub fn quota_from_wire(quota: Option<wire::Quota>) -> Quota {
     }
 }
 
-/// A key as a peer sent it.
+/// Converts a key from the wire.
 ///
 /// # Errors
 /// `InvalidInput` when a field is malformed.
@@ -79,10 +79,10 @@ pub fn key_from_wire(key: wire::ApiKey) -> Result<ApiKey, PredictError> {
     })
 }
 
-/// A key's hash as a peer sent it.
+/// Converts the hash of a key from the wire.
 ///
 /// # Errors
-/// `InvalidInput` when it is not 32 bytes long.
+/// `InvalidInput` when it does not have 32 bytes.
 pub fn hash_from_wire(hash: &[u8]) -> Result<KeyHash, PredictError> {
     let hash = hash.try_into();
     hash.map(KeyHash)

@@ -1,5 +1,5 @@
-//! Wire messages: the code generated from `/proto` (committed, see `just codegen`) and every
-//! conversion between it and [`volley_types`], one file per message. No logic, no sockets.
+//! Wire messages: the code generated from `/proto` (committed, see `just codegen`), and all
+//! conversions between it and [`volley_types`], one module per message. No logic, no sockets.
 
 #[rustfmt::skip]
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated code")]
@@ -51,7 +51,7 @@ mod generated {
     }
 }
 
-/// How many bytes a message has on the wire.
+/// The encoded size of a message in bytes.
 #[must_use]
 pub fn wire_bytes(message: &impl prost::Message) -> usize {
     message.encoded_len()

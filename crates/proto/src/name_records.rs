@@ -1,4 +1,5 @@
-//! All aliases and pipelines, and the commands that change them ⇄ [`volley_types::registry`].
+//! Conversions of all aliases and pipelines, and of the commands that change them: wire ⇄
+//! [`volley_types::registry`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `map<string, ParamValue>` ⇄ [`Parameters`].
+//! Conversions of parameters: `map<string, ParamValue>` ⇄ [`Parameters`].
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use volley_types::{ParamValue, Parameters, PredictError};
 use crate::predict::v1 as wire;
 use crate::predict::v1::param_value::Value;
 
-/// Parameters as they travel.
+/// Converts parameters to the wire.
 #[must_use]
 pub fn to_wire(parameters: &Parameters) -> BTreeMap<String, wire::ParamValue> {
     parameters
@@ -27,10 +27,10 @@ fn value_to_wire(value: &ParamValue) -> wire::ParamValue {
     wire::ParamValue { value: Some(value) }
 }
 
-/// Parameters as a peer sent them.
+/// Converts parameters from the wire.
 ///
 /// # Errors
-/// `InvalidInput` when there are too many, or one has no value.
+/// `InvalidInput` when there are too many parameters, or when one has no value.
 pub fn from_wire(wire: BTreeMap<String, wire::ParamValue>) -> Result<Parameters, PredictError> {
     let mut parameters = Parameters::default();
     for (name, value) in wire {

@@ -1,4 +1,4 @@
-//! Pipelines ⇄ [`volley_types::registry`].
+//! Conversions of pipelines: wire ⇄ [`volley_types::registry`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn malformed(what: &str) -> PredictError {
     PredictError::invalid(format!("a pipeline's {what} is malformed"))
 }
 
-/// A pipeline as it travels.
+/// Converts a pipeline to the wire.
 #[must_use]
 pub fn pipeline_to_wire(spec: &PipelineSpec) -> wire::Pipeline {
     let inputs = spec.inputs.iter();
@@ -36,7 +36,7 @@ pub fn pipeline_to_wire(spec: &PipelineSpec) -> wire::Pipeline {
     }
 }
 
-/// A pipeline as a peer sent it.
+/// Converts a pipeline from the wire.
 ///
 /// # Errors
 /// `InvalidInput` when a field is malformed.
@@ -63,7 +63,7 @@ pub fn pipeline_from_wire(spec: wire::Pipeline) -> Result<PipelineSpec, PredictE
     })
 }
 
-/// A pipeline of a snapshot.
+/// Converts a pipeline of a snapshot to the wire.
 #[must_use]
 pub fn pipeline_entry_to_wire(entry: &PipelineEntry) -> wire::PipelineRecord {
     wire::PipelineRecord {
@@ -72,7 +72,7 @@ pub fn pipeline_entry_to_wire(entry: &PipelineEntry) -> wire::PipelineRecord {
     }
 }
 
-/// A pipeline of a snapshot.
+/// Converts a pipeline of a snapshot from the wire.
 ///
 /// # Errors
 /// `InvalidInput` when a field is malformed or missing.

@@ -1,4 +1,4 @@
-//! `PredictCommand` and `ErrorDetail` ⇄ [`volley_types`].
+//! Conversions of `PredictCommand` and `ErrorDetail` ⇄ [`volley_types`].
 
 use std::time::{Duration, Instant};
 
@@ -13,50 +13,51 @@ use volley_types::{
 use crate::predict::v1 as wire;
 use crate::{continuation, params};
 
-/// What stands before a `PredictCommand` in a descriptor, so that it never parses as anything
-/// else.
+/// Prefix of a `PredictCommand` in a Flight descriptor. It prevents other bytes from being parsed
+/// as a command.
 pub const PREFIX: &[u8; 4] = b"VLY1";
 
-/// The longest name of a session, in bytes.
+/// Maximum length of a session name, in bytes.
 pub const MAX_SESSION: usize = 128;
 
-/// Everything of a [`PredictRequest`] but its rows: what a command carries.
+/// The content of a command: a [`PredictRequest`] without its rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PredictHead {
-    /// Which model.
+    /// The model, optionally with a version.
     pub model: ModelRef,
-    /// The id that logs, errors and every hop share.
+    /// The id of the request in logs, errors and every hop.
     pub request_id: RequestId,
-    /// By when the whole stream must be done.
+    /// The deadline of the complete stream.
     pub deadline: Option<Deadline>,
-    /// The trace that this belongs to.
+    /// The trace that the request belongs to.
     pub trace: TraceContext,
-    /// On whose behalf.
+    /// The tenant that is charged.
     pub tenant: TenantId,
-    /// How urgent.
+    /// The scheduling priority.
     pub priority: Priority,
-    /// Requests of one session go to the same replica while they can.
+    /// Requests of one session go to the same replica if possible.
     pub session: Option<String>,
     /// Sampling and other options.
     pub parameters: Parameters,
-    /// The interface that the request came by.
+    /// The dialect of the request.
     pub dialect: Dialect,
-    /// The caller takes the whole answer at once.
+    /// The caller reads the complete response at once and does not stream it.
     pub whole: bool,
-    /// The client marks the end of its input; a half-close without the mark means it failed.
+    /// Whether the client marks the end of its input. If it does, a half-close without the mark
+    /// means that the client failed.
     pub end_marker: bool,
-    /// The hash of what requests stick together by.
+    /// The hash of the sticky value for aliases.
     pub affinity: Option<u64>,
-    /// How a generation is drawn, and behind what it goes on.
+    /// Sampling seed and continuation of a generation.
     pub continuation: Continuation,
-    /// The client understands messages without the columns in which they say nothing.
+    /// Whether the client accepts messages without their empty columns.
     pub columns_left_out: bool,
-    /// Columns that the model does not take come back beside the answer's.
+    /// Whether input columns that the model does not use are returned with the output.
     pub pass_columns: bool,
 }
 
 impl PredictHead {
-    /// A head with fresh ids and defaults, for callers that name only a model.
+    /// A head with new ids and defaults, for callers that only name a model.
     #[must_use]
     pub fn plain(model: ModelRef) -> Self {
         Self {
@@ -78,7 +79,7 @@ impl PredictHead {
         }
     }
 
-    /// The request of this head and `input`.
+    /// The request with this head and `input`.
     #[must_use]
     pub fn with_input(self, input: impl Into<Checked<Input>>) -> PredictRequest {
         PredictRequest {
@@ -101,8 +102,8 @@ impl PredictHead {
     }
 }
 
-/// The command of `request`, as sent at `now`. Promises an end marker, and to understand answers
-/// without blank columns.
+/// Converts `request` to a command that is sent at `now`. The caller must send an end marker and
+/// accept responses without empty columns.
 #[must_use]
 pub fn to_wire(request: &PredictRequest, now: Instant) -> wire::PredictCommand {
     wire::PredictCommand {
@@ -123,7 +124,7 @@ pub fn to_wire(request: &PredictRequest, now: Instant) -> wire::PredictCommand {
         parameters: params::to_wire(&request.parameters),
         end_marker: true,
         session: request.session.clone().unwrap_or_default(),
-        // An alias has been resolved where this is sent.
+        // The sender has already resolved the alias.
         affinity: String::new(),
         continuation: continuation::to_wire(&request.continuation),
         columns_left_out: true,
@@ -133,17 +134,17 @@ pub fn to_wire(request: &PredictRequest, now: Instant) -> wire::PredictCommand {
     }
 }
 
-/// A deadline that has passed still travels as 1 ms: 0 would mean none.
+/// The remaining time in milliseconds. At least 1, because 0 means no deadline.
 fn timeout_ms(deadline: Deadline, now: Instant) -> u64 {
     u64::try_from(deadline.remaining(now).as_millis())
         .unwrap_or(u64::MAX)
         .max(1)
 }
 
-/// The head of a command that arrived at `now`.
+/// Converts a command that arrived at `now`.
 ///
 /// # Errors
-/// `InvalidInput`, naming the field that is malformed.
+/// `InvalidInput` with the name of the malformed field.
 pub fn from_wire(command: wire::PredictCommand, now: Instant) -> Result<PredictHead, PredictError> {
     let request_id = if command.request_id.is_empty() {
         RequestId::random()
@@ -190,10 +191,10 @@ pub fn from_wire(command: wire::PredictCommand, now: Instant) -> Result<PredictH
     })
 }
 
-/// A session's name as a caller sent it; empty means none.
+/// Validates the name of a session; an empty name means no session.
 ///
 /// # Errors
-/// `InvalidInput` past [`MAX_SESSION`] bytes.
+/// `InvalidInput` for more than [`MAX_SESSION`] bytes.
 pub fn session(name: String) -> Result<Option<String>, PredictError> {
     if MAX_SESSION < name.len() {
         return Err(PredictError::invalid(format!(
@@ -203,7 +204,7 @@ pub fn session(name: String) -> Result<Option<String>, PredictError> {
     Ok(Some(name).filter(|name| !name.is_empty()))
 }
 
-/// The bytes of a descriptor's CMD: [`PREFIX`], then the command.
+/// Encodes the CMD bytes of a Flight descriptor: [`PREFIX`], then the command.
 #[must_use]
 pub fn encode(command: &wire::PredictCommand) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(PREFIX.len() + command.encoded_len());
@@ -212,10 +213,10 @@ pub fn encode(command: &wire::PredictCommand) -> Vec<u8> {
     bytes
 }
 
-/// The command in a descriptor's CMD.
+/// Decodes the CMD bytes of a Flight descriptor.
 ///
 /// # Errors
-/// `InvalidInput` when the prefix is missing or the rest is no `PredictCommand`.
+/// `InvalidInput` when the prefix is missing or the rest is not a `PredictCommand`.
 pub fn decode(bytes: &[u8]) -> Result<wire::PredictCommand, PredictError> {
     let command = bytes.strip_prefix(PREFIX).ok_or_else(|| {
         PredictError::invalid(
@@ -229,7 +230,7 @@ pub fn decode(bytes: &[u8]) -> Result<wire::PredictCommand, PredictError> {
     })
 }
 
-/// What of `error` travels in a status' details; the message travels in the status itself.
+/// Converts an error to the details of a gRPC status. The message is sent in the status itself.
 #[must_use]
 pub fn error_to_wire(error: &PredictError, request_id: Option<&RequestId>) -> wire::ErrorDetail {
     wire::ErrorDetail {
@@ -250,8 +251,7 @@ pub fn error_to_wire(error: &PredictError, request_id: Option<&RequestId>) -> wi
     }
 }
 
-/// The error of a status with these details; `None` when a newer peer sent a code that this
-/// version does not know.
+/// Converts the details of a gRPC status to an error. `None` for a code of a newer version.
 #[must_use]
 pub fn error_from_wire(
     detail: &wire::ErrorDetail,

@@ -1,4 +1,4 @@
-//! Registry records and commands ⇄ [`volley_types::registry`].
+//! Conversions of registry records and commands: wire ⇄ [`volley_types::registry`].
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ fn missing(what: &str) -> PredictError {
     PredictError::invalid(format!("a registry record has no {what}"))
 }
 
-/// A connector as it travels.
+/// Converts a connector to the wire.
 #[must_use]
 pub fn connector_to_wire(spec: &ConnectorSpec) -> wire::Connector {
     wire::Connector {
@@ -116,7 +116,7 @@ fn provider_from_wire(name: &str) -> Result<ProviderName, PredictError> {
     ProviderName::new(name)
 }
 
-/// A connector as a peer sent it.
+/// Converts a connector from the wire.
 ///
 /// # Errors
 /// `InvalidInput` when a field is malformed.
@@ -137,7 +137,7 @@ pub fn connector_from_wire(spec: wire::Connector) -> Result<ConnectorSpec, Predi
     })
 }
 
-/// A model version as it travels.
+/// Converts a model version to the wire.
 #[must_use]
 pub fn version_to_wire(spec: &ModelVersionSpec) -> wire::ModelVersion {
     wire::ModelVersion {
@@ -158,7 +158,7 @@ pub fn version_to_wire(spec: &ModelVersionSpec) -> wire::ModelVersion {
     }
 }
 
-/// A model version as a peer sent it.
+/// Converts a model version from the wire.
 ///
 /// # Errors
 /// `InvalidInput` when a field is malformed.
@@ -188,7 +188,7 @@ fn artifact_from_wire(artifact: wire::Artifact) -> Result<ModelSource, PredictEr
     })
 }
 
-/// A model as it travels.
+/// Converts a model to the wire.
 #[must_use]
 pub fn model_to_wire(entry: &ModelEntry) -> wire::Model {
     wire::Model {
@@ -206,7 +206,7 @@ pub fn model_to_wire(entry: &ModelEntry) -> wire::Model {
     }
 }
 
-/// A model as a peer sent it.
+/// Converts a model from the wire.
 ///
 /// # Errors
 /// `InvalidInput` when a field is malformed.
@@ -226,7 +226,7 @@ pub fn model_from_wire(model: wire::Model) -> Result<ModelEntry, PredictError> {
     })
 }
 
-/// The whole registry as it is stored in a snapshot.
+/// Converts the registry to the form of a snapshot.
 #[must_use]
 pub fn state_to_wire(state: &RegistryState) -> wire::State {
     wire::State {
@@ -249,7 +249,7 @@ pub fn state_to_wire(state: &RegistryState) -> wire::State {
     }
 }
 
-/// The whole registry from a snapshot.
+/// Converts the registry from a snapshot.
 ///
 /// # Errors
 /// `InvalidInput` when a record is malformed.
@@ -283,7 +283,7 @@ pub fn state_from_wire(state: wire::State) -> Result<RegistryState, PredictError
     })
 }
 
-/// An assignment as it travels.
+/// Converts an assignment to the wire.
 #[must_use]
 pub fn assignment_to_wire(assignment: &Assignment) -> wire::Assignment {
     wire::Assignment {
@@ -293,7 +293,7 @@ pub fn assignment_to_wire(assignment: &Assignment) -> wire::Assignment {
     }
 }
 
-/// An assignment as a coordinator sent it.
+/// Converts an assignment from the wire.
 ///
 /// # Errors
 /// `InvalidInput` when a field is malformed or missing.
@@ -321,7 +321,7 @@ fn register_from_wire(register: wire::RegisterModel) -> Result<RegistryCommand, 
     ))
 }
 
-/// A command as it stands in the log and in forwarded writes.
+/// Converts a command for the Raft log and for forwarded writes.
 #[must_use]
 pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
     let command = match command {
@@ -394,7 +394,7 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
     }
 }
 
-/// A command as a peer sent it or the log holds it.
+/// Converts a command from the Raft log or from a forwarded write.
 ///
 /// # Errors
 /// `InvalidInput` when a field is malformed or missing.
@@ -408,7 +408,7 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
         Command::Deploy(deploy) => deploy_from_wire(deploy)?,
         Command::Undeploy(model) => RegistryCommand::Undeploy(ModelName::new(model)?),
         Command::DeleteModel(model) => RegistryCommand::DeleteModel(ModelName::new(model)?),
-        // What coordinators of earlier versions wrote.
+        // Written by coordinators of earlier versions.
         Command::Place(place) => RegistryCommand::Place(vec![placing_from_wire(place)?]),
         Command::Places(places) => places_from_wire(places)?,
         Command::Rollout(step) => rollout_step_from_wire(step)?,

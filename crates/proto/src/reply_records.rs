@@ -1,4 +1,4 @@
-//! The answers of commands ⇄ [`volley_types::registry`].
+//! Conversions of replies to commands: wire ⇄ [`volley_types::registry`].
 
 use volley_types::registry::RegistryReply;
 use volley_types::{ErrorCode, ModelVersion, PredictError, Revision};
@@ -6,7 +6,7 @@ use volley_types::{ErrorCode, ModelVersion, PredictError, Revision};
 use crate::registry::v1 as wire;
 use crate::registry::v1::reply::Result as ReplyResult;
 
-/// An applied command's answer as it travels. A refusal keeps its code and message.
+/// Converts the reply of an applied command to the wire. A rejection keeps its code and message.
 #[must_use]
 pub fn reply_to_wire(reply: &Result<RegistryReply, PredictError>) -> wire::Reply {
     let result = match reply {
@@ -24,10 +24,10 @@ pub fn reply_to_wire(reply: &Result<RegistryReply, PredictError>) -> wire::Reply
     }
 }
 
-/// An applied command's answer.
+/// Converts the reply of an applied command from the wire.
 ///
 /// # Errors
-/// The refusal, where it is one; `Internal` when the answer is malformed.
+/// The rejection, or `Internal` when the reply is malformed.
 pub fn reply_from_wire(reply: wire::Reply) -> Result<RegistryReply, PredictError> {
     match reply.result {
         Some(ReplyResult::Applied(applied)) => Ok(RegistryReply {

@@ -1,12 +1,12 @@
-//! Heartbeats that tell only what changed since the one before on the same stream.
+//! Incremental heartbeats: only the changes since the previous heartbeat on the same stream.
 
 use volley_types::{PredictError, WorkerReport};
 
 use crate::worker::v1 as wire;
 use crate::worker_report::{report_from_wire, report_to_wire};
 
-/// A heartbeat as it travels to a coordinator that has heard `before` on the same stream: only
-/// the replicas that changed, unless there is another list of them.
+/// Converts a heartbeat for a coordinator that has received `before` on the same stream. It
+/// contains only the changed replicas, unless the list of replicas or the labels differ.
 #[must_use]
 pub fn changes_to_wire(before: Option<&WorkerReport>, report: &WorkerReport) -> wire::WorkerReport {
     let same_list = |before: &&WorkerReport| {
@@ -37,10 +37,11 @@ pub fn changes_to_wire(before: Option<&WorkerReport>, report: &WorkerReport) -> 
     }
 }
 
-/// The heartbeat that a worker sent, made whole from the one before on the same stream.
+/// Restores a full heartbeat from the wire and from the previous heartbeat on the same stream.
 ///
 /// # Errors
-/// `InvalidInput` when a field is malformed, or there is nothing to make it whole from.
+/// `InvalidInput` when a field is malformed, when there is no previous heartbeat, or when an
+/// unknown replica changes.
 pub fn changes_from_wire(
     before: Option<WorkerReport>,
     report: wire::WorkerReport,

@@ -1,11 +1,11 @@
-//! Refusals between coordinators that hold streams ⇄ [`PredictError`].
+//! Conversions of errors between coordinators that hold streams: `Refusal` ⇄ [`PredictError`].
 
 use volley_types::{ErrorCode, PredictError};
 
 use crate::predict_command::{error_from_wire, error_to_wire};
 use crate::streams::v1 as wire;
 
-/// An error as the other coordinator reads it.
+/// Converts an error to the wire.
 #[must_use]
 pub fn refusal_to_wire(error: &PredictError) -> wire::Refusal {
     wire::Refusal {
@@ -14,7 +14,7 @@ pub fn refusal_to_wire(error: &PredictError) -> wire::Refusal {
     }
 }
 
-/// The other coordinator's error. A code that this version does not know reads as `Unavailable`.
+/// Converts an error from the wire. An unknown code becomes `Unavailable`.
 #[must_use]
 pub fn refusal_from_wire(refusal: wire::Refusal) -> PredictError {
     let wire::Refusal { detail, message } = refusal;

@@ -1,4 +1,4 @@
-//! Sealed secrets, and the credentials that name them ⇄ [`volley_types::registry`].
+//! Conversions of sealed secrets and credential references: wire ⇄ [`volley_types::registry`].
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use volley_types::{PredictError, SecretName};
 
 use crate::registry::v1 as wire;
 
-/// A secret as it travels.
+/// Converts a secret to the wire.
 #[must_use]
 pub fn secret_to_wire(name: &SecretName, sealed: &SealedSecret) -> wire::Secret {
     wire::Secret {
@@ -21,10 +21,10 @@ pub fn secret_to_wire(name: &SecretName, sealed: &SealedSecret) -> wire::Secret 
     }
 }
 
-/// A secret as a peer sent it.
+/// Converts a secret from the wire.
 ///
 /// # Errors
-/// `InvalidInput` when its name is malformed.
+/// `InvalidInput` when the name is malformed.
 pub fn secret_from_wire(secret: wire::Secret) -> Result<(SecretName, SealedSecret), PredictError> {
     let sealed = SealedSecret {
         master: secret.master,
@@ -34,7 +34,7 @@ pub fn secret_from_wire(secret: wire::Secret) -> Result<(SecretName, SealedSecre
     Ok((SecretName::new(secret.name)?, sealed))
 }
 
-/// All secrets as they travel.
+/// Converts all secrets to the wire.
 #[must_use]
 pub fn secrets_to_wire(secrets: &BTreeMap<SecretName, SealedSecret>) -> Vec<wire::Secret> {
     let secrets = secrets.iter();
@@ -43,7 +43,7 @@ pub fn secrets_to_wire(secrets: &BTreeMap<SecretName, SealedSecret>) -> Vec<wire
         .collect()
 }
 
-/// All secrets as a peer sent them.
+/// Converts all secrets from the wire.
 ///
 /// # Errors
 /// `InvalidInput` when a name is malformed.
@@ -53,16 +53,16 @@ pub fn secrets_from_wire(
     secrets.into_iter().map(secret_from_wire).collect()
 }
 
-/// The command of a peer that stores a secret.
+/// Converts the command that stores a secret from the wire.
 ///
 /// # Errors
-/// `InvalidInput` when its name is malformed.
+/// `InvalidInput` when the name is malformed.
 pub fn put_secret_from_wire(secret: wire::Secret) -> Result<RegistryCommand, PredictError> {
     let (name, sealed) = secret_from_wire(secret)?;
     Ok(RegistryCommand::PutSecret { name, sealed })
 }
 
-/// A secret that is sealed anew, as it travels.
+/// Converts the command that replaces `before` by the re-encrypted `after` to the wire.
 #[must_use]
 pub fn rewrap_to_wire(
     name: &SecretName,
@@ -75,7 +75,7 @@ pub fn rewrap_to_wire(
     }
 }
 
-/// The command of a peer.
+/// Converts the command of [`rewrap_to_wire`] from the wire.
 ///
 /// # Errors
 /// `InvalidInput` when a secret is missing or malformed.
@@ -90,7 +90,8 @@ pub fn rewrap_from_wire(rewrap: wire::RewrapSecret) -> Result<RegistryCommand, P
     })
 }
 
-/// `env:NAME`, `file:/path`, `secret:NAME`, or `sealed:` with a sealed secret; empty means none.
+/// Parses `env:NAME`, `file:/path`, `secret:NAME`, or `sealed:` with a sealed secret. An empty text
+/// means none.
 ///
 /// # Errors
 /// `InvalidInput` for anything else.
@@ -119,7 +120,7 @@ pub fn credential_from_text(text: &str) -> Result<Option<CredentialRef>, Predict
     }
 }
 
-/// The text that [`credential_from_text`] reads.
+/// Formats a credential for [`credential_from_text`].
 #[must_use]
 pub fn credential_to_text(credential: Option<&CredentialRef>) -> String {
     match credential {

@@ -1,9 +1,9 @@
-//! Errors as gRPC has them, the same for every service.
+//! gRPC codes and messages of errors, the same for every service.
 
 use tonic::Code;
 use volley_types::{ErrorCode, PredictError};
 
-/// The gRPC code that stands for `code`.
+/// The gRPC code of `code`.
 #[must_use]
 pub fn grpc_code(code: ErrorCode) -> Code {
     match code {
@@ -18,8 +18,8 @@ pub fn grpc_code(code: ErrorCode) -> Code {
         ErrorCode::Cancelled => Code::Cancelled,
         ErrorCode::DeadlineExceeded | ErrorCode::UpstreamTimeout => Code::DeadlineExceeded,
         ErrorCode::Unavailable => Code::Unavailable,
-        // Not `Unavailable`: gRPC clients repeat such calls unasked, and the upstream may have
-        // billed the first one.
+        // Not `Unavailable`: gRPC clients retry it automatically, but the upstream may have billed
+        // the first call.
         ErrorCode::UpstreamFailed | ErrorCode::UpstreamIncomplete | ErrorCode::Internal => {
             Code::Internal
         }
@@ -27,10 +27,11 @@ pub fn grpc_code(code: ErrorCode) -> Code {
     }
 }
 
-/// The longest message of a status in bytes: statuses travel in HTTP/2 trailers.
+/// Maximum length of a status message in bytes. The message is sent in HTTP/2 trailers, which are
+/// limited in size.
 const MAX_MESSAGE_BYTES: usize = 2048;
 
-/// The public message of `error`, as long as a status may be.
+/// The public message of `error`, truncated to the allowed length.
 #[must_use]
 pub fn public_message(error: &PredictError) -> String {
     let mut message = error.message.clone();

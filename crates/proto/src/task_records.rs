@@ -1,4 +1,4 @@
-//! Tasks that single coordinators run ⇄ [`volley_types::registry`].
+//! Conversions of tasks that a single coordinator runs: wire ⇄ [`volley_types::registry`].
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub(crate) fn delete_task_from_wire(
     })
 }
 
-/// A task as it stands in the log, and as coordinators tell each other of it.
+/// Converts a task for the Raft log and for other coordinators.
 #[must_use]
 pub fn task_to_wire(id: &str, record: &TaskRecord) -> wire::Task {
     let error = match &record.state {
@@ -60,7 +60,7 @@ pub fn task_to_wire(id: &str, record: &TaskRecord) -> wire::Task {
     }
 }
 
-/// A task as a peer sent it or the log holds it, with its id.
+/// Converts a task, with its id, from the Raft log or from another coordinator.
 ///
 /// # Errors
 /// `InvalidInput` when a field is malformed.

@@ -1,4 +1,4 @@
-//! `WorkerReport` and `Assignments` ⇄ [`volley_types::worker`].
+//! Conversions of `WorkerReport` and `Assignments` ⇄ [`volley_types::worker`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use volley_types::{
 use crate::registry_records::{assignment_from_wire, assignment_to_wire};
 use crate::worker::v1 as wire;
 
-/// The largest schema message that is decoded.
+/// Maximum size of a schema message that is decoded, in bytes.
 const MAX_SCHEMA_BYTES: usize = 1 << 20;
 
-/// A heartbeat as it travels.
+/// Converts a heartbeat to the wire.
 #[must_use]
 pub fn report_to_wire(report: &WorkerReport) -> wire::WorkerReport {
     wire::WorkerReport {
@@ -116,7 +116,7 @@ fn schema_from_wire(bytes: &[u8]) -> Result<SchemaRef, PredictError> {
     }
 }
 
-/// A heartbeat as a worker sent it.
+/// Converts a full heartbeat from the wire.
 ///
 /// # Errors
 /// `InvalidInput` when a field is malformed.
@@ -177,7 +177,7 @@ fn replica_from_wire(replica: wire::Replica) -> Result<ReplicaReport, PredictErr
     })
 }
 
-/// Orders as they travel.
+/// Converts assignments to the wire.
 #[must_use]
 pub fn orders_to_wire(orders: &Assignments) -> wire::Assignments {
     wire::Assignments {
@@ -190,7 +190,7 @@ pub fn orders_to_wire(orders: &Assignments) -> wire::Assignments {
     }
 }
 
-/// Orders as a coordinator sent them.
+/// Converts assignments from the wire.
 ///
 /// # Errors
 /// `InvalidInput` when a field is malformed.
@@ -255,7 +255,7 @@ mod tests {
         for index in 0..wire.replicas[0].input_schema.len() {
             let mut mutated = wire.clone();
             mutated.replicas[0].input_schema[index] ^= 0xff;
-            // Refused or read as another schema; never a panic.
+            // Rejected, or decoded as another schema; never a panic.
             let _ = report_from_wire(mutated);
         }
     }

@@ -1,6 +1,6 @@
-//! The audit log: changes with caller and result. Each line is a JSON object with the hash of the
-//! previous line, appended and synced: a changed, removed or inserted line breaks the chain. The
-//! log has no prompts and no keys.
+//! The audit log: changes with their caller and result. Each line is a JSON object with the hash of
+//! the previous line, and is synced when appended. A changed, removed or inserted line breaks the
+//! chain. The log contains no prompts and no keys.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Seek, SeekFrom, Write};
@@ -15,12 +15,12 @@ use volley_types::{ErrorCode, PredictError};
 use crate::key::hex;
 use crate::now_ms;
 
-/// Hash before the first line.
+/// The previous hash of the first line.
 const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
-/// Size in bytes at which a new file is started; the old one is kept and named after its first
+/// Size in bytes at which a new file is started. The full file is kept and named after its last
 /// entry.
 const MAX_FILE_BYTES: u64 = 64 << 20;
-/// The longest line that is read.
+/// Maximum length of a line that is read, in bytes.
 const MAX_LINE_BYTES: usize = 64 << 10;
 /// Maximum length of a target in characters; escaped, it stays far below the line limit.
 const MAX_TARGET: usize = 4_096;
@@ -28,13 +28,13 @@ const MAX_TARGET: usize = 4_096;
 /// An action and its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Action {
-    /// Its name, for example `model.deploy`.
+    /// The name, for example `model.deploy`.
     pub name: &'static str,
     /// The target.
     pub target: String,
 }
 
-/// One line, its own hash aside.
+/// One line without its own hash.
 #[derive(Debug, Serialize, Deserialize)]
 struct Line {
     seq: u64,
@@ -62,9 +62,9 @@ struct AuditChain {
 /// The end of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainHead {
-    /// The number of the last line; 0 when there is none.
+    /// The number of the last line; 0 for an empty log.
     pub seq: u64,
-    /// Its hash.
+    /// The hash of the last line, in hexadecimal.
     pub hash: String,
 }
 
@@ -77,16 +77,17 @@ impl Default for ChainHead {
     }
 }
 
-/// A trail that was checked.
+/// The result of [`verify`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainReport {
-    /// Its end.
+    /// The end of the chain.
     pub head: ChainHead,
-    /// The files that it runs through, the oldest first.
+    /// The files of the chain, oldest first.
     pub files: Vec<PathBuf>,
     /// The chain head before the first entry, if no local file contains it.
     pub behind: Option<ChainHead>,
-    /// The last line is not whole: it is being written, was cut off by a crash, or changed.
+    /// Whether the last line is incomplete: it is being written, was truncated by a crash, or was
+    /// changed.
     pub torn: bool,
 }
 
@@ -94,9 +95,9 @@ pub struct ChainReport {
 struct Lines {
     /// The chain head before the first entry.
     behind: ChainHead,
-    /// The last.
+    /// The chain head after the last entry.
     head: ChainHead,
-    /// The length of all whole lines.
+    /// The length of all complete lines in bytes.
     bytes: u64,
     /// Whether bytes follow the last complete line.
     torn: bool,
@@ -126,7 +127,7 @@ impl AuditLog {
             torn,
         } = verify_lines(BufReader::new(&file))?;
         let (head, behind) = match bytes {
-            // The one before was full, and nothing was written since.
+            // The previous file was full, and no entry was written since.
             0 => match newest_kept(path)? {
                 Some(seq) => {
                     let kept = verify_file(&kept_as(path, seq))?.head;
@@ -158,10 +159,10 @@ impl AuditLog {
         }))))
     }
 
-    /// Adds a line and syncs it to the disk. Blocks until the disk has synced.
+    /// Appends a line. Blocks until the disk has synced it.
     ///
     /// # Errors
-    /// `Unavailable` when it cannot be written.
+    /// `Unavailable` when the line cannot be written.
     pub fn append(&self, who: &str, action: &Action, result: &str) -> Result<(), PredictError> {
         let mut trail = self.0.lock();
         if trail.max_bytes <= trail.bytes {
@@ -170,13 +171,13 @@ impl AuditLog {
         trail.append(who, action, result).map_err(unusable)
     }
 
-    /// As [`AuditLog::append`], on a thread that may block.
+    /// Like [`AuditLog::append`], on a blocking thread.
     ///
     /// # Cancel safety
-    /// The line is written even when the future is dropped.
+    /// The line is written even if the future is dropped.
     ///
     /// # Errors
-    /// As [`AuditLog::append`].
+    /// As for [`AuditLog::append`].
     pub async fn record(
         &self,
         who: &str,
@@ -225,7 +226,7 @@ impl AuditChain {
     fn begin_anew(&mut self) -> std::io::Result<()> {
         let kept = kept_as(&self.path, self.head.seq);
         match std::fs::rename(&self.path, &kept) {
-            // An earlier try came as far as that.
+            // An earlier attempt failed after the rename.
             Err(error) if error.kind() == ErrorKind::NotFound && kept.exists() => {}
             renamed => renamed?,
         }
@@ -239,7 +240,7 @@ impl AuditChain {
     }
 }
 
-/// Makes sure that the file at `path` is found there after a loss of power.
+/// Syncs the directory, so that the file at `path` survives a power failure.
 fn sync_folder(path: &Path) -> std::io::Result<()> {
     File::open(folder_of(path))?.sync_all()
 }
@@ -249,10 +250,10 @@ fn folder_of(path: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// Checks the trail that ends in the file at `path`, through the older files that lie beside it.
+/// Verifies the chain that ends in the file at `path`, including the older files in its directory.
 ///
 /// # Errors
-/// `Conflict` when the chain is broken, and where; `Unavailable` when it cannot be read.
+/// `Conflict` with the position when the chain is broken, `Unavailable` when a file cannot be read.
 pub fn verify(path: &Path) -> Result<ChainReport, PredictError> {
     let Lines {
         mut behind,
@@ -273,8 +274,8 @@ pub fn verify(path: &Path) -> Result<ChainReport, PredictError> {
     })
 }
 
-/// The complete file that ends with `head`, with its own previous head; `None` if it does not
-/// exist.
+/// The complete file that ends with `head`, and the chain head before its first entry. `None` if
+/// the file does not exist.
 fn follow(path: &Path, head: &ChainHead) -> Result<Option<(PathBuf, ChainHead)>, PredictError> {
     let kept = kept_as(path, head.seq);
     if head.seq == 0 || !kept.exists() {
@@ -287,12 +288,12 @@ fn follow(path: &Path, head: &ChainHead) -> Result<Option<(PathBuf, ChainHead)>,
     }
 }
 
-/// Where the file that ends with entry `seq` is kept.
+/// The path of the full file that ends with entry `seq`.
 fn kept_as(path: &Path, seq: u64) -> PathBuf {
     path.with_extension(format!("until-{seq}.jsonl"))
 }
 
-/// The last entry of the newest file that is kept beside the one at `path`.
+/// The number of the last entry in the newest full file beside `path`.
 fn newest_kept(path: &Path) -> Result<Option<u64>, PredictError> {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let mut newest = None;
@@ -336,8 +337,8 @@ fn verify_lines(mut lines: impl BufRead) -> Result<Lines, PredictError> {
     }
 }
 
-/// Checks a line against the previous one, and returns the previous head and its own. A file that
-/// continues an older one may start with any number.
+/// Verifies a line against the previous one. Returns the chain heads before and after the line. The
+/// first line of a file that continues an older one may have any number.
 fn verify_line(
     line: &[u8],
     before: Option<&ChainHead>,

@@ -1,4 +1,4 @@
-//! Validity of certificates, so that operators are warned before the expiry.
+//! Validity of certificates, for warnings before they expire.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
-/// When a certificate begins and ends to be valid (RFC 5280, 4.1.2.5).
+/// The validity period of a certificate (RFC 5280, section 4.1.2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
     /// Start of validity.
@@ -18,16 +18,16 @@ pub struct Validity {
 /// Purpose of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CertificateUse {
-    /// TLS for callers of REST.
+    /// TLS for REST clients.
     Edge,
-    /// This node's own, between nodes.
+    /// TLS between nodes: the certificate of this node.
     Node,
-    /// That of the cluster's authority.
+    /// TLS between nodes: the certificate of the cluster's CA.
     Authority,
 }
 
 impl CertificateUse {
-    /// Its name as a label of metrics.
+    /// The value in metric labels.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,20 +38,19 @@ impl CertificateUse {
     }
 }
 
-/// The validity of the first certificate of a PEM file; `None` when there is none that can be
-/// read.
+/// The validity of the first certificate in a PEM file; `None` if it has no readable certificate.
 #[must_use]
 pub fn validity(pem: &[u8]) -> Option<Validity> {
     let certificate = CertificateDer::pem_slice_iter(pem).next()?.ok()?;
     read(&certificate)
 }
 
-/// The earliest expiry in a chain, which ends the validity of the chain.
+/// The earliest expiry in a chain. The chain is invalid afterwards.
 pub(crate) fn first_end(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
     chain.iter().filter_map(|it| Some(read(it)?.ends)).min()
 }
 
-/// The latest expiry of several authorities: an old one may exist beside its successor.
+/// The latest expiry of several CA certificates: an old one may be listed with its successor.
 pub(crate) fn last_end(authorities: &[CertificateDer<'_>]) -> Option<SystemTime> {
     let ends = authorities.iter().filter_map(|it| Some(read(it)?.ends));
     ends.max()
@@ -82,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// A certificate that is valid from the one year's first day to the other's.
+    /// A certificate that is valid from January 1 of `begins` to January 1 of `ends`.
     fn of_years(begins: i32, ends: i32) -> rcgen::Certificate {
         let mut params = CertificateParams::new(vec!["x".to_owned()]).unwrap();
         params.not_before = date_time_ymd(begins, 1, 1);
@@ -94,7 +93,7 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    // Until 2049 the standard requires years with two digits, and then with four.
+    // RFC 5280 requires two-digit years until 2049 and four-digit years afterwards.
     #[test]
     fn both_forms_of_time_are_read() {
         let pem = of_years(2_049, 2_050).pem();

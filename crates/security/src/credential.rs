@@ -1,26 +1,25 @@
-//! Where a request carries its key. Every dialect has its own header; several must agree, and one
-//! that is malformed is refused, never skipped.
+//! Extraction of the credential from a request. Dialects use different headers; if several are
+//! present, they must agree. A malformed header is rejected and not ignored.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use volley_types::{ErrorCode, PredictError};
 
-/// The longest credential that is looked at: tokens of identity providers are a few thousand
-/// characters long.
+/// Maximum length of a credential. Tokens of identity providers have a few thousand characters.
 const MAX_LEN: usize = 8 << 10;
 
-/// Anthropic's header.
+/// The header of Anthropic clients.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// Azure's header.
+/// The header of Azure clients.
 const API_KEY: HeaderName = HeaderName::from_static("api-key");
 
-/// The key or token that a request carries, if any: as `Authorization: Bearer`, as the password of
-/// `Authorization: Basic` (OpenSearch's clients), as `x-api-key` or as `api-key`.
+/// The key or token of a request, if any. It is read from `Authorization: Bearer`, the password of
+/// `Authorization: Basic` (OpenSearch clients), `x-api-key` or `api-key`.
 ///
 /// # Errors
-/// `Unauthenticated` when a header is malformed, or when two headers have different keys, because
-/// the caller is ambiguous.
+/// `Unauthenticated` when a header is malformed, or when two headers contain different keys and the
+/// caller is ambiguous.
 pub fn presented(headers: &HeaderMap) -> Result<Option<String>, PredictError> {
     let bearer = single(headers, &header::AUTHORIZATION)?;
     let mut found = bearer.map(authorization).transpose()?;
@@ -54,7 +53,7 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a st
         return Err(malformed());
     }
     let text = HeaderValue::to_str(value).map_err(|_| malformed())?.trim();
-    // Twice the longest: base64 and a user's name come on top.
+    // Twice the limit, because a Basic header adds base64 and a user name.
     if 2 * MAX_LEN < text.len() {
         return Err(malformed());
     }

@@ -1,4 +1,4 @@
-//! From a request's headers to a [`Principal`].
+//! Authentication of requests: from headers to a [`Principal`].
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,18 +22,19 @@ use crate::throttle::{Throttle, ThrottleConfig};
 use crate::token::Issuers;
 use crate::{Principal, credential, now_ms};
 
-/// Refused requests that are logged in one second; more are only counted.
+/// Maximum number of rejected requests that are logged per second; the rest are dropped from the
+/// log.
 const REFUSALS_LOGGED: u64 = 10;
 /// Maximum length of a rejected request's path in the audit log, in characters.
 const PATH_NOTED: usize = 256;
 
-/// Reads the registry as this node has applied it; cheap.
+/// Returns the registry as applied by this node. Cheap.
 pub type ReadRegistry = Arc<dyn Fn() -> Arc<RegistryState> + Send + Sync>;
 
-/// Whether this node's keys are up to date. Cheap.
+/// Whether the keys on this node are up to date. Cheap.
 pub type InService = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// Knows callers by their keys. Shared by all edges of a node.
+/// Identifies callers by their credentials. Shared by all edges of a node.
 pub struct Authenticator {
     policy: Policy,
     in_service: Option<InService>,
@@ -49,7 +50,7 @@ pub struct Authenticator {
 }
 
 enum Policy {
-    /// Everybody may do everything.
+    /// Every caller has all rights.
     Open,
     /// Requires keys.
     Keys {
@@ -60,13 +61,13 @@ enum Policy {
 }
 
 impl Authenticator {
-    /// Gives every caller all rights, for a cluster that only its own machine can reach.
+    /// Gives every caller all rights. Only for clusters that cannot be reached from other machines.
     #[must_use]
     pub fn open() -> Self {
         Self::new(Policy::Open)
     }
 
-    /// Requires a key of the registry or the bootstrap key.
+    /// Requires a key of the registry, or the bootstrap key.
     ///
     /// # Errors
     /// `InvalidInput` when the bootstrap key is too short.
@@ -84,7 +85,7 @@ impl Authenticator {
         }))
     }
 
-    /// Also accepts tokens of these issuers. No effect without keys.
+    /// Also accepts tokens of these issuers. Has no effect without keys.
     #[must_use]
     pub fn with_issuers(mut self, trusted: Arc<Issuers>) -> Self {
         if let Policy::Keys { issuers, .. } = &mut self.policy {
@@ -93,8 +94,8 @@ impl Authenticator {
         self
     }
 
-    /// Rejects all callers once `in_service` returns false, because revoked keys could not be
-    /// detected any more.
+    /// Rejects all callers while `in_service` returns false, because revoked keys could not be
+    /// detected.
     #[must_use]
     pub fn while_in_service(mut self, in_service: InService) -> Self {
         self.in_service = Some(in_service);
@@ -108,7 +109,7 @@ impl Authenticator {
         self
     }
 
-    /// Also writes an audit log of changes.
+    /// Also writes changes to an audit log.
     #[must_use]
     pub fn with_audit(mut self, audit: AuditLog) -> Self {
         self.audit = Some(audit);
@@ -136,14 +137,14 @@ impl Authenticator {
         self
     }
 
-    /// With this many failures for each address.
+    /// Sets the allowed failures of each address.
     #[must_use]
     pub fn with_throttle(mut self, config: ThrottleConfig) -> Self {
         self.throttle = Throttle::new(config);
         self
     }
 
-    /// Usage of keys on this node, to be shared with other coordinators.
+    /// The usage of keys on this node, to exchange with other coordinators.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage(self.quotas.clone())
@@ -183,11 +184,12 @@ impl Authenticator {
         matches!(self.policy, Policy::Keys { .. })
     }
 
-    /// The principal of a request with these headers.
+    /// The principal of a request with these headers. Rejected credentials are logged by key id,
+    /// without the key.
     ///
     /// # Errors
-    /// `Unauthenticated` without a valid key; `Unavailable` once the node has left service. A wrong
-    /// key is logged, without the key.
+    /// `Unauthenticated` without a valid key, `PermissionDenied` for a valid token without rights,
+    /// `Unavailable` when the node has left service or an issuer's keys are not available.
     pub fn identify(&self, headers: &HeaderMap) -> Result<Principal, PredictError> {
         self.check_in_service()?;
         let Policy::Keys {
@@ -218,11 +220,12 @@ impl Authenticator {
         })
     }
 
-    /// As [`Authenticator::identify`], for a request from `address`. An address from which many wrong
-    /// credentials came is not listened to for a while.
+    /// Like [`Authenticator::identify`], for a request from `address`. Throttles addresses with
+    /// many wrong credentials.
     ///
     /// # Errors
-    /// As [`Authenticator::identify`]; `Overloaded`, with when to come again.
+    /// As for [`Authenticator::identify`], and `Overloaded` with a retry delay for a throttled
+    /// address.
     pub fn identify_from(
         &self,
         headers: &HeaderMap,
@@ -231,7 +234,7 @@ impl Authenticator {
         let (Some(address), true) = (address, self.needs_keys()) else {
             return self.identify(headers);
         };
-        // A request without credentials does not count as a guess.
+        // A request without a credential is not a guess.
         let presented = match credential::presented(headers) {
             Ok(None) => return self.identify(headers),
             Ok(Some(presented)) => presented,
@@ -261,11 +264,12 @@ impl Authenticator {
         }
     }
 
-    /// As [`Authenticator::identify_from`], for a call that may be from a node: a coordinator's
-    /// certificate is enough.
+    /// Like [`Authenticator::identify_from`], for a call that may come from a node. The certificate
+    /// of a coordinator suffices as a credential.
     ///
     /// # Errors
-    /// As [`Authenticator::identify_from`]; `PermissionDenied` for a worker, which calls no models.
+    /// As for [`Authenticator::identify_from`], and `PermissionDenied` for a worker, because
+    /// workers do not call models.
     pub fn identify_call(
         &self,
         headers: &HeaderMap,
@@ -297,7 +301,7 @@ impl Authenticator {
 
     /// Audits a rejected request of `principal` to a route that needs `needed`, if that role can
     /// change something. Each line is synced, so at most ten rejections per second are audited;
-    /// further ones are only logged.
+    /// further ones are only logged. The line is written even if the future is dropped.
     pub async fn note_refused(&self, principal: &Principal, needed: Role, what: &str) {
         let Some(audit) = &self.audit else { return };
         if needed < Role::ModelAdmin || !self.noted.is_told("the audit log's refusals") {
@@ -314,7 +318,7 @@ impl Authenticator {
         }
     }
 
-    /// `inference` as `principal` may use it.
+    /// Restricts `inference` to the rights of `principal`.
     #[must_use]
     pub fn guard_inference(
         &self,
@@ -328,7 +332,7 @@ impl Authenticator {
         ))
     }
 
-    /// `cluster` as `principal` may use it, with an audit log of its changes.
+    /// Restricts `cluster` to the rights of `principal`, with an audit log of its changes.
     #[must_use]
     pub fn guard(&self, cluster: &ClusterHandle, principal: &Arc<Principal>) -> ClusterHandle {
         let guarded = Arc::new(GuardedCluster {
@@ -355,7 +359,7 @@ impl std::fmt::Debug for Authenticator {
     }
 }
 
-/// Whose key `presented` is at `now_ms`.
+/// The principal whose key is `presented`, if it is valid at `now_ms`.
 fn decide(
     registry: &RegistryState,
     bootstrap: Option<&KeyHash>,
@@ -380,7 +384,7 @@ struct Refusals {
 impl Refusals {
     fn note(&self, reason: &str, presented: Option<&str>) {
         if self.is_told("refused requests") {
-            // The id alone, and only where it has an id's form: never the secret.
+            // Only the key id is logged, and only if it is well formed; never the secret.
             let id = presented.and_then(key::id_of);
             let id = id.as_ref().map(|id| id.as_str());
             tracing::warn!(reason, key_id = id, "request rejected");

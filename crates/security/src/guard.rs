@@ -1,6 +1,6 @@
-//! A cluster restricted to a principal's rights. Edges pass only this type to handlers, so that no
-//! handler can skip a check. Objects that a principal may not see do not exist for it. Forbidden
-//! actions are rejected here even if the route is open.
+//! A cluster restricted to the rights of a principal. Edges pass only this type to handlers, so
+//! that no handler can skip a check. Invisible objects appear not to exist. Forbidden actions are
+//! rejected here even if the route is open.
 
 mod action;
 mod inference;
@@ -25,9 +25,9 @@ pub use self::share::Share;
 pub(crate) struct GuardedCluster {
     pub(crate) inner: ClusterHandle,
     pub(crate) principal: Arc<Principal>,
-    /// Where the URLs of connectors and models may lead.
+    /// Allowed URLs of connectors and models.
     pub(crate) egress: Arc<EgressPolicy>,
-    /// How much of the registry a tenant may fill.
+    /// The part of the registry that a tenant may use.
     pub(crate) share: Share,
     pub(crate) audit: Option<AuditLog>,
 }
@@ -41,8 +41,8 @@ impl GuardedCluster {
         self.is_viewer() && self.principal.models().contains(model)
     }
 
-    /// Records the outcome of `action`. An action whose record cannot be written fails, although
-    /// it was done: an operator must not go on without the audit log.
+    /// Records the outcome of `action`. If the record cannot be written, the call fails although
+    /// the action was done: changes without an audit record must not go unnoticed.
     async fn audit<T>(
         &self,
         action: Action,

@@ -1,5 +1,5 @@
-//! API keys: `vly_<id>_<secret>`, the secret 256 random bits. Such a key cannot be guessed, so
-//! a plain SHA-256 of it is a safe thing to store and a fast one to check on every request.
+//! API keys: `vly_<id>_<secret>` with a secret of 256 random bits. Such a key cannot be guessed, so
+//! a plain SHA-256 hash is safe to store and cheap to verify on every request.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,12 +12,12 @@ use volley_types::{ApiKey, KeyHash, KeyId, PredictError};
 const START: &str = "vly_";
 const ID_BYTES: usize = 8;
 const SECRET_BYTES: usize = 32;
-/// The shortest bootstrap key.
+/// Minimum length of a bootstrap key, in bytes.
 pub const MIN_BOOTSTRAP_LEN: usize = 32;
-/// The longest key that is looked at.
+/// Maximum length of a key, in bytes.
 pub const MAX_KEY_LEN: usize = 512;
 
-/// A key's text: shown once, to whom it is for. Its `Debug` form shows nothing of it.
+/// The text of a key. It is shown once, to its owner. `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyText(String);
 
@@ -45,7 +45,7 @@ impl KeyText {
         )))
     }
 
-    /// The key itself.
+    /// The text.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
@@ -88,7 +88,7 @@ pub fn same(left: &KeyHash, right: &KeyHash) -> bool {
     left.0.ct_eq(&right.0).into()
 }
 
-/// Whether `presented` is the hash of `key` at `now_ms`.
+/// Whether `key` is valid at `now_ms` and `presented` is its hash.
 #[must_use]
 pub fn is_valid(key: &ApiKey, presented: &KeyHash, now_ms: u64) -> bool {
     if key.expires_ms.is_some_and(|end| end <= now_ms) {

@@ -1,4 +1,5 @@
-//! Files that are read again when they change, so that a certificate is renewed under load.
+//! Values built from files and reloaded when the files change, so that certificates can be renewed
+//! under load.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 use volley_types::{ErrorCode, PredictError};
 
-/// The largest file that is read.
+/// Maximum size of a file in bytes.
 const MAX_FILE_BYTES: usize = 1 << 20;
 
 type Build<T> = dyn Fn(&[Vec<u8>]) -> Result<T, PredictError> + Send + Sync;
@@ -28,7 +29,8 @@ impl<T: Send + Sync + 'static> Live<T> {
     /// Reads `files` and builds a `T` from their contents.
     ///
     /// # Errors
-    /// `InvalidInput` when a file cannot be read, and the errors of `build`.
+    /// `InvalidInput` when a file cannot be read, `TooLarge` when a file exceeds 1 MiB, and the
+    /// errors of `build`.
     pub fn load(
         files: Vec<PathBuf>,
         build: impl Fn(&[Vec<u8>]) -> Result<T, PredictError> + Send + Sync + 'static,
@@ -43,17 +45,17 @@ impl<T: Send + Sync + 'static> Live<T> {
         }))
     }
 
-    /// The newest.
+    /// The latest valid value.
     #[must_use]
     pub fn current(&self) -> Arc<T> {
         self.current.load_full()
     }
 
-    /// Checks the files and uses their new contents if they are valid. Blocks on disk reads.
-    /// Returns whether the files have changed.
+    /// Reads the files and uses their new contents if they are valid. Blocks on disk reads. Returns
+    /// whether the files have changed.
     ///
     /// # Errors
-    /// As [`Live::load`]; the previous value stays in use.
+    /// As for [`Live::load`]; the previous value stays in use.
     pub fn refresh(&self) -> Result<bool, PredictError> {
         let contents = read(&self.files)?;
         let found = hash(&contents);
@@ -66,7 +68,8 @@ impl<T: Send + Sync + 'static> Live<T> {
         Ok(true)
     }
 
-    /// Checks the files every `interval`, forever.
+    /// Calls [`Live::refresh`] every `interval`, forever, and logs the results. `what` names the
+    /// files in the log. Cancel safe.
     pub async fn keep_fresh(self: Arc<Self>, what: &'static str, interval: Duration) {
         let mut tick = tokio::time::interval(interval);
         let mut complained = false;

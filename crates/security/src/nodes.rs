@@ -1,4 +1,4 @@
-//! Connections between nodes: plain, or under TLS with an identity at both ends.
+//! Connections between nodes: plain, or with TLS and an identity on both sides.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,12 +31,12 @@ const MAX_HANDSHAKES: usize = 256;
 /// Maximum number of connections without a node's certificate. Nodes have no such limit, so that
 /// other clients cannot block them.
 const MAX_STRANGERS: usize = 8_192;
-/// Server name of nodes in handshakes; their certificates have their identities.
+/// TLS server name of every node. Nodes are verified by the identity in the certificate instead.
 const ANY_NODE: &str = "node.volley.internal";
-/// After a failed accept (no file descriptors, most likely).
+/// Pause after a failed accept, which usually means that no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Kind of a node.
+/// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// A coordinator.
@@ -51,31 +51,31 @@ impl NodeKind {
     }
 }
 
-/// Whether a node's certificate is good for calls now; asked at each of them.
+/// Whether the certificate of a node is currently accepted. Called for each request.
 pub type IsValid = Arc<dyn Fn(&NodeIdentity) -> bool + Send + Sync>;
 
-/// The other end of a connection; among the extensions of every gRPC request.
+/// The remote end of a connection. Every gRPC request has it as an extension.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Where it is.
+    /// The remote address.
     pub address: Option<SocketAddr>,
-    /// The node that it has proved to be.
+    /// The identity that the client's certificate proves, if any.
     pub identity: Option<NodeIdentity>,
 }
 
-/// Clients that may open a TLS connection.
+/// The clients that may open a TLS connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Callers {
-    /// Nodes of the cluster.
+    /// Only nodes of the cluster.
     Nodes,
-    /// Nodes, and callers without a certificate, which send a key with each call.
+    /// Nodes, and clients without a certificate, which must send a key with each call.
     NodesAndKeys,
 }
 
-/// One accepted connection.
+/// An accepted connection.
 #[derive(Debug)]
 pub enum NodeStream {
-    /// As it is.
+    /// A connection without TLS, with its permit.
     Plain(TcpStream, OwnedSemaphorePermit),
     /// A TLS connection, with a permit if the client is not a node.
     Tls(Box<TlsStream<TcpStream>>, Option<OwnedSemaphorePermit>),
@@ -161,7 +161,8 @@ impl AsyncWrite for NodeStream {
 }
 
 /// The connections of `listener` without Nagle's delay, with TLS if `tls` is set. Clients with slow
-/// handshakes do not delay others.
+/// handshakes do not delay others. The stream does not end. Dropping it closes the listener and
+/// aborts handshakes.
 pub fn incoming(
     listener: TcpListener,
     tls: Option<(NodeTls, Callers)>,
@@ -190,11 +191,11 @@ pub fn incoming(
     })
 }
 
-/// The handshakes that go on.
+/// The handshakes in progress.
 #[derive(Default)]
 struct Handshakes {
     running: FuturesUnordered<BoxFuture<'static, (u64, io::Result<NodeStream>)>>,
-    /// Ends one, by its number; the least is the oldest.
+    /// Aborts a handshake, by its number. The lowest number is the oldest handshake.
     ends: BTreeMap<u64, AbortHandle>,
     begun: u64,
 }
@@ -216,7 +217,7 @@ impl Handshakes {
         }));
     }
 
-    /// The next that is over; `None` when there is none.
+    /// The next handshake to finish; `None` if none is in progress.
     async fn next(&mut self) -> Option<io::Result<NodeStream>> {
         let (number, stream) = self.running.next().await?;
         self.ends.remove(&number);
@@ -267,9 +268,9 @@ async fn greet(
     Ok(stream.into())
 }
 
-/// Rejects calls on TLS connections that do not come from a node of `kind` with a valid certificate
-/// (`is_valid`). Plain connections have no identities. Use it as an interceptor: it checks each
-/// call, also on existing connections.
+/// An interceptor that rejects calls over TLS unless they come from a node of `kind` with a valid
+/// certificate (`is_valid`). It checks every call, also on existing connections. Calls without TLS
+/// have no identity and are not checked.
 pub fn only(
     kind: NodeKind,
     tls: bool,
@@ -299,25 +300,24 @@ fn revoked(identity: &NodeIdentity) -> Status {
     ))
 }
 
-/// Dialer for connections to other nodes, plain or with TLS. Cheap to clone.
+/// Opens connections to other nodes, with or without TLS. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Dialer(Option<NodeTls>);
 
 impl Dialer {
-    /// Without TLS.
+    /// A dialer without TLS.
     #[must_use]
     pub fn plain() -> Self {
         Self(None)
     }
 
-    /// With the node's certificate.
+    /// A dialer that presents the certificate of this node.
     #[must_use]
     pub fn tls(tls: NodeTls) -> Self {
         Self(Some(tls))
     }
 
-    /// A channel to a node of `kind` that connects when first used. Must be called inside a
-    /// tokio runtime.
+    /// A channel to a node of `kind` that connects on first use. Must be called in a Tokio runtime.
     #[must_use]
     pub fn lazy(&self, endpoint: &Endpoint, kind: NodeKind) -> Channel {
         match &self.0 {
@@ -326,10 +326,11 @@ impl Dialer {
         }
     }
 
-    /// A channel to a node of `kind` that is connected.
+    /// A connected channel to a node of `kind`. Cancel safe: dropping the future closes the
+    /// connection.
     ///
     /// # Errors
-    /// When it cannot be reached, or is not such a node.
+    /// When the node cannot be reached, or when it is not of `kind`.
     pub async fn connect(
         &self,
         endpoint: &Endpoint,

@@ -5,25 +5,25 @@ use volley_types::{
     Quota, Role, TenantId,
 };
 
-/// A caller that is known, with its rights.
+/// An authenticated caller with its permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
     who: String,
     role: Option<Role>,
     models: ModelScope,
     tenant: Option<TenantId>,
-    /// The key whose use is counted.
+    /// The key whose usage is counted, and its quota.
     quota: Option<(KeyId, Quota)>,
 }
 
 impl Principal {
-    /// Anybody, where no security is configured: may do everything.
+    /// A caller without authentication, when security is not configured. It has all rights.
     #[must_use]
     pub fn anonymous() -> Self {
         Self::unlimited("anonymous", Role::ClusterAdmin)
     }
 
-    /// Somebody unknown, on a route that is open to all: may do nothing.
+    /// An unauthenticated caller on a public route. It has no rights.
     #[must_use]
     pub fn nobody() -> Self {
         Self {
@@ -35,13 +35,13 @@ impl Principal {
         }
     }
 
-    /// The bearer of the bootstrap key.
+    /// The holder of the bootstrap key.
     #[must_use]
     pub fn bootstrap() -> Self {
         Self::unlimited("bootstrap", Role::ClusterAdmin)
     }
 
-    /// The bearer of an API key.
+    /// The holder of an API key.
     #[must_use]
     pub fn bearer(key: &ApiKey) -> Self {
         Self {
@@ -53,7 +53,7 @@ impl Principal {
         }
     }
 
-    /// The bearer of an identity provider's token.
+    /// The holder of a token from an identity provider.
     pub(crate) fn token(who: String, role: Role, models: ModelScope, tenant: TenantId) -> Self {
         Self {
             who,
@@ -64,7 +64,7 @@ impl Principal {
         }
     }
 
-    /// A node of the cluster: it calls models for callers that its own edge has checked.
+    /// A node of the cluster. It calls models for callers that its edge has already authorized.
     #[must_use]
     pub fn node(identity: &NodeIdentity) -> Self {
         Self::unlimited(&identity.to_string(), Role::Predict)
@@ -80,25 +80,25 @@ impl Principal {
         }
     }
 
-    /// A name for logs and the audit log; never a secret.
+    /// The name in logs and in the audit log; never a secret.
     #[must_use]
     pub fn who(&self) -> &str {
         &self.who
     }
 
-    /// Its role; `None` means no rights.
+    /// The role; `None` means no rights.
     #[must_use]
     pub fn role(&self) -> Option<Role> {
         self.role
     }
 
-    /// The models that it may see and call.
+    /// The models that the principal may see and call.
     #[must_use]
     pub fn models(&self) -> &ModelScope {
         &self.models
     }
 
-    /// Its tenant, if its key has one.
+    /// The tenant, if the principal belongs to one.
     #[must_use]
     pub fn tenant(&self) -> Option<&TenantId> {
         self.tenant.as_ref()
@@ -109,7 +109,7 @@ impl Principal {
         self.quota.as_ref().map(|(key, quota)| (key, *quota))
     }
 
-    /// Checks that it has the role `needed`.
+    /// Checks that the principal has the role `needed` or a stronger one.
     ///
     /// # Errors
     /// `Unauthenticated` for a principal without rights, otherwise `PermissionDenied`.
@@ -124,10 +124,11 @@ impl Principal {
         }
     }
 
-    /// Checks that it may see `model`. Invisible models do not exist for it.
+    /// Checks that the principal may see `model`.
     ///
     /// # Errors
-    /// `NotFound`, with the text for an unknown model.
+    /// `NotFound` with the message for an unknown model, so that the error does not reveal the
+    /// model.
     pub fn see(&self, model: &ModelName) -> Result<(), PredictError> {
         if self.models.contains(model) {
             return Ok(());
@@ -138,10 +139,10 @@ impl Principal {
         ))
     }
 
-    /// Checks that it may change `model`.
+    /// Checks that the principal may change `model`.
     ///
     /// # Errors
-    /// `PermissionDenied`, whether the name is free or used by another tenant.
+    /// `PermissionDenied`, whether or not the name is in use.
     pub fn change(&self, model: &ModelName) -> Result<(), PredictError> {
         if self.models.contains(model) {
             return Ok(());
@@ -152,10 +153,10 @@ impl Principal {
         ))
     }
 
-    /// Checks that it has access to all models.
+    /// Checks that the principal has access to all models.
     ///
     /// # Errors
-    /// `PermissionDenied` for a key that is limited to some models.
+    /// `PermissionDenied` for a principal that is limited to some models.
     pub fn reach_all(&self) -> Result<(), PredictError> {
         if self.models.is_all() {
             return Ok(());
@@ -166,10 +167,10 @@ impl Principal {
         ))
     }
 
-    /// Checks a prediction and puts the caller's tenant on it.
+    /// Authorizes a prediction and sets the request's tenant.
     ///
     /// # Errors
-    /// As [`Principal::allow`] and [`Principal::see`].
+    /// As for [`Principal::allow`] and [`Principal::see`].
     pub fn admit(&self, request: &mut PredictRequest) -> Result<(), PredictError> {
         self.allow(Role::Predict)?;
         self.see(&request.model.name)?;
@@ -180,7 +181,7 @@ impl Principal {
     }
 }
 
-/// The answer to a request that carries no key.
+/// The error for a request without a credential.
 pub(crate) fn unauthenticated() -> PredictError {
     PredictError::new(
         ErrorCode::Unauthenticated,

@@ -38,10 +38,10 @@ struct KeyMeters {
 }
 
 impl QuotaTracker {
-    /// Begins a prediction of `key`, which may use `quota`.
+    /// Starts a prediction of `key`, limited by `quota`.
     ///
     /// # Errors
-    /// `Overloaded` when it has used that up, with when to come back.
+    /// `Overloaded` with a retry delay when the quota is exhausted.
     pub(crate) fn begin(
         &self,
         key: &KeyId,
@@ -115,7 +115,8 @@ struct KeyUsage {
 }
 
 impl KeyUsage {
-    /// Begins a prediction, with so many that run elsewhere.
+    /// Starts a prediction. `elsewhere` is the number of predictions that run on other
+    /// coordinators.
     fn begin(&mut self, quota: Quota, elsewhere: u32, now: Instant) -> Result<(), PredictError> {
         if let Some(most) = quota.max_streams
             && most <= self.streams.saturating_add(elsewhere)
@@ -127,6 +128,7 @@ impl KeyUsage {
         {
             return Err(over(limit, "tokens a minute", wait));
         }
+        // Requests are checked and charged last, so that a rejected prediction consumes nothing.
         if let Some(limit) = quota.requests_per_minute {
             if let Some(wait) = self.requests.wait(limit, 1.0, now) {
                 return Err(over(limit, "requests a minute", wait));
@@ -153,7 +155,7 @@ impl KeyUsage {
         }
     }
 
-    /// Nothing runs, and nothing that was used in the last minute counts.
+    /// Whether nothing runs and no usage of the last minute remains.
     fn is_idle(&self, now: Instant) -> bool {
         self.streams == 0 && self.requests.is_old(now) && self.tokens.is_old(now)
     }
@@ -165,12 +167,12 @@ struct Bucket {
     /// Usage that has not been refilled.
     used: f64,
     since: Option<Instant>,
-    /// The limit when it was last looked at; 0 before.
+    /// The limit at the last call; 0 before the first one.
     per_minute: u32,
 }
 
 impl Bucket {
-    /// How long to wait until `amount` may be taken; `None` when that is now.
+    /// The time until `amount` is available; `None` if it is available now.
     fn wait(&mut self, per_minute: u32, amount: f64, now: Instant) -> Option<Duration> {
         self.settle(per_minute, now);
         let each_second = f64::from(per_minute) / 60.0;
@@ -215,7 +217,7 @@ pub(crate) struct MeteredPrediction {
 }
 
 impl MeteredPrediction {
-    /// `stream`, with its tokens counted as they pass.
+    /// Counts the tokens of `stream` while its batches pass.
     pub(crate) fn count(self, stream: ChunkStream) -> ChunkStream {
         let Some(limit) = self.quota.tokens_per_minute else {
             return stream.holding(self);
@@ -240,8 +242,8 @@ impl Drop for MeteredPrediction {
     }
 }
 
-/// Token count of one stream: its usage, and before that one token for each row of a generation, so
-/// that aborted streams are also charged.
+/// Token count of one stream: the reported usage, and until it is reported, one token for each row
+/// of a generation, so that aborted streams are also charged.
 #[derive(Debug, Default)]
 struct Tally {
     seen: u32,

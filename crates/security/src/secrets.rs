@@ -2,8 +2,8 @@
 //!
 //! Each secret is encrypted with its own key (AES-256-GCM, NIST SP 800-38D), and that key with a
 //! master key. Both encryptions bind the secret's name, so that secrets cannot be swapped. Each
-//! node reads master keys from files; they are never sent between nodes. A rotation only encrypts
-//! the small keys again.
+//! node reads the master keys from files; nodes never send them. A rotation re-encrypts only the
+//! small keys.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -20,13 +20,13 @@ use volley_types::{PredictError, SecretName};
 
 use crate::live::Live;
 
-/// The longest secret.
+/// Maximum length of a secret in bytes.
 pub const MAX_SECRET_BYTES: usize = 16 << 10;
 const KEY_LEN: usize = 32;
-/// How many hexadecimal digits of a key's hash name it.
+/// Number of hexadecimal digits of the key's hash that form its id.
 const ID_LEN: usize = 16;
 
-/// The master keys of a node, read again when their files change. The first seals; all open.
+/// The master keys of a node, reloaded when their files change. The first key seals; all keys open.
 #[derive(Debug)]
 pub struct MasterKeys(Arc<Live<Vec<MasterKey>>>);
 
@@ -42,11 +42,11 @@ impl fmt::Debug for MasterKey {
 }
 
 impl MasterKeys {
-    /// Reads the keys in `files`, one in each: 32 bytes in base64, as [`MasterKeys::generate`]
-    /// makes them.
+    /// Reads one key from each of `files`: 32 bytes in base64, as [`MasterKeys::generate`] returns
+    /// them.
     ///
     /// # Errors
-    /// `InvalidInput` when there is none, or one is malformed.
+    /// `InvalidInput` when `files` is empty or a key is malformed.
     pub fn load(files: Vec<PathBuf>) -> Result<Self, PredictError> {
         let keys = Live::load(files, |contents| {
             let keys: Vec<_> = contents
@@ -69,22 +69,22 @@ impl MasterKeys {
         Ok(STANDARD.encode(random::<KEY_LEN>()?))
     }
 
-    /// Reloads changed files every `interval`, forever.
+    /// Reloads changed files every `interval`, forever. Cancel safe.
     pub async fn keep_fresh(&self, interval: Duration) {
         self.0.clone().keep_fresh("master keys", interval).await;
     }
 
-    /// The id of the key that seals.
+    /// The id of the key that seals new secrets.
     #[must_use]
     pub fn newest(&self) -> String {
         let keys = self.0.current();
         keys.first().map_or_else(String::new, |key| key.id.clone())
     }
 
-    /// Seals `secret` under that name.
+    /// Seals `secret` for `name`.
     ///
     /// # Errors
-    /// `InvalidInput` when it is empty or too long.
+    /// `InvalidInput` when the secret is empty or too long.
     pub fn seal(&self, name: &SecretName, secret: &str) -> Result<SealedSecret, PredictError> {
         if secret.is_empty() || MAX_SECRET_BYTES < secret.len() {
             return Err(PredictError::invalid(format!(
@@ -97,10 +97,10 @@ impl MasterKeys {
         Ok(SealedSecret { master, key, text })
     }
 
-    /// The same secret with its key under the newest master key; `None` when it is there.
+    /// Re-encrypts the secret's key with the newest master key. `None` if it already uses that key.
     ///
     /// # Errors
-    /// As [`OpenSecret::open`].
+    /// As for [`OpenSecret::open`].
     pub fn rewrap(
         &self,
         name: &SecretName,
@@ -177,7 +177,8 @@ fn key_of(bytes: &[u8]) -> Result<LessSafeKey, PredictError> {
     Ok(LessSafeKey::new(key))
 }
 
-/// Nonce, text and tag. Nonces are random: a key is used once, or a few thousand times at most.
+/// Returns nonce, ciphertext and tag. Nonces are random, which is safe because each key encrypts at
+/// most a few thousand texts.
 fn encrypt(key: &LessSafeKey, name: &SecretName, text: &[u8]) -> Result<Vec<u8>, PredictError> {
     let nonce = random::<NONCE_LEN>()?;
     let mut sealed = text.to_vec();

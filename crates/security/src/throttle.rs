@@ -1,8 +1,8 @@
-//! Throttling of wrong credentials per address.
+//! Throttling of wrong credentials by client address.
 //!
-//! An address with too many failures is rejected with any key, so that the response reveals
-//! nothing. Credentials that were valid there before are still accepted, so that one caller behind
-//! a shared address cannot lock out the others.
+//! An address with too many failures is rejected with any key, so that the response reveals nothing
+//! about the key. Credentials that were valid from that address before are still accepted, so that
+//! one client behind a shared address cannot lock out the others.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -17,17 +17,17 @@ use volley_types::{ErrorCode, PredictError};
 const SHARDS: usize = 16;
 /// Maximum number of addresses in a shard; the least recently used ones are removed.
 const ADDRESSES: usize = 4_096;
-/// Credentials that an address is known by.
+/// Maximum number of valid credentials remembered for an address.
 const KNOWN: usize = 16;
-/// Addresses that are looked at for the one to forget.
+/// Number of addresses that are compared to choose the one to remove.
 const LOOKED_AT: usize = 8;
 
-/// How many failures an address has.
+/// Allowed failures of one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThrottleConfig {
-    /// So many at once.
+    /// Failures allowed at once.
     pub burst: usize,
-    /// And so many more in a minute.
+    /// Failures refilled per minute.
     pub per_minute: usize,
 }
 
@@ -40,8 +40,8 @@ impl Default for ThrottleConfig {
     }
 }
 
-/// The part of an address by which callers are counted: of IPv6 the first 64 bits, of which every
-/// caller has all that follow.
+/// The part of an address that identifies a client: all of an IPv4 address, and the first 64 bits
+/// of an IPv6 address, because one client usually controls all addresses below them.
 #[must_use]
 pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -64,10 +64,10 @@ pub(crate) struct Throttle {
 /// State of an address.
 #[derive(Debug)]
 struct AddressRecord {
-    /// Failures that it has left.
+    /// Remaining failures.
     left: f64,
     at: Instant,
-    /// Credentials that were good, as hashes; the oldest is overwritten.
+    /// Hashes of valid credentials; the oldest is overwritten.
     known: [u64; KNOWN],
     next: usize,
 }
@@ -106,7 +106,7 @@ impl Throttle {
         }
     }
 
-    /// Checks whether this credential is accepted from this address.
+    /// Checks whether `credential` may be tried from `address`.
     ///
     /// # Errors
     /// `Overloaded` with a retry delay.
@@ -131,14 +131,14 @@ impl Throttle {
         .with_retry_after(Duration::from_secs_f64(wait)))
     }
 
-    /// The credential was wrong.
+    /// Records a wrong credential.
     pub(crate) fn failed(&self, address: IpAddr, now: Instant) {
         self.with(address, now, |caller| {
             caller.left = (caller.left - 1.0).max(0.0);
         });
     }
 
-    /// The credential was good.
+    /// Records a valid credential.
     pub(crate) fn succeeded(&self, address: IpAddr, credential: &str, now: Instant) {
         let hash = self.hash(credential);
         self.with(address, now, |caller| {
@@ -150,7 +150,7 @@ impl Throttle {
     }
 
     fn hash(&self, credential: &str) -> u64 {
-        // 0 means none.
+        // 0 marks an empty entry.
         self.hasher.hash_one(credential).max(1)
     }
 
@@ -164,6 +164,7 @@ impl Throttle {
         let shard = self.hasher.hash_one(address) as usize % SHARDS;
         let mut shard = self.shards[shard].lock();
         if ADDRESSES <= shard.len() && !shard.contains_key(&address) {
+            // Approximate LRU: comparing all entries would hold the lock for too long.
             let some = shard.iter().take(LOOKED_AT);
             let oldest = some.min_by_key(|(_, caller)| caller.at);
             if let Some(oldest) = oldest.map(|(address, _)| *address) {

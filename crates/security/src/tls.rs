@@ -1,5 +1,5 @@
-//! TLS for callers (a certificate of any authority that they trust), and between nodes (both sides
-//! have a certificate of the cluster's authority with the node's identity).
+//! TLS for clients (with a certificate of any CA that they trust), and between nodes (both sides
+//! present a certificate of the cluster's CA with the identity of the node).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,19 +27,19 @@ use crate::live::Live;
 
 /// Time limit of a handshake.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two looks at certificate files.
+/// Interval between checks of certificate files.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A certificate chain and its key, PEM files.
+/// A certificate chain and its private key, as PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
     /// The certificate and its intermediate certificates.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// The private key.
     pub key: PathBuf,
 }
 
-/// TLS for callers of REST. Clones share their state.
+/// TLS for REST clients. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct EdgeTls(Arc<Live<EdgeConfig>>);
 
@@ -54,7 +54,7 @@ impl EdgeTls {
     /// Reads the files.
     ///
     /// # Errors
-    /// `InvalidInput` when they cannot be used.
+    /// `InvalidInput` when the files are not usable, `TooLarge` when one exceeds 1 MiB.
     pub fn load(files: CertificateFiles) -> Result<Self, PredictError> {
         let build = |contents: &[Vec<u8>]| {
             let (chain, key) = certificate(&contents[0], &contents[1])?;
@@ -73,10 +73,11 @@ impl EdgeTls {
         Live::load(vec![files.certificate, files.key], build).map(Self)
     }
 
-    /// Performs the handshake with a client, with the newest certificate.
+    /// Performs the handshake with a client, using the latest certificate. Dropping the future
+    /// aborts the handshake and closes `io`.
     ///
     /// # Errors
-    /// When it fails, or takes longer than 10 s.
+    /// When the handshake fails, or takes longer than 10 s.
     pub async fn accept<IO>(&self, io: IO) -> std::io::Result<TlsStream<IO>>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
@@ -91,7 +92,7 @@ impl EdgeTls {
         self.0.current().ends
     }
 
-    /// Checks the files every `interval`, forever.
+    /// Reloads changed files every `interval`, forever. Cancel safe.
     pub async fn keep_fresh(self, interval: Duration) {
         self.0.keep_fresh("the edge's certificate", interval).await;
     }
@@ -100,18 +101,18 @@ impl EdgeTls {
 /// The files of a node's TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFiles {
-    /// The node's own certificate, with its identity as a URI name.
+    /// The node's certificate, with its identity as a URI name.
     pub own: CertificateFiles,
-    /// The certificates of the cluster's authority.
+    /// The certificates of the cluster's CA.
     pub authority: PathBuf,
 }
 
 /// Configuration built from [`NodeFiles`].
 pub(crate) struct NodeConfigs {
     pub(crate) identity: NodeIdentity,
-    /// Requires a node's certificate from callers.
+    /// Requires a node certificate from clients.
     pub(crate) strict: Arc<ServerConfig>,
-    /// Asks callers for a certificate and bears with none.
+    /// Accepts clients without a certificate.
     pub(crate) lenient: Arc<ServerConfig>,
     pub(crate) client: Arc<ClientConfig>,
     /// Purposes and expiry times of the certificates.
@@ -126,7 +127,8 @@ impl NodeTls {
     /// Reads the files.
     ///
     /// # Errors
-    /// `InvalidInput` when they cannot be used, or the certificate names no node.
+    /// `InvalidInput` when the files are not usable or the certificate has no node identity,
+    /// `TooLarge` when a file exceeds 1 MiB.
     pub fn load(files: NodeFiles) -> Result<Self, PredictError> {
         let paths = vec![files.own.certificate, files.own.key, files.authority];
         Live::load(paths, |contents| {
@@ -135,33 +137,34 @@ impl NodeTls {
         .map(Self)
     }
 
-    /// The node that the certificate names.
+    /// The identity in the node's certificate.
     #[must_use]
     pub fn identity(&self) -> NodeIdentity {
         self.0.current().identity.clone()
     }
 
-    /// Expiry times of the node's certificate in use and of the cluster's authority.
+    /// Expiry times of the certificate in use and of the cluster's CA.
     #[must_use]
     pub fn ends(&self) -> Vec<(CertificateUse, SystemTime)> {
         self.0.current().ends.clone()
     }
 
-    /// Checks the files every `interval`, forever.
+    /// Reloads changed files every `interval`, forever. Cancel safe.
     pub async fn keep_fresh(self, interval: Duration) {
         self.0.keep_fresh("the node's certificate", interval).await;
     }
 
-    /// Checks the files now.
+    /// Reloads the files now if they have changed, and returns whether they have. Blocks on disk
+    /// reads.
     ///
     /// # Errors
-    /// As [`NodeTls::load`]; the previous certificate stays in use.
+    /// As for [`NodeTls::load`]; the previous certificate stays in use.
     pub fn refresh(&self) -> Result<bool, PredictError> {
         self.0.refresh()
     }
 }
 
-/// The node that a certificate names.
+/// The node identity in a certificate, if it has one.
 pub(crate) fn identity_of(certificate: &CertificateDer<'_>) -> Option<NodeIdentity> {
     let parsed = webpki::EndEntityCert::try_from(certificate).ok()?;
     let mut names = parsed.valid_uri_names();
@@ -202,8 +205,8 @@ fn node_configs(
             .with_single_cert(chain.clone(), key.clone_key());
         let mut config = config.map_err(unusable)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
-        // A session that is taken up again is not asked for its certificate, which may have ended
-        // since.
+        // No session resumption: a resumed session skips the certificate check, and the certificate
+        // may have expired since.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
@@ -268,8 +271,8 @@ fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> PredictErr
     .with_source(error)
 }
 
-/// Takes the certificate of any node of the cluster. Nodes are known by identity, not by
-/// address: an address in a certificate would have to change with every move.
+/// Accepts the certificate of any node of the cluster. It verifies identities and not addresses, so
+/// that a node can change its address without a new certificate.
 #[derive(Debug)]
 struct NodeVerifier {
     roots: Arc<RootCertStore>,

@@ -1,9 +1,9 @@
-//! Callers with a token of an identity provider (JSON Web Token, RFC 7519; OpenID Connect) instead
-//! of an API key.
+//! Authentication with tokens of an identity provider (JSON Web Token, RFC 7519; OpenID Connect)
+//! instead of API keys.
 //!
-//! The configuration pins the algorithms of an issuer, and only public-key algorithms are allowed.
-//! The token's header does not select the algorithm. Its keys come from a file, or from the
-//! provider's URL (a JWK Set, RFC 7517), never from the token.
+//! The configuration pins the algorithms of an issuer; the header of a token cannot select another
+//! one. Only public-key algorithms are allowed. The keys come from a file or from the provider's
+//! URL (a JWK Set, RFC 7517), never from the token.
 
 mod keys;
 mod provider;
@@ -25,32 +25,32 @@ use self::keys::Source;
 pub use self::rules::ClaimRules;
 use crate::Principal;
 
-/// How far clocks may differ.
+/// Maximum clock difference to the issuer, in seconds.
 const LEEWAY_S: u64 = 60;
 
 /// Fetches a URL. The implementation must limit the size of the response.
 pub type FetchKeys =
     Arc<dyn Fn(String) -> BoxFuture<'static, Result<Vec<u8>, PredictError>> + Send + Sync>;
 
-/// Where an issuer's keys are.
+/// The location of an issuer's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
-    /// In a file, which is read again when it changes.
+    /// A file, reloaded when it changes.
     File(PathBuf),
-    /// At an address, which is looked at every five minutes, and when a token names a new key.
+    /// A URL, fetched every five minutes and when a token names an unknown key.
     Url(String),
 }
 
-/// An identity provider whose tokens are taken.
+/// An accepted identity provider.
 #[derive(Clone, Debug)]
 pub struct IssuerConfig {
-    /// The tokens' `iss`, exactly.
+    /// The exact value of the claim `iss` of its tokens.
     pub issuer: String,
     /// Required audience (`aud`) of tokens.
     pub audience: String,
     /// Allowed algorithms by their names in RFC 7518: RSA, ECDSA and EdDSA.
     pub algorithms: Vec<String>,
-    /// Its keys.
+    /// The location of its public keys.
     pub keys: KeySource,
     /// Rules for the rights of its tokens.
     pub rules: ClaimRules,
@@ -83,7 +83,7 @@ impl Issuers {
             .map(Self)
     }
 
-    /// Whether there are none.
+    /// Whether no issuer is configured.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -97,11 +97,11 @@ impl Issuers {
         part() && part() && part() && parts.next().is_none()
     }
 
-    /// Whose token that is.
+    /// Validates a token and returns its principal.
     ///
     /// # Errors
-    /// `Unauthenticated` when it is not valid, `PermissionDenied` when it is and allows nothing
-    /// here, `Unavailable` while the issuer's keys are not known.
+    /// `Unauthenticated` when the token is not valid, `PermissionDenied` when it is valid but
+    /// grants no rights in this cluster, `Unavailable` while the issuer's keys are not available.
     pub fn identify(&self, token: &str) -> Result<Principal, PredictError> {
         #[derive(Deserialize)]
         struct IssuerClaim {
@@ -115,7 +115,7 @@ impl Issuers {
             .identify(token)
     }
 
-    /// Refreshes the keys, forever.
+    /// Refreshes the keys of all issuers, forever. Cancel safe.
     pub async fn keep_fresh(self: Arc<Self>, fetch: FetchKeys, interval: Duration) {
         join_all(
             self.0
@@ -169,8 +169,8 @@ impl Issuer {
     }
 }
 
-/// The algorithm of this name, if allowed. With a shared secret, every verifier could also create
-/// tokens.
+/// The algorithm with this name, if allowed. Shared-secret algorithms are not: a verifier with the
+/// secret could also create tokens.
 fn algorithm(name: &str) -> Result<Algorithm, PredictError> {
     let named = name.parse().ok();
     named

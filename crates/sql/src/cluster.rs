@@ -1,4 +1,4 @@
-//! The models that can be called, and their calls.
+//! The models of a cluster as SQL functions, and their calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use volley_types::PredictError;
 /// Limits of a [`SqlCluster`].
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
-    /// Rows of one call; the cluster works on a large call piece by piece.
+    /// Maximum number of rows in one call. The cluster processes a larger call in parts.
     pub rows_per_call: usize,
-    /// How long one call may take.
+    /// Time limit of one call.
     pub call_timeout: Duration,
 }
 
@@ -27,7 +27,7 @@ impl Default for ClusterConfig {
     }
 }
 
-/// A cluster as SQL sees it: its models as functions, as they were when it was connected.
+/// The models of a cluster as SQL functions, as of the time of connecting.
 #[derive(Debug)]
 pub struct SqlCluster {
     client: FlightClient,
@@ -36,10 +36,11 @@ pub struct SqlCluster {
 }
 
 impl SqlCluster {
-    /// Asks the node behind `client` for its models.
+    /// Reads the list of models from the node behind `client`. Cancel safe.
     ///
     /// # Errors
-    /// What the node says: that it cannot be reached, or wants a key.
+    /// The error of the node, for example `Unavailable` when it cannot be reached or
+    /// `Unauthenticated` without a key.
     pub async fn connect(
         client: FlightClient,
         config: ClusterConfig,
@@ -53,16 +54,16 @@ impl SqlCluster {
         }))
     }
 
-    /// The models, in the order of their names.
+    /// The functions, ordered by model name.
     pub fn functions(&self) -> impl Iterator<Item = &FunctionType> {
         self.functions.values().map(|it| &it.function)
     }
 
-    /// What the model of this name takes and gives. `name` may have a version, which does not count
-    /// here, and options, which may choose the result.
+    /// The arguments and the result of a model. `name` may contain a version, which has no effect
+    /// here, and options, which may select the result.
     ///
     /// # Errors
-    /// A planning error that names the models that there are, or says what is wrong with an option.
+    /// A planning error for an unknown model, with the known models, or for an invalid option.
     pub(crate) fn function(&self, name: &str) -> Result<FunctionType> {
         let model = name.split(['?', ':']).next().unwrap_or(name);
         let found = self.functions.get(model).ok_or_else(|| {
@@ -83,7 +84,7 @@ impl SqlCluster {
         self.config.rows_per_call.max(1)
     }
 
-    /// One value for each row. Dropping the future stops the work behind it.
+    /// Calls a model and returns one value for each row. Dropping the future cancels the call.
     pub(crate) async fn call(
         &self,
         name: &str,

@@ -19,7 +19,7 @@ use volley_flight::client::FunctionType;
 use crate::cluster::SqlCluster;
 use crate::udf_placement::AsyncUdfPlacementRule;
 
-/// Registers the functions in `context`:
+/// Registers these functions in `context`:
 ///
 /// | | |
 /// |---|---|
@@ -29,9 +29,9 @@ use crate::udf_placement::AsyncUdfPlacementRule;
 /// | `rerank(model, query, text)` | a 32-bit float |
 /// | `classify(model, text)` | the best label |
 ///
-/// The model is a text literal: `name`, with `:version` and `?option=value&…` as wanted. A row
-/// in which an argument is null has a null. From then on a call of a model is refused where
-/// DataFusion cannot wait for it, as in `ORDER BY`.
+/// The model is a text literal: `name`, optionally with `:version` and `?option=value&…`. A row
+/// with a null argument has a null result. Also registers a rule that rejects model calls where
+/// DataFusion does not support asynchronous functions, for example in `ORDER BY`.
 pub fn register(context: &SessionContext, cluster: &Arc<SqlCluster>) {
     context.add_analyzer_rule(Arc::new(AsyncUdfPlacementRule));
     let floats = DataType::new_list(DataType::Float32, true);
@@ -57,9 +57,9 @@ pub fn register(context: &SessionContext, cluster: &Arc<SqlCluster>) {
 #[derive(Debug)]
 struct ModelFunction {
     name: &'static str,
-    /// How many arguments follow the model, where that is fixed.
+    /// Number of arguments after the model, if fixed.
     arguments: Option<usize>,
-    /// The type of the result, where that is fixed.
+    /// The type of the result, if fixed.
     result: Option<DataType>,
     signature: Signature,
     cluster: Arc<SqlCluster>,
@@ -81,7 +81,7 @@ impl Hash for ModelFunction {
 }
 
 impl ModelFunction {
-    /// Checks a call of `model` when it is planned.
+    /// Checks a call of `model` at planning time.
     fn check(&self, model: &str, given: &[FieldRef]) -> Result<FunctionType> {
         let function = self.cluster.function(model)?;
         let fits = |(given, wanted): (&FieldRef, &DataType)| passes(given.data_type(), wanted);
@@ -162,6 +162,7 @@ impl AsyncScalarUDFImpl for ModelFunction {
         let mut given = args.args.into_iter();
         let model = match given.next() {
             Some(ColumnarValue::Scalar(value)) => text(&value).map(str::to_owned),
+            // DataFusion may expand the literal to a column; all its rows are equal.
             Some(ColumnarValue::Array(values)) if !values.is_empty() => {
                 text(&ScalarValue::try_from_array(&values, 0)?).map(str::to_owned)
             }
@@ -190,7 +191,7 @@ impl AsyncScalarUDFImpl for ModelFunction {
     }
 }
 
-/// Whether a column can be passed as an argument without a change of meaning.
+/// Whether a column can be converted to the type of the argument without a change of meaning.
 fn passes(given: &DataType, wanted: &DataType) -> bool {
     let text = |kind: &DataType| {
         matches!(
@@ -222,6 +223,7 @@ fn passes(given: &DataType, wanted: &DataType) -> bool {
 }
 
 fn convert(column: &ArrayRef, kind: &DataType) -> Result<ArrayRef> {
+    // Fail instead of replacing values that do not fit by null.
     let options = CastOptions {
         safe: false,
         ..CastOptions::default()
@@ -229,7 +231,7 @@ fn convert(column: &ArrayRef, kind: &DataType) -> Result<ArrayRef> {
     Ok(cast_with_options(column, kind, &options)?)
 }
 
-/// The text of a literal; `None` where it is null or another type.
+/// The text of a literal; `None` for null and for other types.
 fn text(value: &ScalarValue) -> Option<&str> {
     value.try_as_str().flatten()
 }

@@ -1,8 +1,8 @@
 //! Models in DataFusion's SQL: `predict(model, …)` and its typed forms, over Arrow Flight.
 //!
-//! `docs/how-to/clients/datafusion.md` shows them at work. Reading order: [`SqlCluster`] (what can be
-//! called, and the calls), [`register`] (the functions), [`session`] (files as tables), [`output`]
-//! (results as text).
+//! `docs/how-to/clients/datafusion.md` has examples. Reading order: [`SqlCluster`] (the models and
+//! their calls), [`register`] (the functions), [`session`] (files as tables), [`output`] (results
+//! as text).
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

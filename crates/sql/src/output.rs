@@ -1,4 +1,4 @@
-//! Results as text.
+//! Rendering of query results as text.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -11,25 +11,27 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SendableRecordBatchStream;
 use futures::StreamExt;
 
-/// The most rows that a table is made of: its columns are as wide as their widest value, so it
-/// is written once all rows are here.
+/// Maximum number of rows of a table. A table is written after its last row, because its columns
+/// are as wide as the widest value.
 pub const MAX_TABLE_ROWS: usize = 10_000;
 
-/// How results are written.
+/// The format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputFormat {
-    /// A table for people.
+    /// A table for humans.
     Table,
-    /// Comma-separated values with a header; lists and structs as text.
+    /// CSV with a header; lists and structs as text.
     Csv,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Writes `rows` to `out`, batch by batch as they come unless they are a table.
+/// Writes `rows` to `out`. CSV and JSON are written batch by batch, a table after the last row. If
+/// the future is dropped, the written part remains.
 ///
 /// # Errors
-/// Those of the query, of writing, and for a table of more than [`MAX_TABLE_ROWS`] rows.
+/// The errors of the query and of writing, and an error for a table of more than [`MAX_TABLE_ROWS`]
+/// rows.
 pub async fn write(
     mut rows: SendableRecordBatchStream,
     format: OutputFormat,
@@ -72,7 +74,7 @@ pub async fn write(
     Ok(())
 }
 
-/// `batch` with text where CSV has no type.
+/// `batch` with columns as text where CSV has no representation.
 fn flat(batch: &RecordBatch) -> Result<RecordBatch> {
     let mut fields = Vec::with_capacity(batch.num_columns());
     let mut columns: Vec<ArrayRef> = Vec::with_capacity(batch.num_columns());

@@ -1,4 +1,4 @@
-//! Sessions in which files are tables.
+//! Sessions with files as tables.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use datafusion::execution::options::{CsvReadOptions, JsonReadOptions, ParquetRea
 
 use crate::cluster::SqlCluster;
 
-/// A session with the functions of `cluster`, in which `'file.parquet'`, `'file.csv'` and
-/// `'file.json'` (one object a line) stand for tables.
+/// Creates a session with the functions of `cluster`. In its queries, `'file.parquet'`,
+/// `'file.csv'` and `'file.json'` (one object per line) are tables.
 ///
 /// # Errors
-/// When DataFusion cannot make one.
+/// When DataFusion cannot create the session.
 pub fn open(cluster: Arc<SqlCluster>) -> Result<SessionContext> {
     let config = SessionConfig::new().with_information_schema(true);
     let context = SessionContext::new_with_config(config).enable_url_table();
@@ -21,11 +21,12 @@ pub fn open(cluster: Arc<SqlCluster>) -> Result<SessionContext> {
     Ok(context)
 }
 
-/// Registers a file, or a directory of them, as the table `name`; the ending tells the format:
-/// `parquet`, `csv`, `tsv`, and `json`, `ndjson` or `jsonl` for one object a line.
+/// Registers a file, or a directory of files, as the table `name`. The extension selects the
+/// format: `parquet`, `csv`, `tsv`, or `json`, `ndjson` and `jsonl` for one object per line. Cancel
+/// safe: if the future is dropped, the table is not registered.
 ///
 /// # Errors
-/// When the ending is another, or the file cannot be read.
+/// When the extension is unknown, or when the file cannot be read.
 pub async fn add_table(context: &SessionContext, name: &str, path: &str) -> Result<()> {
     let ending = Path::new(path)
         .extension()

@@ -1,4 +1,4 @@
-//! Where a model's call may stand.
+//! Allowed positions of model calls in a query.
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::plan_err;
@@ -7,8 +7,8 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::optimizer::AnalyzerRule;
 
-/// Refuses plans in which an asynchronous function stands where DataFusion cannot wait for it;
-/// without this they fail when they run, with an error that blames DataFusion.
+/// Rejects plans with an asynchronous function where DataFusion does not support one. Without this
+/// rule, such plans fail during execution with a misleading error.
 #[derive(Debug)]
 pub(crate) struct AsyncUdfPlacementRule;
 
@@ -36,7 +36,7 @@ impl AnalyzerRule for AsyncUdfPlacementRule {
     }
 }
 
-/// Whether expressions of this node may be asynchronous.
+/// Whether the expressions of this node may be asynchronous.
 fn waits(node: &LogicalPlan) -> bool {
     matches!(
         node,

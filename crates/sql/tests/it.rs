@@ -1,4 +1,4 @@
-//! SQL over files and models: a real Flight server on loopback, the text backend behind it.
+//! SQL over files and models, with a real Flight server on loopback and the text backend.
 
 #![allow(
     clippy::unwrap_used,
@@ -35,9 +35,9 @@ use volley_types::{
     PredictRequest, Signature, Task,
 };
 
-/// `echo` is the text backend; `lengths` embeds a text as its length and its first byte;
-/// `overlap` scores a pair by the letters that both have; `survive` labels a number and tells the
-/// probability of each of two classes.
+/// `echo` is the text backend. `lengths` embeds a text as its length and its first byte. `overlap`
+/// scores a pair by the letters that occur in both. `survive` labels a number and returns the
+/// probabilities of two classes.
 struct Models {
     echo: Arc<dyn Backend>,
 }
@@ -143,7 +143,7 @@ impl Predict for Models {
     }
 }
 
-/// A session with models, and a folder of files.
+/// A session with models, and a directory with files.
 struct Story {
     context: SessionContext,
     folder: TempDir,

@@ -1,5 +1,5 @@
-//! Logs, metrics and traces of every node. The only crate that names `prometheus-client`; the names
-//! that it exports are documented in `docs/reference/metrics.md`, and a test holds the two together.
+//! Logs, metrics and traces of every node. Only this crate uses `prometheus-client`. Its metric
+//! names are documented in `docs/reference/metrics.md`; a test compares both.
 
 mod logging;
 mod metrics;

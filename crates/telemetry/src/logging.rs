@@ -5,17 +5,17 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     #[default]
     Text,
-    /// One JSON object a line, for collectors.
+    /// One JSON object per line, for log collectors.
     Json,
 }
 
-/// The log could not be set up.
+/// An error of [`init_logging`].
 #[derive(Debug)]
 pub struct LoggingError(String);
 
@@ -27,11 +27,11 @@ impl fmt::Display for LoggingError {
 
 impl std::error::Error for LoggingError {}
 
-/// Starts logging for the whole process. `filter` is in the `RUST_LOG` syntax, for example
+/// Starts logging for the whole process. `filter` has the syntax of `RUST_LOG`, for example
 /// `info,volley_worker=debug`.
 ///
 /// # Errors
-/// When the filter does not parse, or logging was started before.
+/// When `filter` does not parse, or when logging was already started.
 pub fn init_logging(format: LogFormat, filter: &str) -> Result<(), LoggingError> {
     let filter = EnvFilter::try_new(filter).map_err(|error| LoggingError(error.to_string()))?;
     let builder = tracing_subscriber::fmt()

@@ -1,4 +1,4 @@
-//! The metrics of one node, and their text form.
+//! The metrics of one node, and their text format.
 
 mod artifacts;
 mod certificates;
@@ -47,7 +47,7 @@ pub(crate) struct CodeLabel {
     pub(crate) code: &'static str,
 }
 
-/// The metrics of one node. Cloning gives another handle to the same numbers.
+/// The metrics of one node. Clones share their values.
 #[derive(Clone)]
 pub struct Metrics(Arc<Families>);
 
@@ -86,34 +86,34 @@ pub(crate) struct Families {
     pub(crate) tracer: OnceLock<Tracer>,
 }
 
-/// What a coordinator holds of streams that can be taken up again.
+/// The resumable streams of a coordinator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResumeCounts {
-    /// Streams that are held now.
+    /// Streams in the buffer now.
     pub streams: usize,
-    /// The memory that they take.
+    /// Memory of their buffers, in bytes.
     pub bytes: usize,
-    /// Streams that were taken up since the start, each time counted.
+    /// Successful resumptions since the start. A stream that is resumed twice counts twice.
     pub taken_up: u64,
-    /// Streams that nobody took up since the start.
+    /// Streams since the start that no client resumed.
     pub abandoned: u64,
 }
 
-/// How many workers are in which state.
+/// The number of workers by liveness.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerCounts {
-    /// Heard in time.
+    /// Their heartbeat is in time.
     pub alive: usize,
-    /// Late.
+    /// Their heartbeat is late.
     pub suspect: usize,
-    /// Gone.
+    /// Their heartbeat has been missing for too long.
     pub dead: usize,
-    /// Shutting down.
+    /// They are shutting down.
     pub draining: usize,
 }
 
 fn seconds() -> Histogram {
-    // 1 ms to 65 s, each twice the one before.
+    // 1 ms to 65 s, in powers of two.
     Histogram::new(exponential_buckets(0.001, 2.0, 17))
 }
 
@@ -128,7 +128,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// All metrics, at zero.
+    /// Creates all metrics with the value zero.
     #[must_use]
     pub fn new() -> Self {
         let mut families = Families {
@@ -176,7 +176,7 @@ impl Metrics {
         Self(Arc::new(families))
     }
 
-    /// The metrics in the OpenMetrics text format.
+    /// Renders the metrics in the OpenMetrics text format.
     #[must_use]
     pub fn encode(&self) -> String {
         let mut out = String::new();
@@ -185,8 +185,8 @@ impl Metrics {
         out
     }
 
-    /// Counts a request that was refused before it had a stream. `model` is `None` when no such
-    /// model is registered, so that callers cannot make up labels.
+    /// Counts a request that was rejected before its stream started. `model` is `None` when the
+    /// model is not registered, so that callers cannot create labels.
     pub fn refused(&self, model: Option<&ModelName>, code: ErrorCode) {
         let model = model.map_or_else(|| "unknown".to_owned(), ToString::to_string);
         self.0
@@ -198,7 +198,7 @@ impl Metrics {
             .inc();
     }
 
-    /// Counts a try on another replica.
+    /// Counts an attempt on another replica.
     pub fn retried(&self, model: &ModelName) {
         self.0
             .retries
@@ -208,7 +208,7 @@ impl Metrics {
             .inc();
     }
 
-    /// How long a request waited for its permit.
+    /// Records how long a request waited for its permit.
     pub fn queue_wait(&self, model: &ModelName, wait: Duration) {
         let label = ModelLabel {
             model: model.to_string(),
@@ -219,7 +219,7 @@ impl Metrics {
             .observe(wait.as_secs_f64());
     }
 
-    /// Publishes how many workers this coordinator sees.
+    /// Sets the number of workers that this coordinator sees, by liveness.
     pub fn set_workers(&self, counts: WorkerCounts) {
         let states = [
             ("alive", counts.alive),
@@ -233,7 +233,7 @@ impl Metrics {
         }
     }
 
-    /// Publishes what is held of streams that can be taken up again.
+    /// Sets the number of resumable streams and the memory of their buffers.
     pub fn set_resumable_streams(&self, held: ResumeCounts) {
         let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
         self.0.resumable_streams.set(number(held.streams));
@@ -245,7 +245,8 @@ impl Metrics {
         since(&self.0.streams_abandoned, held.abandoned);
     }
 
-    /// Publishes how many ready replicas each model has here (worker) or in all (coordinator).
+    /// Sets the number of ready replicas of each model: on this node (worker), or in the cluster
+    /// (coordinator).
     pub fn set_ready_replicas(&self, counts: &BTreeMap<ModelName, usize>) {
         self.0.replicas.clear();
         for (model, count) in counts {
@@ -256,7 +257,8 @@ impl Metrics {
         }
     }
 
-    /// Publishes what models take of this worker's memory budget, in all and each, in bytes.
+    /// Sets the memory budget of this worker, its reserved part, and the memory of each model, all
+    /// in bytes.
     pub fn set_memory(&self, budget: u64, reserved: u64, models: &BTreeMap<ModelName, u64>) {
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.0.memory_budget.set(number(budget));
@@ -269,7 +271,7 @@ impl Metrics {
         }
     }
 
-    /// Publishes how many loads were given up and still hold a thread.
+    /// Sets the number of loads that were abandoned and still occupy a thread.
     pub fn set_abandoned_loads(&self, count: usize) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         self.0.abandoned_loads.set(count);

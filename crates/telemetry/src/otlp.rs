@@ -1,7 +1,7 @@
 //! Traces and generative-AI metrics for an OpenTelemetry collector, over OTLP.
 //!
-//! Nothing here waits on the way of a request: a span that ends goes into a bounded queue, or is
-//! dropped and counted when that is full. One task per node sends what has gathered.
+//! Exporting never delays a request. A finished span enters a bounded queue; when the queue is
+//! full, the span is dropped and counted. One task per node sends the queued spans.
 
 mod attributes;
 mod clock;
@@ -20,32 +20,32 @@ pub(crate) use gen_ai::RequestOutcome;
 pub use span::{ActiveSpan, SpanKind, Tracer};
 pub use traced::TracedPredict;
 
-/// Where telemetry goes, and how much of it. The defaults are those of OpenTelemetry's
-/// specification of environment variables, except for the intervals, which are shorter.
+/// The collectors and the volume of telemetry. The defaults are those of OpenTelemetry's
+/// environment variables, except for the intervals, which are shorter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OtlpConfig {
-    /// Where spans go; `None` exports none.
+    /// The collector of spans; `None` exports none.
     pub traces: Option<Collector>,
-    /// Where metrics go; `None` exports none.
+    /// The collector of metrics; `None` exports none.
     pub metrics: Option<Collector>,
     /// Which new traces are recorded.
     pub sampler: Sampler,
-    /// The service's name, in place of the node's own.
+    /// The service name; the default is that of the node.
     pub service_name: Option<String>,
-    /// Further attributes of the resource.
+    /// Additional attributes of the resource.
     pub attributes: Vec<(String, String)>,
-    /// Spans that wait to be sent; more are dropped and counted.
+    /// The capacity of the queue of spans. Further spans are dropped and counted.
     pub span_queue: usize,
-    /// The most spans of one message.
+    /// The maximum number of spans in one message.
     pub span_batch: usize,
-    /// How often spans are sent.
+    /// The interval between messages of spans.
     pub span_interval: Duration,
-    /// How often metrics are sent.
+    /// The interval between messages of metrics.
     pub metric_interval: Duration,
 }
 
 impl OtlpConfig {
-    /// Everything, to one collector.
+    /// Sends traces and metrics to one collector.
     #[must_use]
     pub fn new(collector: Collector) -> Self {
         Self {
@@ -62,23 +62,23 @@ impl OtlpConfig {
     }
 }
 
-/// A collector, called over gRPC.
+/// An OTLP collector, called over gRPC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collector {
-    /// Its address, `http://host:4317` or `https://…`.
+    /// The address: `http://host:4317` or `https://…`.
     pub endpoint: String,
-    /// The authority that verifies the certificate of an `https` collector, in PEM.
+    /// PEM file of the CA that verifies the certificate of an `https` collector.
     pub authority: Option<PathBuf>,
-    /// This node's certificate and key for the collector, in PEM.
+    /// PEM files of this node's client certificate and key.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// Headers of every call, such as an access token.
     pub headers: Vec<(String, String)>,
-    /// How long one call may take.
+    /// The timeout of one call.
     pub timeout: Duration,
 }
 
 impl Collector {
-    /// One at this address.
+    /// A collector at `endpoint`, with the defaults.
     #[must_use]
     pub fn new(endpoint: impl Into<String>) -> Self {
         Self {
@@ -94,14 +94,14 @@ impl Collector {
 /// Which traces are recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampler {
-    /// The share of traces that begin here that is recorded, from 0 to 1.
+    /// The fraction of traces started on this node that is recorded, from 0 to 1.
     pub ratio: f64,
-    /// Whether a trace that the caller records is recorded here too, whatever the ratio.
+    /// Whether a trace that the caller records is also recorded here, regardless of `ratio`.
     pub parent_based: bool,
 }
 
 impl Default for Sampler {
-    /// Everything.
+    /// Records every trace.
     fn default() -> Self {
         Self {
             ratio: 1.0,
@@ -110,7 +110,7 @@ impl Default for Sampler {
     }
 }
 
-/// Who tells: an instance of a service, in OpenTelemetry's words.
+/// The source of telemetry: an instance of a service, in OpenTelemetry's terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
     /// `volley-coordinator` or `volley-worker`.
@@ -120,10 +120,10 @@ pub struct Resource {
 }
 
 impl Metrics {
-    /// From now on, streams that are [followed](crate::StreamRecord::traced) have spans, and are
-    /// counted by the conventions for generative AI. The first tracer stays.
+    /// Enables spans and generative-AI metrics for [traced](crate::StreamRecord::traced) streams.
+    /// Only the first call has an effect.
     pub fn trace_with(&self, tracer: Tracer) {
-        // Whoever was first is the node itself.
+        // An error means that a tracer is already set.
         let _ = self.families().tracer.set(tracer);
     }
 }

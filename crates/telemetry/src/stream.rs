@@ -1,4 +1,4 @@
-//! The numbers of one prediction stream.
+//! The metrics of one prediction stream.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use volley_types::{Deadline, ErrorCode, ModelName, PredictError, RequestId, Trac
 use crate::metrics::{Metrics, ModelLabel, OutcomeLabel};
 use crate::otlp::{ActiveSpan, RequestOutcome, SpanKind};
 
-/// Follows one stream: counted as active while it lives, and as one request with its outcome
-/// when it is dropped. Keep it inside the stream.
+/// Measures one stream: active while the record lives, and one request with its outcome when it is
+/// dropped. Keep it inside the stream.
 pub struct StreamRecord {
     metrics: Metrics,
     label: ModelLabel,
@@ -21,7 +21,7 @@ pub struct StreamRecord {
     edge: Option<Edge>,
 }
 
-/// What goes to a collector of a stream at the cluster's edge.
+/// What is exported over OTLP about a stream at the edge of the cluster.
 struct Edge {
     span: Option<ActiveSpan>,
     first_chunk: Option<Duration>,
@@ -30,7 +30,7 @@ struct Edge {
 }
 
 impl StreamRecord {
-    /// Begins at `now`, when the request is accepted.
+    /// Starts the record at `now`, when the request is accepted.
     #[must_use]
     pub fn begin(metrics: &Metrics, model: &ModelName, now: Instant) -> Self {
         let label = ModelLabel {
@@ -51,7 +51,7 @@ impl StreamRecord {
         }
     }
 
-    /// The same, of a request with this deadline. A stream that is dropped after it counts as
+    /// Sets the deadline of the request. A stream that is dropped after its deadline counts as
     /// `deadline_exceeded`.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Option<Deadline>) -> Self {
@@ -59,8 +59,8 @@ impl StreamRecord {
         self
     }
 
-    /// The same with the span `trace`, which the request [entered](TraceContext::entered) this
-    /// node with. Does nothing where nothing is exported.
+    /// Adds the span `trace`, with which the request [entered](TraceContext::entered) this node.
+    /// Has no effect if nothing is exported.
     #[must_use]
     pub fn traced(mut self, trace: &TraceContext) -> Self {
         let Some(tracer) = self.metrics.families().tracer.get() else {
@@ -84,7 +84,7 @@ impl StreamRecord {
         self
     }
 
-    /// A batch of `rows` response rows passed at `now`.
+    /// Records a batch of `rows` response rows at `now`.
     pub fn batch(&mut self, rows: usize, now: Instant) {
         if let Some(edge) = &mut self.edge {
             edge.batch(rows, now.saturating_duration_since(self.started));
@@ -105,7 +105,7 @@ impl StreamRecord {
         self.chunks.inc_by(rows as u64);
     }
 
-    /// The stream ended in `error`.
+    /// Records that the stream ended with `error`.
     pub fn fail(&mut self, error: &PredictError) {
         if let Some(span) = self.edge.as_mut().and_then(|edge| edge.span.as_mut()) {
             span.fail(error);
@@ -113,16 +113,16 @@ impl StreamRecord {
         self.end(Some(error.code));
     }
 
-    /// The stream ended by itself. Without this call, a drop counts as `cancelled`,
-    /// and after the deadline as `deadline_exceeded`.
+    /// Records the end of the stream. Without this call, a dropped stream counts as `cancelled`, or
+    /// as `deadline_exceeded` after its deadline.
     pub fn end(&mut self, error: Option<ErrorCode>) {
         self.outcome = Some(error.map_or("ok", ErrorCode::as_str));
     }
 }
 
 impl StreamRecord {
-    /// Counts the next item of the stream on its way to the reader; `None` is its end. Logs an
-    /// error that is no caller's fault, once on its way: by whoever classified it.
+    /// Records the next item of the stream; `None` is its end. Logs an error with a 5xx status,
+    /// unless it was already logged, and marks it as logged.
     #[must_use]
     pub fn observe(
         &mut self,
@@ -133,13 +133,13 @@ impl StreamRecord {
         match item {
             Some(Ok(batch)) => {
                 self.batch(batch.num_rows(), now);
-                // The last row of each answer has the usage.
+                // The usage is in the last row of each output.
                 if let Some(edge) = &mut self.edge
                     && let Some(usage) = usage_of(&batch)
                 {
                     *edge.usage.get_or_insert_default() += usage;
                 }
-                // A reader need not ask for more after the last row.
+                // A client may stop reading after the last row.
                 if ends_generation(&batch) {
                     self.end(None);
                 }
@@ -158,7 +158,7 @@ impl StreamRecord {
     }
 }
 
-/// Logs an error that no log has yet.
+/// Logs an error that has not been logged yet.
 fn log_once(error: PredictError, request: &RequestId) -> PredictError {
     if error.code.http_status() < 500 {
         return error;

@@ -1,4 +1,4 @@
-//! A pipeline as JSON has it.
+//! Parsing of a pipeline from JSON.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use volley_dialect_kit::parameters;
 use volley_http_edge::body::Fields;
 
 const FIELDS: [&str; 6] = ["name", "task", "inputs", "steps", "output", "description"];
-/// What a step may be; exactly one of them.
+/// The kinds of steps. A step has exactly one of these keys.
 const KINDS: [&str; 9] = [
     "model",
     "explode",
@@ -24,7 +24,7 @@ const KINDS: [&str; 9] = [
     "similarity",
     "compute",
 ];
-/// The column of a step that makes one and is not told its name.
+/// Default column names of steps that create one column.
 const TEXT: &str = "text";
 const SCORE: &str = "score";
 

@@ -1,4 +1,4 @@
-//! A pipeline as JSON, in the form that it is read in.
+//! Rendering of a pipeline as JSON, in the form in which it is parsed.
 
 use serde_json::{Map, Value, json};
 use volley_types::control::ModelStatus;

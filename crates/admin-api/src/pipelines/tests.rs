@@ -14,7 +14,7 @@ fn read(body: Value) -> Result<PipelineSpec, PredictError> {
     read::pipeline(&object(body), "p".parse().unwrap())
 }
 
-/// A pipeline with a step of each kind.
+/// A pipeline with one step of every kind.
 fn all() -> Value {
     json!({
         "name": "p", "task": "generate", "description": "all of them", "output": "answer",

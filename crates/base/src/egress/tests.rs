@@ -200,7 +200,7 @@ fn only_listed_hosts_are_called_where_there_is_a_list() {
     }
 }
 
-/// The spellings of an IPv4 address that URLs have.
+/// The spellings of an IPv4 address that URL parsers accept.
 fn spellings(address: Ipv4Addr) -> Vec<String> {
     let [a, b, c, d] = address.octets();
     let whole = u32::from(address);
@@ -236,7 +236,7 @@ fn spellings(address: Ipv4Addr) -> Vec<String> {
 }
 
 proptest! {
-    /// No spelling of an address gets through that the address itself does not.
+    /// No spelling of a rejected address is allowed.
     #[test]
     fn every_spelling_is_the_address(
         address in prop_oneof![
@@ -259,7 +259,7 @@ proptest! {
     fn any_text_is_a_url_that_may_be_called_or_refused(text in "(https?|ftp)?(://)?\\PC{0,40}") {
         for allow_private in [true, false] {
             if let Ok(url) = policy(allow_private).check("it", &text) {
-                // What is called is what was checked.
+                // The returned URL must pass the same check.
                 prop_assert!(policy(allow_private).check("it", url.as_str()).is_ok(), "{}", url);
             }
         }

@@ -1,5 +1,5 @@
-//! Processor time per chunk: 64 streams of 200 chunks with no delay, through Volley and
-//! straight from the stand-in, in turns.
+//! CPU time per chunk: 64 streams of 200 chunks without delay, alternately through Volley and
+//! directly to the stand-in.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::test_bed::TestBed;
 
 const STREAMS: usize = 64;
 const CHUNKS: u32 = 200;
-/// Runs of each kind, in turns, after one to warm up.
+/// Runs of each kind, alternating, after one warm-up run.
 const ROUNDS: usize = 15;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -30,7 +30,7 @@ impl Cost {
     }
 }
 
-/// Measures and tells.
+/// Runs the scenario.
 pub(crate) async fn run(bed: &TestBed) -> anyhow::Result<Table> {
     let script = Script {
         chunks: CHUNKS,

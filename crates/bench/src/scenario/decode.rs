@@ -1,6 +1,5 @@
-//! Decode rate of the demo model at 1, 8 and 32 requests at once: a bare loop over ONNX Runtime
-//! with the same batch, the engine that a worker runs, and the whole way through a cluster over
-//! REST, in turns.
+//! Decode rate of the demo model with 1, 8 and 32 concurrent requests. Alternates between a bare
+//! loop over ONNX Runtime with the same batch, the engine of a worker, and a cluster over REST.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,7 @@ const ROUNDS: usize = 5;
 const LIMIT: Duration = Duration::from_secs(120);
 const PROMPT: &str = "Once upon a time";
 
-/// Measures and tells.
+/// Runs the scenario.
 pub(crate) async fn run(bed: &TestBed) -> anyhow::Result<Table> {
     let model = bed.deploy_storyteller().await?;
     let mut table = Table::new(

@@ -1,5 +1,5 @@
-//! Added time to first chunk and added latency per chunk, at 1,000 streams of one chunk every
-//! 20 ms: through Volley, and straight from the stand-in for comparison.
+//! Added time to first chunk and added latency per chunk, with 1,000 streams of one chunk every 20
+//! ms: through Volley, and directly to the stand-in for comparison.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ struct Figures {
     chunk: [u64; 2],
 }
 
-/// Measures and tells, with `streams` at once.
+/// Runs the scenario with `streams` concurrent streams.
 pub(crate) async fn run(bed: &TestBed, streams: usize) -> anyhow::Result<Table> {
     let script = Script {
         chunks: CHUNKS,

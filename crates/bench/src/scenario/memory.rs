@@ -1,4 +1,4 @@
-//! Resident memory per idle stream: streams that have had their first chunk and wait.
+//! Resident memory per idle stream: streams that have received their first chunk and wait.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::standin::Script;
 use crate::test_bed::TestBed;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Streams that are opened at the same moment, so that connecting does not become a flood.
+/// Maximum number of streams that are opened at the same time, to avoid a burst of connections.
 const OPENING: usize = 64;
 
-/// Measures with each of `counts` streams, and tells.
+/// Runs the scenario for each number of streams in `counts`.
 pub(crate) async fn run(counts: &[usize]) -> anyhow::Result<Table> {
     let script = Script {
         chunks: 2,
@@ -26,10 +26,11 @@ pub(crate) async fn run(counts: &[usize]) -> anyhow::Result<Table> {
         &["KiB per stream", "coordinator", "worker"],
     );
     for count in counts {
-        // New processes: what an earlier run made them keep would hide what these streams take.
+        // New processes for each count: memory that is retained from an earlier run would hide the
+        // usage.
         let bed = TestBed::start().await?;
         let target = bed.remote_model("memory", &script).await?;
-        // One stream warms up what is allocated once.
+        // One stream warms up allocations that occur once.
         drop(target.open().await?);
         bed.wait_until_idle().await?;
         let before = bed.rss()?;

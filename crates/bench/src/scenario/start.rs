@@ -1,4 +1,4 @@
-//! Cold start to ready, and a killed leader to writes resumed.
+//! Time from a cold start to readiness, and from a killed leader to the next successful write.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::test_bed::{CoordinatorCluster, SingleProcess, TestBed};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Measures `rounds` cold starts and `rounds` failovers, and tells.
+/// Runs the scenario: `rounds` cold starts and `rounds` failovers.
 pub(crate) async fn run(bed: &TestBed, rounds: usize) -> anyhow::Result<Table> {
     let (mut ready, mut deployed) = (Vec::new(), Vec::new());
     for _ in 0..rounds {

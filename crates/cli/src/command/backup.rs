@@ -14,7 +14,7 @@ use crate::config;
 use crate::node::coordinator::{CoordinatorPlan, Membership};
 use crate::terminal::Terminal;
 
-/// Takes a backup, checks it, and puts it where it shall be.
+/// Fetches a backup, verifies it, and writes it to the destination.
 pub(crate) async fn take(client: &Client, arguments: Backup) -> anyhow::Result<()> {
     let bytes = client.backup(MAX_BACKUP_BYTES).await.map_err(explain)?;
     let (head, _) = backup::decode(&bytes).context("the coordinator's answer")?;
@@ -29,7 +29,7 @@ pub(crate) async fn take(client: &Client, arguments: Backup) -> anyhow::Result<(
     Terminal::stdout().line(&format!("{}, {size} bytes", summary(&head)))
 }
 
-/// Makes the first coordinator's data of a backup, or only looks at it.
+/// Restores a backup into the data directory of the first coordinator, or only inspects it.
 pub(crate) async fn restore(arguments: Restore) -> anyhow::Result<()> {
     let bytes = read(&arguments.source).await?;
     let mut out = Terminal::stdout();
@@ -43,7 +43,7 @@ pub(crate) async fn restore(arguments: Restore) -> anyhow::Result<()> {
     next_steps(&mut out, &plan, &config)
 }
 
-/// Makes a new cluster's first coordinator of what another has left.
+/// Creates the first coordinator of a new cluster from the data of a surviving coordinator.
 pub(crate) fn recover(arguments: &Recover) -> anyhow::Result<()> {
     let plan = config::coordinator::read(&arguments.config)?;
     let from = &arguments.from;
@@ -73,7 +73,7 @@ fn warning(survivor: &RecoverySource) -> String {
     )
 }
 
-/// Where the new cluster begins, by its first coordinator's configuration.
+/// The seed of the new cluster, from the configuration of its first coordinator.
 fn beginning(plan: &CoordinatorPlan) -> anyhow::Result<ClusterSeed<'_>> {
     if let Membership::Bootstrap(members) = &plan.membership {
         ensure!(
@@ -144,7 +144,7 @@ async fn read(source: &str) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes a file whole or not at all, for its owner's eyes only.
+/// Writes a file atomically, readable only by its owner.
 fn write(path: &Path, bytes: &[u8], overwrite: bool) -> anyhow::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
 
@@ -173,7 +173,7 @@ fn write(path: &Path, bytes: &[u8], overwrite: bool) -> anyhow::Result<()> {
         std::fs::rename(&draft, path)
     })();
     if written.is_err() {
-        // The draft may not even be there.
+        // The temporary file may not exist.
         let _ = std::fs::remove_file(&draft);
     }
     written.with_context(|| format!("writing {}", path.display()))

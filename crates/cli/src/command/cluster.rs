@@ -29,7 +29,7 @@ pub(crate) async fn run(client: &Client, command: Cluster) -> anyhow::Result<()>
     table(&mut out, &changed.map_err(explain)?)
 }
 
-/// The coordinators of a status.
+/// Prints the coordinators of a status.
 pub(crate) fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
     let rows: Vec<_> = status
         .coordinators
@@ -66,7 +66,7 @@ pub(crate) fn show(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
     out.table(&head, &rows)
 }
 
-/// The coordinators that a change has left.
+/// Prints the coordinators after a membership change.
 fn table(out: &mut Terminal, changed: &Value) -> anyhow::Result<()> {
     let members = changed["coordinators"].as_array();
     let rows: Vec<_> = members

@@ -1,4 +1,4 @@
-//! `volley config`: the rewriting of configuration files.
+//! `volley config`: migration of configuration files.
 
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -11,14 +11,14 @@ use crate::args::{Config, Migrate};
 use crate::config;
 use crate::terminal::Terminal;
 
-/// Runs a command for configuration files.
+/// Runs a command on configuration files.
 ///
 /// # Errors
-/// When a file cannot be read, rewritten or replaced; or, for `--check`, when one is in another
-/// format.
+/// When a file cannot be read, migrated or replaced, or with `--check` when a file has another
+/// format version.
 pub(crate) fn run(command: &Config) -> anyhow::Result<()> {
     let Config::Migrate(migrate) = command;
-    // All of them before the first is replaced.
+    // Reads all files before it replaces the first one.
     let files = migrate.files.iter().map(|path| Ok((path, read(path)?)));
     let files: Vec<_> = files.collect::<anyhow::Result<_>>()?;
     match migrate {
@@ -46,7 +46,7 @@ pub(crate) fn run(command: &Config) -> anyhow::Result<()> {
     }
 }
 
-/// The file in the format of this version, which a node can read.
+/// The migrated file, checked to be readable by a node.
 fn read(path: &Path) -> anyhow::Result<Migration> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("reading the configuration {}", path.display()))?;
@@ -67,7 +67,7 @@ fn read(path: &Path) -> anyhow::Result<Migration> {
     Ok(migration)
 }
 
-/// Replaces the file, or the one that a link at `path` leads to. Owner and permissions stay.
+/// Replaces the file, following symbolic links. Owner and permissions are preserved.
 fn replace(path: &Path, migration: &Migration) -> anyhow::Result<()> {
     let mut out = Terminal::stdout();
     if !migration.is_changed {

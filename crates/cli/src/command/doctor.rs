@@ -1,4 +1,4 @@
-//! `volley doctor`: what is wrong with a node, or about to be, and what to do about it.
+//! `volley doctor`: existing and imminent problems of a node, and what to do about them.
 
 mod file;
 mod machine;
@@ -15,14 +15,14 @@ use volley_security::certificate::{Validity, validity};
 use self::file::NodeFile;
 use crate::terminal::Terminal;
 
-/// Certificates that end sooner are told of.
+/// Certificates that expire within this time are reported.
 const EXPIRY_NOTICE: Duration = Duration::from_secs(30 * 24 * 3_600);
-/// Answers carry whole seconds, and take a moment to arrive.
+/// Responses contain whole seconds, and the response takes time to arrive.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
-/// How long one coordinator may take to answer.
+/// Time limit for the response of one coordinator.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// How a check ended.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
     Good,
@@ -30,13 +30,13 @@ enum Verdict {
     Bad,
 }
 
-/// What a check found out.
+/// The result of one check.
 #[derive(Debug)]
 struct Finding {
     verdict: Verdict,
     what: &'static str,
     detail: String,
-    /// What to do; empty where nothing is.
+    /// What to do; empty if there is nothing to do.
     advice: String,
 }
 
@@ -55,23 +55,23 @@ impl Finding {
     }
 }
 
-/// What is checked.
+/// The scope of the checks.
 pub(crate) struct CheckScope<'a> {
-    /// A node's file: that node is checked too.
+    /// The configuration file of a node. If set, that node is checked.
     pub(crate) config: Option<&'a Path>,
-    /// Nothing is called.
+    /// Skip all checks that need the network.
     pub(crate) offline: bool,
-    /// The coordinators that somebody named, with their URLs.
+    /// The coordinators given on the command line, with their URLs.
     pub(crate) clients: &'a [(String, Client)],
-    /// Makes a client of one URL, with the caller's key and authority.
+    /// Creates a client for a URL, with the caller's key and CA certificate.
     pub(crate) connect: &'a dyn Fn(&str) -> anyhow::Result<Client>,
 }
 
-/// Checks this machine and, with a file, a node's configuration and that node itself; and the
-/// coordinators that are named.
+/// Checks this machine and the given coordinators. With a configuration file, also checks that file
+/// and its node.
 ///
 /// # Errors
-/// When anything is bad, so that the exit status tells.
+/// When a finding is `Verdict::Bad`, so that the exit status is not zero.
 pub(crate) async fn run(scope: &CheckScope<'_>) -> anyhow::Result<()> {
     let mut findings = machine::limits();
     let mut library = None;
@@ -122,7 +122,7 @@ pub(crate) async fn run(scope: &CheckScope<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the first certificate of a file is valid now, and for a while.
+/// Checks that the first certificate of a file is valid and does not expire soon.
 fn expiry(file: &Path, now: SystemTime) -> Finding {
     let what = "certificate";
     let name = file.display();
@@ -167,7 +167,7 @@ fn expiry(file: &Path, now: SystemTime) -> Finding {
     }
 }
 
-/// The node that a file configures, called where the file says that it listens.
+/// Checks the node that a file configures, at the address in the file.
 async fn itself(node: &NodeFile, scope: &CheckScope<'_>) -> Vec<Finding> {
     let Some(url) = node.url() else {
         return Vec::new();
@@ -219,7 +219,7 @@ fn runtime(configured: Option<&Path>) -> Finding {
     }
 }
 
-/// What a coordinator tells of itself and its cluster, and whether its clock is ours.
+/// Checks a coordinator, its view of the cluster, and the difference of its clock.
 async fn coordinator(url: &str, client: &Client) -> Vec<Finding> {
     let what = "coordinator";
     let asked = SystemTime::now();
@@ -294,7 +294,7 @@ fn coordinators(url: &str, status: &Status) -> Vec<Finding> {
             "add one more coordinator, or remove one",
         ));
     }
-    // One that could be asked told its version.
+    // Coordinators that could be reached have reported a version.
     let silent = status.coordinators.iter();
     for node in silent.filter(|node| node.id != id && node.version.is_none()) {
         findings.push(Finding::new(

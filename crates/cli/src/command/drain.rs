@@ -10,9 +10,9 @@ use super::explain;
 use crate::args::ops::{Drain, DrainTarget};
 use crate::terminal::Terminal;
 
-/// Between two looks.
+/// Interval between status requests.
 const LOOK: Duration = Duration::from_millis(500);
-/// Between two lines while nothing changes.
+/// Interval between progress lines while nothing changes.
 const PRINT: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(client: &Client, drain: Drain) -> anyhow::Result<()> {
@@ -39,7 +39,7 @@ pub(crate) async fn run(client: &Client, drain: Drain) -> anyhow::Result<()> {
             );
         }
         tokio::time::sleep(LOOK).await;
-        // One look that fails is no end: who is asked may be who is drained.
+        // A failed request is retried: the called coordinator may be the one that is drained.
         let Ok(status) = client.status().await else {
             continue;
         };
@@ -83,7 +83,8 @@ fn sentence(drain: &DrainInfo) -> String {
     format!("{} {} is {}{left}", drain.kind, drain.node, drain.state)
 }
 
-/// Why the drain cannot end as the cluster is now, and what to do; `None` where it can.
+/// Why the drain cannot finish in the current state of the cluster, and what to do. `None` if it
+/// can.
 fn blocked(drain: &DrainInfo) -> Option<String> {
     if drain.blocked.is_empty() {
         return None;
@@ -113,7 +114,7 @@ fn advice(drain: &DrainInfo) -> &'static str {
     }
 }
 
-/// How a node is, in a table: what an operator asked for goes before what its heartbeats tell.
+/// The state of a node in a table. A requested drain takes precedence over the liveness.
 pub(crate) fn state(liveness: &str, drain: Option<&str>) -> String {
     match (liveness, drain) {
         ("alive", Some(drain)) => drain.to_owned(),

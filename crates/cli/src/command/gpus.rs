@@ -1,10 +1,10 @@
-//! A worker's GPUs in one cell of a table.
+//! A table cell with a worker's GPUs.
 
 use volley_client::GpuInfo;
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// What is used of each one's memory, and how busy it is; nothing where there are none.
+/// Used memory and utilization of each GPU; empty without GPUs.
 pub(crate) fn gpus(gpus: &[GpuInfo]) -> String {
     let each = gpus.iter().map(|gpu| {
         format!(

@@ -1,5 +1,5 @@
-//! `volley model inspect`: what a directory is, as a worker would understand it; and `volley model
-//! manifest`: what is in it.
+//! `volley model inspect`: how a worker interprets a model directory. `volley model manifest`: the
+//! files of a directory with their hashes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::terminal::Terminal;
 const KIB: f64 = 1024.0;
 const MIB: f64 = KIB * KIB;
 
-/// Reads the directory, loads the model, and prints what was understood.
+/// Reads the directory, loads the model, and prints the result.
 pub(crate) async fn run(
     path: &Path,
     variant: Option<String>,
@@ -60,7 +60,7 @@ pub(crate) async fn run(
     }
 }
 
-/// A model as a worker sees it.
+/// A model as a worker interprets it.
 struct InspectedModel {
     kind: &'static str,
     task: Task,
@@ -119,7 +119,7 @@ impl InspectedModel {
     }
 }
 
-/// Names, with what each holds.
+/// The names of columns with their types.
 fn columns(schema: &arrow_schema::Schema) -> Vec<(String, String)> {
     let columns = schema.fields().iter();
     columns
@@ -127,7 +127,7 @@ fn columns(schema: &arrow_schema::Schema) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What a version would be registered with.
+/// The parameters that the version would be registered with.
 fn parameters(variant: Option<String>, model_config: Option<&Path>) -> anyhow::Result<Parameters> {
     let variant = variant.map(|variant| ("variant".to_owned(), ParamValue::Text(variant)));
     let read = |file: &Path| -> anyhow::Result<_> {
@@ -155,7 +155,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// The type of a column, with the shape of the tensors that it holds.
+/// The type of a column, with the shape of its tensors.
 fn kind(field: &arrow_schema::Field) -> String {
     let kind = field.data_type().to_string();
     let metadata = field.metadata().get("ARROW:extension:metadata");
@@ -193,7 +193,7 @@ async fn load(
     loader.load(&assignment).await.map_err(told)
 }
 
-/// With its cause: there is no worker whose log would have it.
+/// Includes the cause in the message: without a worker, no log contains it.
 fn told(error: PredictError) -> anyhow::Error {
     match std::error::Error::source(&error) {
         Some(cause) => anyhow::anyhow!("{}\n  {cause}", error.message),

@@ -71,7 +71,7 @@ fn body_of(quota: &KeyQuota) -> Value {
     })
 }
 
-/// What `key` may use, in a few words.
+/// A short description of the limits of `key`.
 fn allowance(key: &Value) -> String {
     let limit = |name: &str, unit: &str| Some(format!("{} {unit}", key["limits"][name].as_u64()?));
     let limits = [
@@ -86,13 +86,13 @@ fn allowance(key: &Value) -> String {
     }
 }
 
-/// Prints a fresh key.
+/// Prints a new bootstrap key.
 pub(crate) fn bootstrap() -> anyhow::Result<()> {
     let (_, key) = KeyText::create()?;
     Terminal::stdout().line(key.reveal())
 }
 
-/// Checks an audit log.
+/// Verifies an audit log and prints the result.
 pub(crate) fn verify_audit(file: &Path) -> anyhow::Result<()> {
     let checked = audit::verify(file)?;
     let mut out = Terminal::stdout();
@@ -117,7 +117,8 @@ pub(crate) fn verify_audit(file: &Path) -> anyhow::Result<()> {
     ))
 }
 
-/// The key goes to standard output, so that it can be piped; what to know about it does not.
+/// Prints the key to standard output, so that it can be piped, and the notes about it to standard
+/// error.
 fn show_once(out: &mut Terminal, key: &Value) -> anyhow::Result<()> {
     let text = |name: &str| key[name].as_str().unwrap_or_default().to_owned();
     Terminal::stderr().line(&format!(

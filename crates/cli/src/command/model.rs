@@ -89,7 +89,8 @@ fn list(out: &mut Terminal, models: &[ModelInfo]) -> anyhow::Result<()> {
     )
 }
 
-/// The body of a deployment; what was not asked for is left to the cluster.
+/// The body of a deployment. Options that were not given are omitted, so that the cluster's
+/// defaults apply.
 fn deployment(
     replicas: Option<u32>,
     overcommit: Option<bool>,
@@ -143,7 +144,7 @@ async fn register(client: &Client, register: Register) -> anyhow::Result<()> {
         "parameters": object(register.parameters),
     });
     if let Some(path) = &register.path {
-        // Relative to where the command runs; the workers see an absolute one.
+        // The path is relative to the working directory; workers need an absolute one.
         let path = std::path::absolute(path).context("the model's path")?;
         body["function_name"] = "onnx".into();
         body["path"] = path.to_string_lossy().into();

@@ -43,7 +43,8 @@ pub(crate) async fn run(client: &Client, command: Pipeline) -> anyhow::Result<()
     }
 }
 
-/// A definition in TOML where the file's name says so, else in JSON; `-` is standard input.
+/// Reads a definition: TOML if the file name ends in `.toml`, otherwise JSON. `-` is standard
+/// input.
 fn read(file: &Path) -> anyhow::Result<Value> {
     let mut text = String::new();
     if file == Path::new("-") {

@@ -49,7 +49,8 @@ pub(crate) async fn run(client: &Client, command: Predict) -> anyhow::Result<()>
     out.line("")
 }
 
-/// `-` is standard input, `@file` a file, anything else itself.
+/// Reads an argument: `-` is standard input, `@file` is the content of a file, anything else is the
+/// value.
 fn read(input: &str) -> anyhow::Result<String> {
     if input == "-" {
         let mut text = String::new();

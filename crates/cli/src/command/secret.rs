@@ -55,12 +55,13 @@ pub(crate) async fn run(client: &Client, command: Secret) -> anyhow::Result<()> 
     }
 }
 
-/// Prints a fresh master key.
+/// Prints a new master key.
 pub(crate) fn master_key() -> anyhow::Result<()> {
     Terminal::stdout().line(&MasterKeys::generate()?)
 }
 
-/// The secret, which is on no command line and in no history.
+/// Reads the secret from standard input, so that it appears in no command line and no shell
+/// history.
 fn read() -> anyhow::Result<String> {
     let limit = u64::try_from(MAX_SECRET_BYTES)? + 2;
     let mut value = String::new();

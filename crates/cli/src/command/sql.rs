@@ -9,7 +9,7 @@ use volley_sql::{ClusterConfig, SqlCluster, session};
 
 use crate::args::{Sql, SqlFormat};
 
-/// Runs a statement over files, and writes its rows to standard output as they come.
+/// Runs a statement over files, and streams the rows to standard output.
 pub(crate) async fn run(
     sql: Sql,
     key: Option<&str>,
@@ -38,7 +38,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// `grpc+tls://` needs an authority to check the coordinator's certificate by.
+/// `grpc+tls://` needs a CA certificate to verify the coordinator.
 fn connect(
     flight: &str,
     key: Option<&str>,

@@ -97,7 +97,7 @@ fn show_models(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How replicas are placed, and what moves now.
+/// The placement of replicas and the running migrations.
 fn placed(placement: &volley_client::PlacementInfo) -> String {
     let even = match placement.rebalance {
         true => "rebalanced",
@@ -109,7 +109,8 @@ fn placed(placement: &volley_client::PlacementInfo) -> String {
     )
 }
 
-/// What is said while coordinators of two levels run, or the registry is held at a lower one.
+/// A note while coordinators have different feature levels, or while the registry is held at a
+/// lower level.
 pub(crate) fn upgrade(status: &Status) -> Option<String> {
     let levels = status.coordinators.iter().filter_map(|node| node.level);
     let (least, most) = (levels.clone().min()?, levels.max()?);
@@ -126,7 +127,7 @@ pub(crate) fn upgrade(status: &Status) -> Option<String> {
     ))
 }
 
-/// What its models take of its memory budget, and how many of them are unloaded for now.
+/// The memory that models reserve of a worker's budget, and the number of evicted replicas.
 fn models(worker: &volley_client::WorkerInfo) -> String {
     let bytes: u64 = worker
         .replicas

@@ -1,5 +1,5 @@
-//! `volley top`: the cluster as it works now. On a terminal the screen is drawn anew each time;
-//! in a pipe one block follows another.
+//! `volley top`: the current load of the cluster. On a terminal, the screen is redrawn; in a pipe,
+//! blocks are appended.
 
 mod rates;
 
@@ -12,7 +12,7 @@ use super::{explain, gpus};
 use crate::terminal::Terminal;
 use rates::{Counts, Rates};
 
-/// Goes home and clears what is below, without the flicker of clearing all.
+/// Moves the cursor home and clears below it, which flickers less than clearing the screen.
 const HOME: &[u8] = b"\x1b[H\x1b[J";
 const CLEAR: &[u8] = b"\x1b[2J";
 
@@ -49,7 +49,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// The status of the first coordinator that answers, and the counts of all that do.
+/// The status from the first coordinator that responds, and the counts of all that respond.
 async fn read(clients: &[(String, Client)]) -> anyhow::Result<(Status, Counts)> {
     let asked = clients
         .iter()

@@ -1,4 +1,4 @@
-//! A coordinator's file.
+//! The configuration file of a coordinator.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,33 +24,32 @@ use super::security::SecurityPlan;
 use super::{hosts, read_file, set, set_count, set_size, set_span};
 use crate::node::coordinator::{CoordinatorPlan, Membership};
 
-/// How long a coordinator that is stopped goes on taking requests while it says that it is not
-/// ready.
+/// How long a stopped coordinator accepts requests after it has reported that it is not ready.
 const DRAIN_GRACE: Duration = Duration::from_millis(500);
 
-/// Reads and checks a coordinator's file.
+/// Reads and validates the file of a coordinator.
 ///
 /// # Errors
-/// What is wrong, with the file's name.
+/// The problem, with the name of the file.
 pub(crate) fn read(path: &Path) -> anyhow::Result<CoordinatorPlan> {
     let file = read_file(path, CoordinatorFile::parse)?;
     plan(file).with_context(|| format!("in the configuration {}", path.display()))
 }
 
-/// As [`read`], for pages of these origins too.
+/// Like [`read`], and also allows web pages of these origins.
 ///
 /// # Errors
-/// As [`read`]; or when one is no origin.
+/// As for [`read`], and when an origin is malformed.
 pub(crate) fn read_with(path: &Path, origins: &[String]) -> anyhow::Result<CoordinatorPlan> {
     let mut plan = read(path)?;
     plan.origins = plan.origins.and(&super::cors_origins(origins)?);
     Ok(plan)
 }
 
-/// Checks the keys and values of a coordinator's file, and nothing outside it.
+/// Validates the keys and values of a file, and nothing outside the file.
 ///
 /// # Errors
-/// What is wrong.
+/// The problem.
 pub(crate) fn check(text: &str) -> anyhow::Result<()> {
     CoordinatorFile::parse(text)?;
     Ok(())
@@ -118,7 +117,7 @@ fn uploads(section: UploadsSection) -> anyhow::Result<Option<ModelUrl>> {
     url.map(Some)
 }
 
-/// Makes sure that every listener may be opened as it is secured. The listeners for gRPC alone.
+/// Checks that the security settings allow every listener. Returns the gRPC-only listeners.
 fn allow_listeners(
     security: &SecurityPlan,
     listen: &ListenSection,
@@ -148,7 +147,7 @@ fn allow_listeners(
     Ok(listeners)
 }
 
-/// How many times as slow as usual the clocks of consensus are.
+/// The factor by which Raft timeouts are extended.
 fn multiplier(section: &RaftSection) -> anyhow::Result<u32> {
     let multiplier = section.timeout_multiplier.unwrap_or(1);
     ensure!(
@@ -221,7 +220,7 @@ fn first_members(
     Ok(Membership::Bootstrap(members))
 }
 
-/// The part of the registry that each tenant may fill, from percent.
+/// The registry share of each tenant, from a percentage.
 fn share_of(percent: Option<usize>) -> anyhow::Result<Option<Share>> {
     let Some(percent) = percent else {
         return Ok(None);
@@ -274,7 +273,7 @@ fn api_config(file: &CoordinatorFile) -> ApiConfig {
     set_resume(&mut api.resume, &file.resume);
     set_responses(&mut api.responses, &file.stored_responses);
     set_span(&mut api.edge.drain_timeout, file.shutdown.drain_timeout);
-    // Who is on this machine alone, sees its shared memory alone.
+    // Shared memory works only if all clients are on this machine.
     let mut addresses = std::iter::once(&file.listen.public).chain(&file.listen.additional);
     let is_loopback = |it: SocketAddr| it.ip().is_loopback();
     let alone = addresses.all(|address| address.parse().is_ok_and(is_loopback));
@@ -295,7 +294,7 @@ fn set_requests(api: &mut ApiConfig, section: &RequestsSection) {
 
 fn set_http(api: &mut ApiConfig, section: &HttpSection) {
     set_count(&mut api.edge.max_connections, section.max_connections);
-    // One address never takes all places, but where that is written.
+    // Unless configured, one address cannot use all connections.
     api.edge.max_connections_per_address = (api.edge.max_connections / 2).max(1);
     set_count(
         &mut api.edge.max_connections_per_address,

@@ -1,4 +1,4 @@
-//! The section `otlp` of a node's file, and OpenTelemetry's environment variables below it.
+//! The section `otlp` of a node's file, with OpenTelemetry's environment variables as defaults.
 
 mod environment;
 
@@ -6,13 +6,13 @@ use anyhow::ensure;
 use volley_config::OtlpSection;
 use volley_telemetry::otlp::{Collector, OtlpConfig};
 
-/// Where this process sends telemetry: what the file sets, and for everything else OpenTelemetry's
-/// environment variables. `None` exports nothing.
+/// The telemetry export of this process. The file takes precedence over OpenTelemetry's environment
+/// variables. `None` exports nothing.
 ///
 /// # Errors
 /// When a value is malformed or not supported, with the name of its key or variable.
 pub(crate) fn plan(section: Option<OtlpSection>) -> anyhow::Result<Option<OtlpConfig>> {
-    // A value that is not UTF-8 is no value that any variable may have.
+    // A value that is not UTF-8 is not valid for any of the variables.
     let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into());
     merge(section, &variable)
 }

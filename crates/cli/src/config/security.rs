@@ -1,5 +1,5 @@
-//! The section `security` of a node's file, and what a node must have before it listens where
-//! others can reach it.
+//! The section `security` of a node's file, and the security that a listener needs before other
+//! machines can reach it.
 
 mod issuers;
 
@@ -55,28 +55,28 @@ fn unusable(section: &str, error: &PredictError) -> anyhow::Error {
     anyhow::anyhow!("'{section}': {}", error.chain())
 }
 
-/// Who may call a node.
+/// Authentication and encryption of a node.
 #[derive(Clone, Default)]
 pub(crate) struct SecurityPlan {
-    /// Callers need an API key.
+    /// Whether callers need an API key.
     pub(crate) keys: bool,
-    /// The first API key, where one is configured.
+    /// The first API key, if configured.
     pub(crate) bootstrap_key: Option<String>,
-    /// Identity providers whose tokens are taken.
+    /// Accepted identity providers.
     issuers: Option<Arc<Issuers>>,
-    /// What seals and opens secrets.
+    /// The keys that seal and open secrets.
     master_keys: Option<Arc<MasterKeys>>,
-    /// TLS for callers of REST.
+    /// TLS for REST clients.
     pub(crate) tls: Option<EdgeTls>,
     /// TLS between nodes.
     pub(crate) nodes: Option<NodeTls>,
-    /// Where connectors and models that are registered may lead.
+    /// Allowed URLs of connectors and models.
     pub(crate) egress: EgressPolicy,
-    /// How much of the registry each tenant may fill.
+    /// The part of the registry that each tenant may use.
     pub(crate) share: Share,
-    /// How many wrong credentials an address may show.
+    /// Allowed failures of authentication per address.
     pub(crate) throttle: ThrottleConfig,
-    /// It was said that this node may be reached without.
+    /// Whether unauthenticated listeners on non-loopback addresses are allowed.
     insecure: bool,
 }
 
@@ -93,10 +93,10 @@ impl std::fmt::Debug for SecurityPlan {
 }
 
 impl SecurityPlan {
-    /// What a coordinator's section and the environment say.
+    /// The plan of a coordinator from its section and the environment.
     ///
     /// # Errors
-    /// When the bootstrap key cannot be read, or the section contradicts itself.
+    /// When a key or certificate is not usable, or when settings contradict each other.
     pub(crate) fn coordinator(section: CoordinatorSecurity, id: NodeId) -> anyhow::Result<Self> {
         let bootstrap_key = bootstrap_key(section.bootstrap_key_file.as_deref())?;
         let issuers = issuers::load(section.issuers)?;
@@ -124,10 +124,10 @@ impl SecurityPlan {
         })
     }
 
-    /// What a worker's section says.
+    /// The plan of a worker from its section.
     ///
     /// # Errors
-    /// When the key for its metrics cannot be read.
+    /// When the metrics key or a certificate is not usable.
     pub(crate) fn worker(section: WorkerSecurity, id: WorkerId) -> anyhow::Result<Self> {
         let key = section
             .metrics_key_file
@@ -148,7 +148,7 @@ impl SecurityPlan {
         })
     }
 
-    /// What a worker of the same process needs of it: what opens secrets.
+    /// The plan of a worker in the same process: only the keys that open secrets.
     pub(crate) fn for_own_worker(&self) -> Self {
         Self {
             master_keys: self.master_keys.clone(),
@@ -156,13 +156,13 @@ impl SecurityPlan {
         }
     }
 
-    /// What opens the secrets that come sealed.
+    /// The keys that open sealed secrets.
     pub(crate) fn open_secrets(&self) -> Option<Arc<dyn OpenSecret>> {
         let keys = self.master_keys.clone()?;
         Some(keys)
     }
 
-    /// Says so where keys would travel in clear.
+    /// Logs a warning if keys would be sent without TLS.
     pub(crate) fn warn_of_clear_keys(&self, address: &str) {
         if self.keys && self.tls.is_none() && !is_local(address) {
             tracing::warn!(
@@ -173,13 +173,12 @@ impl SecurityPlan {
         }
     }
 
-    /// How this node calls others.
+    /// The dialer for connections to other nodes.
     pub(crate) fn dialer(&self) -> Dialer {
         self.nodes.clone().map_or_else(Dialer::plain, Dialer::tls)
     }
 
-    /// What the listener for other nodes takes: nodes, and callers with a key where there are
-    /// keys.
+    /// TLS of the internal listener. It accepts nodes, and callers with a key if keys are required.
     pub(crate) fn internal_tls(&self) -> Option<(NodeTls, Callers)> {
         let callers = match self.keys {
             true => Callers::NodesAndKeys,
@@ -188,7 +187,7 @@ impl SecurityPlan {
         Some((self.nodes.clone()?, callers))
     }
 
-    /// When the certificates that are in use now end, by what they are for.
+    /// The expiry of each certificate in use, by its use.
     pub(crate) fn certificate_ends(&self) -> Vec<(&'static str, SystemTime)> {
         let edge = self.tls.as_ref().and_then(EdgeTls::ends);
         let nodes = self.nodes.iter().flat_map(NodeTls::ends);
@@ -198,7 +197,7 @@ impl SecurityPlan {
             .collect()
     }
 
-    /// Uses renewed certificates as they come, for ever.
+    /// Reloads renewed certificates and keys, forever.
     pub(crate) async fn keep_fresh(self) {
         let edge = async {
             if let Some(tls) = self.tls {
@@ -223,10 +222,10 @@ impl SecurityPlan {
         tokio::join!(edge, nodes, issuers, master_keys);
     }
 
-    /// As [`SecurityPlan::coordinator`], from the files of a bootstrap key and of master keys.
+    /// Like [`SecurityPlan::coordinator`], from files with a bootstrap key and master keys.
     ///
     /// # Errors
-    /// When one cannot be read.
+    /// When a file cannot be read.
     pub(crate) fn of_key_files(
         bootstrap: Option<PathBuf>,
         masters: Vec<PathBuf>,
@@ -239,10 +238,10 @@ impl SecurityPlan {
         Self::coordinator(section, NodeId(1))
     }
 
-    /// Whether `address` may be listened on for callers who need a key.
+    /// Checks that `address` may serve callers.
     ///
     /// # Errors
-    /// What to do, when others could reach it and need no key.
+    /// When other machines could reach it without a key, with the next step.
     pub(crate) fn allow_callers(
         &self,
         what: &str,
@@ -258,10 +257,10 @@ impl SecurityPlan {
         Ok(())
     }
 
-    /// Whether `address` may be listened on for other nodes.
+    /// Checks that `address` may serve other nodes.
     ///
     /// # Errors
-    /// What to do, when others could reach it too.
+    /// When other machines could reach it without a certificate, with the next step.
     pub(crate) fn allow_nodes(&self, what: &str, address: &str) -> anyhow::Result<()> {
         ensure!(
             self.insecure || self.nodes.is_some() || is_local(address),
@@ -272,7 +271,7 @@ impl SecurityPlan {
         Ok(())
     }
 
-    /// Who is let in by the keys of `registry`.
+    /// The authenticator for the keys of `registry`.
     ///
     /// # Errors
     /// When the bootstrap key is too short.

@@ -1,4 +1,4 @@
-//! A worker's file.
+//! The configuration file of a worker.
 
 mod artifacts;
 
@@ -20,19 +20,19 @@ use super::security::SecurityPlan;
 use super::{hosts, read_file, set, set_count, set_size, set_span};
 use crate::node::worker::WorkerPlan;
 
-/// Reads and checks a worker's file.
+/// Reads and validates the file of a worker.
 ///
 /// # Errors
-/// What is wrong, with the file's name.
+/// The problem, with the name of the file.
 pub(crate) fn read(path: &Path) -> anyhow::Result<WorkerPlan> {
     let file = read_file(path, WorkerFile::parse)?;
     plan(file).with_context(|| format!("in the configuration {}", path.display()))
 }
 
-/// Checks the keys and values of a worker's file, and nothing outside it.
+/// Validates the keys and values of a file, and nothing outside the file.
 ///
 /// # Errors
-/// What is wrong.
+/// The problem.
 pub(crate) fn check(text: &str) -> anyhow::Result<()> {
     WorkerFile::parse(text)?;
     Ok(())
@@ -86,7 +86,7 @@ fn plan(file: WorkerFile) -> anyhow::Result<WorkerPlan> {
     let mut max_body_memory = EdgeConfig::default().max_inflight_body_bytes;
     set_size(&mut max_body_memory, flight.max_body_memory);
     let mut onnx = onnx_plan(onnx)?;
-    // What is loaded is counted against the budget; what runs is held to it.
+    // Loading reserves memory of the budget; running is limited to it.
     onnx.config.memory_limit = worker.memory_budget;
     Ok(WorkerPlan {
         worker,

@@ -27,47 +27,47 @@ use super::{LOOK, bind, export, serve_internal, uploads};
 use crate::config::security::SecurityPlan;
 use crate::signals;
 
-/// What is left of streams once consensus has failed.
+/// How long streams may continue after Raft has failed.
 const FAILURE_GRACE: Duration = Duration::from_secs(2);
 
-/// How a coordinator comes to its cluster.
+/// How a coordinator enters its cluster.
 #[derive(Clone, Debug)]
 pub(crate) enum Membership {
-    /// It is one of a new cluster's first members.
+    /// As one of the first members of a new cluster.
     Bootstrap(BTreeMap<NodeId, String>),
-    /// It asks these to let it in.
+    /// By asking the coordinators at these addresses.
     Join(Vec<String>),
-    /// It waits until somebody lets it in.
+    /// By waiting for an invitation.
     Wait,
 }
 
-/// Everything that a coordinator needs to know.
+/// The configuration of a coordinator.
 #[derive(Clone, Debug)]
 pub(crate) struct CoordinatorPlan {
     pub(crate) cluster: ClusterConfig,
     pub(crate) membership: Membership,
     pub(crate) coordinator: CoordinatorConfig,
     pub(crate) api: ApiConfig,
-    /// Of web pages that may call this node.
+    /// Origins of web pages that may call this node.
     pub(crate) origins: Origins,
     pub(crate) public: String,
-    /// Where the same is served, for clients that know another port.
+    /// Additional addresses of the public listener, for clients that expect another port.
     pub(crate) also: Vec<String>,
-    /// Where alone models and the cluster are administered; on all other listeners where absent.
+    /// Address of the administration API. If `None`, all public listeners serve it.
     pub(crate) admin: Option<String>,
-    /// Listeners that speak gRPC alone.
+    /// gRPC-only listeners.
     pub(crate) grpc: Vec<(GrpcFlavor, String)>,
     pub(crate) internal: String,
-    /// Where models are kept that come with a request; such requests are refused where absent.
+    /// Store for models that are uploaded in requests. If `None`, such requests are rejected.
     pub(crate) uploads: Option<volley_types::registry::ModelUrl>,
     pub(crate) drain_timeout: Duration,
-    /// How long it goes on taking requests once it has said that it leaves.
+    /// How long requests are accepted after the drain was announced.
     pub(crate) drain_grace: Duration,
     pub(crate) security: SecurityPlan,
     pub(crate) otlp: Option<OtlpConfig>,
 }
 
-/// A coordinator that runs.
+/// A running coordinator.
 pub(crate) struct RunningCoordinator {
     pub(crate) coordinator: Coordinator,
     pub(crate) cluster: Cluster,
@@ -103,18 +103,18 @@ pub(crate) async fn run_until_signal(plan: CoordinatorPlan) -> anyhow::Result<()
     Ok(())
 }
 
-/// Listeners beside the public one.
+/// Listeners in addition to the public one.
 pub(crate) struct ExtraListeners {
-    /// Of the same as the public one.
+    /// Listeners with the same routes as the public one.
     also: Vec<TcpListener>,
-    /// Of the same, and of administration, which no other has then.
+    /// The listener with administration; the other listeners then do not serve it.
     admin: Option<TcpListener>,
-    /// Of gRPC alone, by flavor.
+    /// gRPC-only listeners, by flavor.
     grpc: Vec<(GrpcFlavor, TcpListener)>,
 }
 
 impl ExtraListeners {
-    /// Opens those of a plan.
+    /// Opens the listeners of a plan.
     ///
     /// # Errors
     /// As for [`bind`].
@@ -138,8 +138,8 @@ impl ExtraListeners {
     }
 }
 
-/// Starts a coordinator that serves REST and gRPC on `public`, Flight and Raft on `internal`, and
-/// on `further` listeners what each is for.
+/// Starts a coordinator. It serves REST and gRPC on `public`, Flight and Raft on `internal`, and
+/// the routes of each additional listener on `further`.
 pub(crate) async fn start(
     plan: CoordinatorPlan,
     public: TcpListener,
@@ -204,7 +204,7 @@ pub(crate) async fn start(
     })
 }
 
-/// Serves callers on every listener that is for them.
+/// Serves callers on all public listeners.
 fn serve_public(
     api: ApiServer,
     public: TcpListener,
@@ -239,7 +239,7 @@ async fn enter(cluster: Cluster, membership: Membership) {
     match membership {
         Membership::Bootstrap(members) => {
             if let Err(error) = cluster.bootstrap(members).await {
-                // Where that was for good, the process ends.
+                // If the failure is permanent, the process ends.
                 tracing::error!(error = error.chain(), "cluster bootstrap failed");
             }
         }
@@ -249,13 +249,13 @@ async fn enter(cluster: Cluster, membership: Membership) {
 }
 
 impl RunningCoordinator {
-    /// Says that it leaves, takes nothing new after the grace, and lets streams end until the
-    /// drain timeout.
+    /// Announces the drain, rejects new requests after the grace period, and waits for streams
+    /// until the drain timeout.
     pub(crate) async fn drain(&mut self) {
         let (by, grace) = (Instant::now() + self.drain_timeout, self.drain_grace);
         self.joining.abort();
         self.coordinator.announce_drain();
-        // Whoever leads hands over first of all: writes wait as long as nobody leads.
+        // The leader first transfers leadership, because writes wait while there is no leader.
         tokio::join!(self.cluster.retire(), tokio::time::sleep(grace));
         self.stop_public.cancel();
         self.coordinator.begin_drain();
@@ -264,7 +264,7 @@ impl RunningCoordinator {
                 tracing::error!(error = %error, "public listener failed");
             }
         }
-        // What came over Flight is not among the public listener's requests.
+        // Requests over Flight are not tracked by the public listener.
         while self.coordinator.active_streams() != 0 && Instant::now() < by {
             tokio::time::sleep(LOOK).await;
         }
@@ -274,7 +274,7 @@ impl RunningCoordinator {
         }
     }
 
-    /// Waits until its part in the cluster has failed; gives the reason.
+    /// Waits until the Raft node has failed, and returns the reason.
     pub(crate) fn failed(&self) -> impl Future<Output = Arc<str>> + use<> {
         let mut failure = self.cluster.failure();
         async move {
@@ -284,8 +284,8 @@ impl RunningCoordinator {
         }
     }
 
-    /// Ends at once because its part in the cluster has failed: nobody is let in any more, and
-    /// streams that run get a moment.
+    /// Stops because the Raft node has failed: rejects new requests immediately, and gives running
+    /// streams two seconds to end.
     pub(crate) async fn abandon(mut self, reason: &str) -> anyhow::Result<()> {
         self.failures.note(reason);
         self.joining.abort();
@@ -301,12 +301,12 @@ impl RunningCoordinator {
         Err(anyhow::anyhow!("{reason}"))
     }
 
-    /// Leaves, after [`RunningCoordinator::drain`].
+    /// Stops all services, after [`RunningCoordinator::drain`].
     pub(crate) async fn stop(self) {
         self.coordinator.shutdown().await;
         self.stop_internal.cancel();
         if !self.internal.is_finished() {
-            // Its own failure was told when it happened.
+            // A failure was logged when it occurred.
             let _ = self.internal.await;
         }
         self.cluster.shutdown().await;

@@ -1,15 +1,15 @@
-//! When a coordinator's part in the cluster last failed: a file beside its data, so that the next
-//! process can tell of it. The process in which it failed has ended by then.
+//! The time of the last Raft failure, in a file in the data directory. The process ends after a
+//! failure, so the next process reports it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-/// In the data directory: the time in seconds since 1970, and on the next line the reason.
+/// Name of the file. It contains the time in seconds since 1970, and the reason on the second line.
 const FILE: &str = "last-failure";
 
-/// The last failure over a data directory. Cloning gives another handle.
+/// The last failure in a data directory. Clones share their state.
 #[derive(Clone, Debug)]
 pub(crate) struct Failures {
     file: PathBuf,
@@ -17,7 +17,7 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// What an earlier process has left.
+    /// Reads the record of an earlier process.
     pub(crate) fn open(data_dir: &Path) -> Self {
         let file = data_dir.join(FILE);
         let text = std::fs::read_to_string(&file).unwrap_or_default();
@@ -28,12 +28,12 @@ impl Failures {
         }
     }
 
-    /// When it was, in seconds since 1970; 0 for never.
+    /// The time of the last failure in seconds since 1970; 0 for none.
     pub(crate) fn last_s(&self) -> u64 {
         self.last_s.load(Ordering::Relaxed)
     }
 
-    /// It fails now. The disk may be what has failed, so this may not be kept.
+    /// Records a failure now. The record may be lost if the disk has failed.
     pub(crate) fn note(&self, reason: &str) {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now_s = since.map_or(0, |since| since.as_secs());

@@ -1,4 +1,4 @@
-//! Who may do what on a coordinator, and whom it asks about it.
+//! Authentication on a coordinator, and its client for connector checks on workers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use volley_types::CheckConnector;
 
 use crate::config::security::SecurityPlan;
 
-/// The audit log, in the data directory.
+/// Name of the audit log in the data directory.
 const AUDIT_TRAIL: &str = "audit.jsonl";
 
-/// Who may do what, by what the registry says; it writes down what was done.
+/// The authenticator for the keys in the registry, with an audit log.
 pub(super) fn gate(
     security: &SecurityPlan,
     cluster: &Cluster,
@@ -33,7 +33,7 @@ pub(super) fn gate(
     Ok(Arc::new(gate.with_audit(audit)))
 }
 
-/// The way to ask workers about connectors.
+/// Asks workers to check connectors.
 pub(super) fn ask_workers(dialer: Dialer) -> AskWorker {
     let config = FlightClientConfig {
         connections: 1,

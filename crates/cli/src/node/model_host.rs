@@ -3,8 +3,8 @@
 use anyhow::Context;
 use volley_model_host::runtime;
 
-/// Loads the model that the worker names on standard input, and serves it until the worker closes
-/// standard input.
+/// Reads the model's configuration from standard input, loads the model, and serves it until the
+/// worker closes standard input.
 pub(crate) async fn run() -> anyhow::Result<()> {
     let config = runtime::receive_config().await;
     let config = config.context("'volley model-host' is started by workers only")?;

@@ -1,4 +1,4 @@
-//! `volley up`: a whole cluster in one process, with demo models.
+//! `volley up`: a complete cluster in one process, with demo models.
 
 mod banner;
 mod demo;
@@ -33,7 +33,7 @@ use crate::terminal::Terminal;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// The listeners of `volley up`, and where they are.
+/// The listeners of `volley up`.
 struct Listeners {
     rest: TcpListener,
     internal: TcpListener,
@@ -41,7 +41,7 @@ struct Listeners {
     http: TcpListener,
 }
 
-/// Where the listeners of `volley up` are.
+/// The addresses of the listeners.
 #[derive(Clone, Copy, Debug)]
 struct Addresses {
     rest: SocketAddr,
@@ -72,7 +72,7 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     let mut plan = coordinator_plan(&data_dir, &addresses, security)?;
     plan.grpc = grpc(&up);
     plan.origins = config::cors_origins(&up.cors_origins)?;
-    // Who is on this machine alone, sees its shared memory alone.
+    // Shared memory works only if all clients are on this machine.
     plan.api.shared_memory = up.host.is_loopback();
     config::set_size(&mut plan.api.edge.max_body_bytes, up.max_body_size);
     config::set_size(&mut plan.api.edge.max_tensor_bytes, up.max_tensor_size);
@@ -112,8 +112,8 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
 }
 
 impl Listeners {
-    /// Opens all listeners before anything starts: REST at `host`, all else on this machine
-    /// only. Port 0 takes any free ones.
+    /// Opens all listeners before anything starts: REST on `host`, all others on loopback. Port 0
+    /// chooses free ports.
     async fn open(host: IpAddr, port: u16) -> anyhow::Result<Self> {
         let at = |host: IpAddr, offset: u16| -> anyhow::Result<String> {
             let next = if port == 0 {
@@ -176,17 +176,17 @@ fn coordinator_plan(
         admin: None,
         grpc: Vec::new(),
         internal,
-        // The worker is on this machine.
+        // The worker is on this machine, so it can read a local directory.
         uploads: uploads::url_of(&data_dir.join("uploads")).ok(),
         drain_timeout: DRAIN_TIMEOUT,
-        // Nobody else could answer.
+        // No other coordinator could take over requests.
         drain_grace: Duration::ZERO,
         security,
         otlp: otlp::plan(None)?,
     })
 }
 
-/// Where gRPC is served beside the REST port.
+/// The gRPC listeners beside the REST port.
 fn grpc(up: &Up) -> Vec<(GrpcFlavor, String)> {
     let flavors = [
         (GrpcFlavor::Triton, up.grpc_triton_port),
@@ -207,7 +207,7 @@ fn worker_plan(
     let id = WorkerId::new("local")?;
     let coordinators = vec![addresses.internal.to_string()];
     let mut worker = WorkerConfig::new(id, addresses.flight.to_string(), coordinators);
-    // Its only coordinator has drained by then.
+    // The only coordinator has already drained.
     worker.drain_grace = Duration::ZERO;
     Ok(WorkerPlan {
         worker,

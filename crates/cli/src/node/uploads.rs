@@ -1,4 +1,4 @@
-//! Where the files of models are kept that come with a request.
+//! Storage for models that are uploaded in requests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use volley_gateway::{ModelFile, ModelStore};
 use volley_types::PredictError;
 use volley_types::registry::{ModelUrl, Sha256};
 
-/// The directories below a URL.
+/// Stores each model in a directory below this URL.
 struct Uploads(ModelUrl);
 
 /// A store below `url`.
@@ -24,10 +24,10 @@ impl ModelStore for Uploads {
     }
 }
 
-/// The URL of a directory on this machine.
+/// The `file:` URL of a directory on this machine.
 ///
 /// # Errors
-/// `InvalidInput` when it is no absolute path.
+/// `InvalidInput` when the path is not absolute.
 pub(crate) fn url_of(directory: &Path) -> Result<ModelUrl, PredictError> {
     let mut url = "file://".to_owned();
     for byte in directory.as_os_str().as_encoded_bytes() {

@@ -25,14 +25,14 @@ use super::{bind, export, serve_internal};
 use crate::config::security::SecurityPlan;
 use crate::{signals, traced};
 
-/// Everything that a worker needs to know.
+/// The configuration of a worker.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerPlan {
     pub(crate) worker: WorkerConfig,
     pub(crate) flight: String,
     pub(crate) http: String,
     pub(crate) exchanges: FlightServerConfig,
-    /// Memory for the messages of all calls.
+    /// Memory for the messages of all calls, in bytes.
     pub(crate) max_body_memory: usize,
     pub(crate) drain_timeout: Duration,
     pub(crate) onnx: OnnxPlan,
@@ -44,7 +44,7 @@ pub(crate) struct WorkerPlan {
     pub(crate) otlp: Option<OtlpConfig>,
 }
 
-/// A worker that runs.
+/// A running worker.
 pub(crate) struct RunningWorker {
     worker: Worker,
     flight: tokio::task::JoinHandle<anyhow::Result<()>>,
@@ -99,12 +99,12 @@ pub(crate) fn start(
         .taking_in(Intake::new(plan.max_body_memory))
         .checking(backends.connectors);
     let router = flight_router(server, &worker, plan.security.nodes.is_some());
-    // A key opens a worker's metrics; its models are for coordinators.
+    // Coordinators call the models with their certificates. A key only gives access to metrics.
     let tls = plan.security.nodes.clone().map(|tls| (tls, Callers::Nodes));
     let stop = CancellationToken::new();
     let flight = tokio::spawn(serve_internal(router, flight, tls, stop.clone()));
 
-    // A worker holds no registry: only its own key opens its metrics.
+    // A worker has no registry, so only its own key gives access to its metrics.
     let gate = plan.security.authenticator(Arc::new(Arc::default))?;
     let (ready, security) = (worker.clone(), plan.security.clone());
     let http = tokio::spawn(volley_gateway::serve_node(
@@ -146,7 +146,7 @@ fn flight_router(server: FlightServer, worker: &Worker, has_tls: bool) -> Router
 }
 
 impl RunningWorker {
-    /// Drains: tells the coordinators, lets streams end, and then leaves.
+    /// Drains: notifies the coordinators, waits for streams, and then leaves.
     pub(crate) async fn stop(self) {
         let left = self.worker.drain(self.drain_timeout).await;
         if left != 0 {
@@ -155,7 +155,7 @@ impl RunningWorker {
         self.worker.shutdown().await;
         self.stop.cancel();
         if !self.flight.is_finished() {
-            // Its own failure was told when it happened.
+            // A failure was logged when it occurred.
             let _ = self.flight.await;
         }
         if let Err(error) = self.http.await {

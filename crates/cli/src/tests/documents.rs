@@ -1,4 +1,4 @@
-//! The examples of configuration in the documentation.
+//! Checks the configuration examples in the documentation.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ fn the_documentation_names_keys_as_they_are_now() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut pages = vec![root.join("README.md"), root.join("CHANGELOG.md")];
     collect(&root.join("docs"), &mut pages);
-    // It lists the old names.
+    // This page lists the old names.
     pages.retain(|page| !page.ends_with("docs/reference/configuration.md"));
     let mut problems = Vec::new();
     for page in pages {

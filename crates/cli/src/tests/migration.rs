@@ -1,10 +1,10 @@
-//! Files from before the first version of the format.
+//! Files without a format version.
 
 use volley_config::FileKind;
 
 use crate::config;
 
-/// What a node does by the file, and the text.
+/// The plan of the migrated file, and its text.
 fn migrated(text: &str) -> (String, String) {
     let migration = volley_config::migrate(text).unwrap();
     let directory = tempfile::tempdir().unwrap();
@@ -77,7 +77,7 @@ fn what_a_migrated_file_says_is_what_the_node_does() {
     }
 }
 
-/// The files that the version before came with.
+/// The sample files of the previous version.
 #[test]
 fn the_samples_of_the_version_before_mean_what_todays_do() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -88,7 +88,7 @@ fn the_samples_of_the_version_before_mean_what_todays_do() {
                 continue;
             }
             let today = std::fs::read_to_string(&path).unwrap();
-            // They differ in the version alone.
+            // They differ only in the line with the version.
             let before = today.replacen("version = 1\n\n", "", 1);
             let before = before.replacen("version = 1\n", "", 1);
             assert_ne!(before, today);

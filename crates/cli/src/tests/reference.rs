@@ -1,5 +1,5 @@
-//! `docs/reference/cli.md` is generated from the arguments, and the keys that
-//! `docs/reference/configuration.md` documents have an effect.
+//! Generates `docs/reference/cli.md` from the arguments, and checks that every key in
+//! `docs/reference/configuration.md` has an effect.
 
 mod cli;
 mod configuration;

@@ -1,4 +1,4 @@
-//! Commands that need no cluster, or find none.
+//! Commands that need no cluster, and errors without a reachable cluster.
 
 use crate::support::{complaint, text, volley};
 

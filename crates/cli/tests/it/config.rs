@@ -1,4 +1,4 @@
-//! `volley config migrate`, and nodes on files of another format.
+//! `volley config migrate`, and nodes with files of another format version.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -52,7 +52,7 @@ async fn a_file_is_printed_checked_or_replaced() {
     );
     assert_eq!(std::fs::read_to_string(&file).unwrap(), BEFORE);
 
-    // Through a link, which stays one; with the permissions that the file has.
+    // Through a symbolic link, which is kept, and with the permissions of the file.
     let mode = std::fs::Permissions::from_mode(0o640);
     std::fs::set_permissions(&file, mode).unwrap();
     let link = folder.path().join("link.toml");

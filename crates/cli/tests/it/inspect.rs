@@ -1,5 +1,5 @@
-//! What `volley model inspect` says of each format, word for word: the files beside
-//! `tests/inspected`. `VOLLEY_WRITE_GOLDEN=1` writes them anew.
+//! Compares the output of `volley model inspect` for each format with the files in
+//! `tests/inspected`. `VOLLEY_WRITE_GOLDEN=1` updates the files.
 
 use std::path::{Path, PathBuf};
 
@@ -13,8 +13,8 @@ fn test_model(name: &str) -> PathBuf {
     root().join("crates/backend-onnx/tests/models").join(name)
 }
 
-/// Compares what is said with the file of that name, apart from what is this machine's: the device,
-/// and of a text encoder how many sessions its cores are worth.
+/// Compares the output with the file of this name. Values that depend on the machine are ignored:
+/// the device, and the number of sessions of a text encoder.
 async fn said(name: &str, arguments: &[&Path]) {
     let mut all = vec!["model", "inspect"];
     all.extend(arguments.iter().map(|it| it.to_str().unwrap()));
@@ -95,7 +95,7 @@ async fn a_model_of_opensearch_is_told() {
         folder.path().join("all-tiny.onnx"),
     )
     .unwrap();
-    // Without what is registered with it, it is a graph.
+    // Without its registered configuration, the model is a plain graph.
     said("opensearch-alone", &[folder.path()]).await;
     let config = tempfile::NamedTempFile::new().unwrap();
     let all = std::fs::read_to_string(model.join("config.json")).unwrap();

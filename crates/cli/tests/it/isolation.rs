@@ -1,4 +1,4 @@
-//! Models in processes of their own: the real binary, the real library, real ends.
+//! Models in separate processes, with the real binary, the real library and real crashes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use volley_types::{
 use crate::nodes::Pair;
 use crate::support::{SOON, text, until, volley};
 
-/// A loader whose processes can be told from those of other tests.
+/// A loader with processes that are distinguishable from those of other tests.
 pub(crate) struct Hosts {
     pub(crate) loader: HostedLoader,
-    /// The same without processes.
+    /// The loader without processes.
     plain: OnnxLoader,
     metrics: Metrics,
     mark: String,
@@ -40,7 +40,7 @@ impl Hosts {
         Self::limited(mark, what_for, memory_limit, Duration::from_secs(20))
     }
 
-    /// As it says, with a limit to each run.
+    /// Like `with`, with a time limit for each run.
     pub(crate) fn limited(
         mark: &str,
         what_for: Use,
@@ -84,12 +84,12 @@ impl Hosts {
         tokio::time::timeout(SOON, load).await.expect("in time")
     }
 
-    /// The processes that run.
+    /// The running processes.
     fn processes(&self) -> Vec<String> {
         processes(&self.mark)
     }
 
-    /// What the one process has taken of its own.
+    /// The private data of the only process, in bytes.
     fn data_bytes(&self) -> u64 {
         let process = &self.processes()[0];
         let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
@@ -127,12 +127,12 @@ impl Hosts {
     }
 }
 
-/// Those whose arguments have this in them.
+/// Processes with `mark` in their arguments.
 fn processes(mark: &str) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let ours = names.filter(|name| {
-        // Those that have ended have none.
+        // A process that has exited has no arguments.
         let line = std::fs::read(format!("/proc/{name}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&line).contains(mark)
     });
@@ -199,9 +199,9 @@ async fn texts(answer: ChunkStream) -> Result<String, PredictError> {
     Ok(rows.into_iter().map(|(_, text)| text).collect())
 }
 
-/// A generation that will go on for long.
+/// A long generation that has started.
 async fn begun(model: &Arc<dyn Backend>) -> ChunkStream {
-    // Two of the four slots, as a stream that nobody reads keeps its own.
+    // Two of four slots: a stream that is not read keeps its slot.
     begun_with(model, &["Tell me a story."; 2]).await
 }
 
@@ -231,7 +231,7 @@ async fn a_model_in_its_process_answers_as_one_without() {
     assert_eq!(one.unwrap(), other.unwrap());
     let told = tell(&hosted, 40).await.unwrap();
     assert_eq!(told, tell(&plain, 40).await.unwrap());
-    // What is wrong is told in the same words.
+    // Errors have the same text with and without a process.
     let wrong = |model: Arc<dyn Backend>| async move {
         let batch = prompts(&["x"]);
         let answer = model.predict(request(batch, &[("top_p", 3)])).await;
@@ -244,7 +244,7 @@ async fn a_model_in_its_process_answers_as_one_without() {
 
     let one = hosts.processes();
     assert_eq!(one.len(), 1, "{one:?}");
-    // What was left stops there.
+    // Dropping a stream stops its generation in the process.
     drop(begun(&hosted).await);
     assert!(tell(&hosted, 3).await.is_ok());
     drop(hosted);
@@ -257,9 +257,9 @@ async fn a_process_that_crashes_ends_its_streams_in_one_error_and_comes_back() {
     let hosts = Hosts::new("crash");
     let model = hosts.load(&storyteller()).await.unwrap();
     let expected = tell(&model, 20).await.unwrap();
-    // More than it can have told before it ends.
+    // More than the model can generate before the process ends.
     let mut running = [begun_with(&model, &["Tell me a story."; 64]).await];
-    // A segmentation fault that is only sent would be taken by Rust's own handler, and pass.
+    // SIGABRT, because Rust's handler would catch a SIGSEGV that was only sent, and continue.
     hosts.signal("ABRT").await;
     for stream in &mut running {
         let error = loop {
@@ -269,7 +269,7 @@ async fn a_process_that_crashes_ends_its_streams_in_one_error_and_comes_back() {
                 None => panic!("a stream ended in silence"),
             }
         };
-        // Another replica may go on with what has begun.
+        // `Unavailable` allows another replica to continue the generation.
         assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
         assert_eq!(error.origin, ErrorOrigin::Model);
         assert!(error.message.contains("signal 6"), "{error}");
@@ -329,7 +329,7 @@ async fn a_load_that_is_given_up_ends_with_its_process() {
         let patience = Duration::from_millis(700);
         let load = tokio::time::timeout(patience, hosts.loader.load(&assignment)).await;
         if let Ok(loaded) = load {
-            // It was faster, or refused.
+            // The load finished in time, or was rejected.
             drop(loaded);
         }
         hosts.gone().await;
@@ -349,10 +349,10 @@ async fn a_process_takes_no_more_memory_than_it_may() {
         answer.try_collect::<Vec<_>>().await
     };
     assert_eq!(ask(2, 3).await.unwrap()[0].num_rows(), 1);
-    // 2 GiB of numbers, which this machine has, and the process may not take.
+    // 2 GiB of numbers: the machine has the memory, but the process may not use it.
     let error = ask(1 << 15, 1 << 14).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::TooLarge, "{}", error.chain());
-    // What was refused is not asked for again whenever the model needs a little more.
+    // A rejected allocation must not be repeated for small requests.
     let before = hosts.data_bytes();
     assert_eq!(ask(1 << 10, 3 << 10).await.unwrap()[0].num_rows(), 1);
     let grown = hosts.data_bytes().saturating_sub(before);
@@ -363,7 +363,7 @@ async fn a_process_takes_no_more_memory_than_it_may() {
     );
 }
 
-/// A model of 270 bytes that ONNX Runtime takes, and then reads through a null pointer.
+/// A model of 270 bytes that ONNX Runtime loads, and that then dereferences a null pointer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_that_ends_its_process_when_it_runs_is_never_served() {
     for what_for in [Use::Serve, Use::Probe] {

@@ -11,7 +11,7 @@ use crate::support::{Node, free_ports, text, until, volley};
 
 const FOX: &str = "Tell me a story about a fox.";
 
-/// A coordinator and a worker with text and scripted models, from files.
+/// A coordinator and a worker with text and scripted models, configured by files.
 pub(crate) struct Pair {
     coordinator: Node,
     worker: Node,
@@ -26,7 +26,7 @@ impl Pair {
         Self::start_with(folder, "").await
     }
 
-    /// With more in the worker's file. The worker is started first, and has to wait.
+    /// Adds `sections` to the worker's file. The worker starts first and has to wait.
     pub(crate) async fn start_with(folder: &Path, sections: &str) -> Self {
         crypto();
         let [rest, internal, flight, http] = free_ports();
@@ -231,8 +231,8 @@ async fn up_brings_demo_models_and_finds_them_again() {
     }
 }
 
-/// The client needs one, as the binary does.
+/// Installs the crypto provider that the client needs, as the binary does.
 fn crypto() {
-    // An error only says that another test was first.
+    // An error only means that another test was first.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

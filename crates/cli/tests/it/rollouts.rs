@@ -1,4 +1,4 @@
-//! What an operator reads of deployments that fail, of drains that cannot end, and of a node.
+//! The output for operators: failed deployments, blocked drains, and nodes.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ async fn a_deployment_that_fails_names_its_reason_and_the_next_command_everywher
     let missing = folder.path().join("missing");
     let missing = missing.to_str().unwrap();
 
-    // The reason stands where somebody looks first: at the command that registers.
+    // The command that registers must print the reason.
     let register = [
         "model", "register", "broken", "--path", missing, "--deploy", "--wait",
     ];
@@ -41,7 +41,7 @@ async fn a_deployment_that_fails_names_its_reason_and_the_next_command_everywher
     let deleted = text(&run(&["model", "delete", "broken"]).await);
     assert!(deleted.contains("is deleted"), "{deleted}");
 
-    // A version that fails leaves the one before it serving, and says so.
+    // A failed version leaves the previous one in service.
     text(&run(&["model", "register", "words", "--text", "--deploy", "--wait"]).await);
     let second = ["model", "register", "words", "--path", missing, "--deploy"];
     let told = complaint(&run(&[&second[..], &["--wait"]].concat()).await);

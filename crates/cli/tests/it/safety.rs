@@ -1,5 +1,5 @@
-//! Mutants of models, each in a process of its own: whatever they do there, this process lives on,
-//! and says what became of them. `docs/evidence/isolation.md` has the figures of a long run.
+//! Mutated models, each in its own process. Whatever they do, this process survives and reports
+//! their fate. `docs/evidence/isolation.md` has the results of a long run.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,23 +14,23 @@ use volley_types::{ErrorCode, PredictError};
 use crate::isolation::{Hosts, request, test_model};
 use crate::mutants;
 
-/// How long one mutant may take, whatever it does.
+/// Time limit of one mutant.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Mutants that keep two cores busy.
+/// Concurrent mutants, enough to keep two cores busy.
 const TOGETHER: u64 = 4;
 
-/// What became of a mutant.
+/// The fates of mutants.
 #[derive(Debug, Default)]
 struct Fates {
-    /// Refused by its frame.
+    /// Rejected because of its format.
     malformed: u64,
-    /// Refused by ONNX Runtime.
+    /// Rejected by ONNX Runtime.
     refused: u64,
-    /// Its process ended while it was loaded or tried.
+    /// Its process ended while loading or probing.
     ended_load: u64,
-    /// Loaded, and the run went through.
+    /// Loaded, and the run succeeded.
     ran: u64,
-    /// Loaded, and the run ended with an error.
+    /// Loaded, and the run failed.
     failed: u64,
     /// Loaded, and the run ended its process.
     ended_run: u64,
@@ -86,8 +86,8 @@ impl Fates {
     }
 }
 
-/// `VOLLEY_MUTANTS` mutants, of which each tenth is of the model that ONNX Runtime loads and then
-/// reads through a null pointer; one more is that model as it is.
+/// Runs `VOLLEY_MUTANTS` mutants. Every tenth is a mutant of the model that dereferences a null
+/// pointer, and one is that model unchanged.
 #[tokio::test(flavor = "multi_thread")]
 async fn mutants_end_no_more_than_their_own_process() {
     let (count, seed) = (mutants::count(60), mutants::seed());
@@ -105,14 +105,14 @@ async fn mutants_end_no_more_than_their_own_process() {
     let told = fates.malformed + fates.refused + fates.ended_load;
     assert_eq!(told + fates.ran + fates.failed + fates.ended_run, count + 1);
     assert!(1 <= fates.ended_load, "the one that is known to");
-    // What is sound is served as before.
+    // A valid model is still served.
     let sound = hosts.load(&test_model("identity-float32")).await.unwrap();
     run(&sound, &DataType::Float32).await.unwrap();
     drop(sound);
     hosts.gone().await;
 }
 
-/// Those of the mutants that are this part's, one after the other.
+/// Runs the mutants of one part, one after the other.
 async fn some(hosts: &Hosts, part: u64, count: u64, seed: u64) -> Fates {
     let deadly = test_model("hostile/loop-without-count");
     let files = mutants::SEEDS.map(|(name, kind)| {

@@ -1,4 +1,4 @@
-//! A cluster with keys, TLS at its edge and certificates between its nodes, as processes.
+//! A cluster of processes with keys, TLS at the edge and certificates between nodes.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn start(folder: &Path, role: &str, name: &str, file: &str) -> Node {
     Node::start(&arguments, &folder.join(format!("{name}.log")))
 }
 
-/// Two coordinators and a worker, all on other addresses than 127.0.0.1.
+/// Two coordinators and a worker, all on addresses other than 127.0.0.1.
 struct Secured {
     folder: tempfile::TempDir,
     nodes: Vec<Node>,
@@ -109,7 +109,7 @@ async fn a_secured_cluster_elects_serves_and_lets_nobody_else_in() {
         .await;
     }
 
-    // A write at each coordinator: one of the two forwards it to the other.
+    // Writes at both coordinators: one of them forwards to the other.
     admins[0].register_text_model("team-a.words").await.unwrap();
     admins[1].deploy("team-a.words", 1).await.unwrap();
     let body = json!({ "name": "app", "role": "predict", "models": ["team-a.*"] });
@@ -123,17 +123,17 @@ async fn a_secured_cluster_elects_serves_and_lets_nobody_else_in() {
     .await;
     assert!(answer.to_string().contains("one two"), "{answer}");
 
-    // Operators hear of certificates before they end.
+    // Metrics announce the expiry of certificates.
     let told = admins[0].metrics().await.unwrap();
     for what in ["edge", "node", "authority"] {
         let name = format!("volley_certificate_expiry_timestamp_seconds{{use=\"{what}\"}} ");
         let end = told.lines().find_map(|line| line.strip_prefix(&name));
         let end: i64 = end.expect("an end").parse().unwrap();
-        // All three end in the fifth millennium.
+        // All three expire in the fifth millennium.
         assert!(end > 60_000_000_000, "{what} ends at {end}");
     }
 
-    // What the key does not allow, no key, no TLS, and another authority.
+    // An action that the key does not allow, no key, no TLS, and another CA.
     let refused = app.deploy("team-a.words", 2).await.unwrap_err();
     assert!(matches!(refused, ClientError::Refused { status: 403, .. }));
     let nobody = Client::new(&[&cluster.urls[0]]).unwrap();
@@ -164,7 +164,7 @@ async fn a_secured_cluster_elects_serves_and_lets_nobody_else_in() {
     })
     .await;
 
-    // No secret is anywhere it could be read.
+    // No output contains a secret.
     let secret = key.splitn(3, '_').nth(2).unwrap();
     let boot = cluster.bootstrap.trim().splitn(3, '_').nth(2).unwrap();
     let log = cluster.output();
@@ -235,7 +235,8 @@ async fn keys_are_managed_from_the_command_line() {
     assert!(checked.contains("is valid"), "{checked}");
 }
 
-/// A node's certificate is in the hands of who had it; what it opens ends with the membership.
+/// The certificate of a removed node is still held by its owner, but its rights end with the
+/// membership.
 #[tokio::test]
 async fn a_coordinator_that_was_removed_opens_nothing_with_its_certificate() {
     let cluster = Secured::start().await;
@@ -271,13 +272,13 @@ async fn a_coordinator_that_was_removed_opens_nothing_with_its_certificate() {
         volley(&arguments).await.status.success().then_some(())
     })
     .await;
-    // Its connection to the worker is open still; calls on it are refused.
+    // The existing connection to the worker stays open; calls on it are rejected.
     until("the worker refuses the removed one", async || {
         admins[1].predict("words", &question).await.err()
     })
     .await;
     admins[0].predict("words", &question).await.unwrap();
-    // Nor does another coordinator take writes from it.
+    // Another coordinator does not accept its writes either.
     let refused = admins[1].register_text_model("late").await.unwrap_err();
     assert!(
         matches!(refused, ClientError::Refused { status: 503, .. }),

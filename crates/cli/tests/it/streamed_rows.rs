@@ -1,4 +1,4 @@
-//! Rows that come while answers go: through a coordinator and a worker that are other processes.
+//! Streamed request rows and responses, through a coordinator and a worker in other processes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::support::{SOON, until};
 const BATCHES: usize = 4;
 const ROWS: usize = 4_096;
 
-/// The request's last batch is sent only once an answer is there: were answers kept until the end,
-/// there would never be any.
+/// The request's last batch is sent only after a response has arrived. If responses were held back
+/// until the end, the test would wait forever.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_embeddings_come_before_the_last_request_batch_is_sent() {
     let folder = tempfile::tempdir().unwrap();

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
-/// How long a test waits for what must happen.
+/// How long a test waits for an expected event.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// The binary with `arguments`, without what the environment would add.
+/// The binary with `arguments` and a clean environment.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_volley"));
     command.args(arguments).kill_on_drop(true);
@@ -28,27 +28,27 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 pub(crate) async fn volley(arguments: &[&str]) -> Output {
     let output = command(arguments).output();
     tokio::time::timeout(SOON, output).await.unwrap().unwrap()
 }
 
-/// Runs a command that must succeed; its standard output.
+/// The standard output of a command that must have succeeded.
 #[track_caller]
 pub(crate) fn text(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The complaint of a command that must fail with `code`.
+/// The error output of a command that must have failed with `code`.
 #[track_caller]
 pub(crate) fn complaint(output: &Output, code: i32) -> String {
     assert_eq!(output.status.code(), Some(code), "{output:?}");
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A node that runs, its output in a file; killed when dropped.
+/// A running node with its output in a file. Killed when dropped.
 pub(crate) struct Node {
     pub(crate) child: Child,
     log: std::path::PathBuf,
@@ -77,7 +77,7 @@ impl Node {
         assert!(sent.await.unwrap().success());
     }
 
-    /// Waits for its end; the exit status.
+    /// Waits for the process to exit, and returns the exit status.
     pub(crate) async fn ended(&mut self) -> Option<i32> {
         let ended = tokio::time::timeout(SOON, self.child.wait()).await;
         ended
@@ -87,7 +87,7 @@ impl Node {
     }
 }
 
-/// Waits until `condition` gives a value.
+/// Waits until `condition` returns a value.
 pub(crate) async fn until<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
     let by = Instant::now() + SOON;
     loop {
@@ -99,8 +99,8 @@ pub(crate) async fn until<T>(what: &str, mut condition: impl AsyncFnMut() -> Opt
     }
 }
 
-/// Ports that are free, each given once, over all processes of tests: no connection of this machine
-/// takes one meanwhile.
+/// Free ports, each returned only once over all test processes. Outgoing connections do not use
+/// these ports.
 pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
     [(); N].map(|()| volley_tests::ports::free_port())
 }

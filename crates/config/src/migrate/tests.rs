@@ -153,7 +153,7 @@ fn sizes_get_a_unit() {
         ("1048577", "\"1048577B\""),
         ("\"4096\"", "\"4KiB\""),
         ("\"12 GiB\"", "\"12 GiB\""),
-        // What is no size stays: its reader says so.
+        // Invalid sizes are kept: parsing reports them.
         ("-1", "-1"),
         ("\"much\"", "\"much\""),
     ] {

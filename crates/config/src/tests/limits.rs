@@ -1,4 +1,4 @@
-//! The page of limits: those of the keys from their comments, the fixed ones from their constants.
+//! Generates the page of limits: from the comments of keys, and from constants in the source.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -49,14 +49,14 @@ fn first_sentence(text: &str) -> &str {
     text[..end].trim_end_matches('.')
 }
 
-/// A number, or a duration.
+/// The value of a constant.
 #[derive(Clone, Copy)]
 enum Constant {
     Number(u64),
     Time(Duration),
 }
 
-/// The constant of the only file whose path ends so and that has it.
+/// Renders a constant. Exactly one source file whose path ends in `file` must define it.
 fn shown(sources: &[(PathBuf, String)], file: &str, constant: &str, unit: &str) -> String {
     let suffix = format!("/{file}");
     let found = sources
@@ -80,7 +80,7 @@ fn shown(sources: &[(PathBuf, String)], file: &str, constant: &str, unit: &str) 
     }
 }
 
-/// As `64 KiB`.
+/// Formats a size like `64 KiB`.
 fn size(bytes: u64) -> String {
     let text = Size(bytes).to_string();
     let unit = text.find(|c: char| !c.is_ascii_digit()).unwrap();
@@ -88,7 +88,7 @@ fn size(bytes: u64) -> String {
     format!("{number} {unit}")
 }
 
-/// As `10,000`.
+/// Formats a number like `10,000`.
 fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

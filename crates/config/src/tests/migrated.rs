@@ -1,4 +1,4 @@
-//! Every key from before the first version is read under its name now.
+//! A migrated file has the same values under the current names.
 
 use std::collections::BTreeMap;
 

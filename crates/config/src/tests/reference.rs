@@ -1,4 +1,4 @@
-//! The page of the keys.
+//! Generates the reference page of configuration keys.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

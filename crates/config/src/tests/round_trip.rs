@@ -1,4 +1,4 @@
-//! Every documented key is read as it was written.
+//! Round trip of every documented key.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::coordinator::CoordinatorFile;
 use crate::worker::WorkerFile;
 use crate::{FileKind, Size, TimeSpan};
 
-/// A key with a value, by the table that it is in.
+/// The full name of a key, and its value.
 type Entry = (String, Value);
 
 proptest! {
@@ -27,7 +27,7 @@ proptest! {
     }
 }
 
-/// Some of the documented keys, and all that are required, with values of their types.
+/// A strategy for files: all required keys and some of the others, with values of their types.
 fn file(source: &str) -> impl Strategy<Value = Vec<Entry>> + use<> {
     let all = sections(source).into_iter().flat_map(|(section, keys)| {
         keys.into_iter()
@@ -37,7 +37,7 @@ fn file(source: &str) -> impl Strategy<Value = Vec<Entry>> + use<> {
         .prop_map(|entries| entries.into_iter().flatten().collect())
 }
 
-/// A strategy for a key, which is `None` where it is left out.
+/// A strategy for one key; `None` if the key is left out.
 fn entry(section: &str, key: &Key) -> Option<BoxedStrategy<Option<Entry>>> {
     // The keys of lists of tables have a section of their own.
     if key.kind == "list of tables" {
@@ -92,7 +92,7 @@ fn same(entries: &[Entry], kind: FileKind) -> Result<(), TestCaseError> {
     for (name, value) in entries {
         put(&mut written, name, value.clone());
     }
-    // A table that is required, though none of its keys is.
+    // The table is required, although none of its keys is.
     written
         .entry("cluster")
         .or_insert_with(|| Table::new().into());

@@ -56,7 +56,7 @@ fn a_full_file_that_was_kept_without_a_new_one_stops_nothing() {
     for _ in 0..2 {
         log.append("key 1", &action("a"), "ok").unwrap();
     }
-    // As an earlier try left it, for which the disk had no room.
+    // The state that an earlier attempt left on a full disk.
     std::fs::rename(&path, folder.path().join("audit.until-2.jsonl")).unwrap();
     log.append("key 1", &action("b"), "ok").unwrap();
     let checked = verify(&path).unwrap();
@@ -77,7 +77,7 @@ fn a_full_file_is_kept_and_the_chain_goes_on_in_a_new_one() {
     assert_eq!((checked.head.seq, checked.behind), (4, None));
     assert_eq!(checked.files, [kept.clone(), path.clone()]);
 
-    // Cut off where the file was full: the next entry is the fifth all the same.
+    // Stopped when the file was full: the next entry is still the fifth.
     drop(log);
     std::fs::rename(&path, folder.path().join("audit.until-4.jsonl")).unwrap();
     let log = AuditLog::open_with(&path, 400).unwrap();
@@ -85,8 +85,8 @@ fn a_full_file_is_kept_and_the_chain_goes_on_in_a_new_one() {
     let checked = verify(&path).unwrap();
     assert_eq!((checked.head.seq, checked.files.len()), (5, 3));
 
-    // An older file may be kept elsewhere; what it ended in is told. Another in its place is
-    // not taken.
+    // An older file may be stored elsewhere; its chain head is reported. Another file in its place
+    // is rejected.
     std::fs::rename(&kept, folder.path().join("elsewhere")).unwrap();
     let behind = verify(&path).unwrap().behind.unwrap();
     let elsewhere = verify(&folder.path().join("elsewhere")).unwrap();

@@ -1,11 +1,11 @@
-//! The names under which the audit log records changes of the registry.
+//! Names of registry changes in the audit log.
 
 use volley_types::ModelRef;
 use volley_types::registry::{RegistryCommand, RolloutAction};
 
 use crate::audit::Action;
 
-/// The audit log's entry for `command`.
+/// The audit action of `command`.
 pub(super) fn of(command: &RegistryCommand) -> Action {
     let (name, target) = match command {
         RegistryCommand::CreateConnector(spec) => ("connector.create", spec.id.to_string()),

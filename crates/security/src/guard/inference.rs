@@ -1,4 +1,4 @@
-//! Predictions, as a principal may run them.
+//! Predictions with the rights of a principal.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use volley_types::{
 use crate::Principal;
 use crate::quota::QuotaTracker;
 
-/// Models, as a principal may call them.
+/// Models with the rights of a principal.
 pub(crate) struct GuardedInference {
     inner: Arc<dyn Predict>,
     principal: Arc<Principal>,
@@ -20,7 +20,7 @@ pub(crate) struct GuardedInference {
 }
 
 impl GuardedInference {
-    /// `inner`, with the rights of `principal`, whose use is counted in `quotas`.
+    /// Restricts `inner` to the rights of `principal` and counts its usage in `quotas`.
     pub(crate) fn new(
         inner: Arc<dyn Predict>,
         principal: Arc<Principal>,

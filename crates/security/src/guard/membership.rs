@@ -1,4 +1,4 @@
-//! The coordinators, as a principal may change them.
+//! Membership changes with the rights of a principal.
 
 use async_trait::async_trait;
 use volley_types::registry::CoordinatorMember;

@@ -1,4 +1,4 @@
-//! The registry, as a principal may see and change it.
+//! The registry with the rights of a principal.
 
 use std::sync::Arc;
 
@@ -71,7 +71,8 @@ fn leads(command: &RegistryCommand, egress: &EgressPolicy) -> Result<(), Predict
             all.try_for_each(|url| egress.check("the connector's URL", url).map(drop))
         }
         RegistryCommand::RegisterModel(_, spec) => match &spec.source {
-            // The others name buckets and files, whose servers the workers' configuration names.
+            // Other schemes name buckets and files; the configuration of workers selects their
+            // servers.
             ModelSource::Url { url, .. }
                 if matches!(url.scheme(), ModelUrlScheme::Http | ModelUrlScheme::Https) =>
             {

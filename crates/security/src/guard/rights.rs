@@ -18,8 +18,8 @@ use volley_types::{
 
 use crate::Principal;
 
-/// The part of the registry that a principal of these models sees: its own things, and the
-/// connectors and groups of its models, which may be shared.
+/// The part of the registry that a principal with this scope sees: its own objects, and the
+/// connectors and groups that its models use, which may be shared.
 pub(super) fn seen(registry: &RegistryState, scope: &ModelScope) -> RegistryState {
     let models = scope.select(&registry.models);
     let mut connectors = scope.select_by(&registry.connectors, ConnectorId::as_str);
@@ -58,7 +58,7 @@ pub(super) fn seen(registry: &RegistryState, scope: &ModelScope) -> RegistryStat
     }
 }
 
-/// The connectors of a model's versions.
+/// The connectors that the versions of a model use.
 fn used(entry: &ModelEntry) -> impl Iterator<Item = &ConnectorId> {
     let sources = entry.versions.values().map(|version| &version.source);
     sources.filter_map(|source| match source {
@@ -89,8 +89,7 @@ pub(super) fn permit(
     .permit(command)
 }
 
-/// Every command is listed here, so that a new command does not compile without a decision about
-/// its role.
+/// Lists every command, so that a new command does not compile without a decision about its role.
 fn role_for(command: &RegistryCommand) -> Role {
     match command {
         RegistryCommand::CreateConnector(_)
@@ -126,7 +125,7 @@ fn role_for(command: &RegistryCommand) -> Role {
     }
 }
 
-/// A principal of some models, and the registry.
+/// A principal that is limited to some models, and the registry.
 struct ScopedPrincipal<'a> {
     principal: &'a Principal,
     scope: &'a ModelScope,
@@ -134,7 +133,7 @@ struct ScopedPrincipal<'a> {
 }
 
 impl ScopedPrincipal<'_> {
-    /// As [`permit`]; every command is named here too.
+    /// Like [`permit`]; also lists every command.
     fn permit(&self, command: &RegistryCommand) -> Result<(), PredictError> {
         match command {
             RegistryCommand::CreateConnector(spec) => {
@@ -214,7 +213,7 @@ impl ScopedPrincipal<'_> {
         }
     }
 
-    /// A name may be free or taken by others alike: the answer is the same.
+    /// The error is the same for a free name and for a name that another tenant uses.
     fn may_make(&self, kind: &str, name: &str) -> Result<(), PredictError> {
         if self.scope.covers(name) {
             return Ok(());
@@ -229,8 +228,8 @@ impl ScopedPrincipal<'_> {
         ))
     }
 
-    /// Whether the principal may change a connector. One that it sees only because its models use
-    /// it is somebody else's.
+    /// Checks that the principal may change a connector. A connector that is visible only because
+    /// the principal's models use it belongs to another tenant.
     fn own_connector(&self, id: &ConnectorId) -> Result<(), PredictError> {
         if !self.covers(id) {
             self.sees_connector(id)?;
@@ -250,8 +249,8 @@ impl ScopedPrincipal<'_> {
         Err(not_found("connector", id))
     }
 
-    /// A worker's environment and files belong to all tenants. A principal that is limited to some
-    /// models could send them to any server.
+    /// A worker's environment and files are shared by all tenants. A tenant could send them to any
+    /// server.
     fn own_credentials(&self, spec: &ConnectorSpec) -> Result<(), PredictError> {
         for credential in spec.credentials() {
             match credential {
@@ -275,7 +274,7 @@ impl ScopedPrincipal<'_> {
         }
     }
 
-    /// Whether the principal may change a group.
+    /// Checks that the principal may change a group.
     fn own_group(&self, id: &ModelGroupId) -> Result<(), PredictError> {
         self.sees_group(id)?;
         let Some(group) = self.registry.groups.get(id) else {
@@ -299,7 +298,8 @@ impl ScopedPrincipal<'_> {
         }
     }
 
-    /// A model may use a visible connector or a store. The workers' disks belong to all tenants.
+    /// A model may use a visible connector or an object store. The disks of workers are shared by
+    /// all tenants.
     fn own_source(&self, source: &ModelSource) -> Result<(), PredictError> {
         match source {
             ModelSource::None => Ok(()),
@@ -329,7 +329,7 @@ impl ScopedPrincipal<'_> {
         free_of_others(kind, name, others)
     }
 
-    /// A caller of the name reaches all its targets.
+    /// Checks that all targets of a name are visible, because callers of the name reach them.
     fn leads_to_own<'r>(
         &self,
         mut names: impl Iterator<Item = &'r ModelRef>,
@@ -349,7 +349,7 @@ fn not_found(kind: &str, name: &impl std::fmt::Display) -> PredictError {
     PredictError::new(ErrorCode::NotFound, format!("no {kind} '{name}' exists"))
 }
 
-/// The registry's error would reveal the users of the object.
+/// Replaces the registry's error, which would reveal the users of the object.
 fn free_of_others(
     kind: &str,
     name: &impl std::fmt::Display,

@@ -1,20 +1,21 @@
-//! A tenant's share of the registry. The registry has a global limit; each principal that is
-//! limited to some models gets a share, so that none can use all of it. Pure.
+//! A tenant's share of the registry. The registry has a global limit; the share keeps one tenant
+//! from using all of it. Pure.
 
 use volley_types::registry::{RegistryCommand, RegistryState};
 use volley_types::{ConnectorId, ErrorCode, ModelName, ModelScope, PredictError, SecretName};
 
-/// The part of the registry that each tenant may fill.
+/// The part of the registry that each tenant may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Models, connectors, secrets, groups, aliases and pipelines: so many of each kind.
+    /// Maximum number of objects of each kind: models, connectors, secrets, groups, aliases,
+    /// pipelines.
     pub things: usize,
-    /// Bytes of all their definitions together.
+    /// Maximum size of all definitions together, in bytes.
     pub bytes: usize,
 }
 
 impl Default for Share {
-    /// A quarter of the registry's own limits.
+    /// A quarter of the limits of the registry.
     fn default() -> Self {
         Self {
             things: 2_500,
@@ -24,10 +25,10 @@ impl Default for Share {
 }
 
 impl Share {
-    /// Checks that the objects of `scope`, after `command`, are within its share of `registry`.
+    /// Checks that the objects of `scope` stay within the share after `command`.
     ///
     /// # Errors
-    /// `TooLarge` if they are not.
+    /// `TooLarge` when they exceed it.
     pub(super) fn check(
         &self,
         command: &RegistryCommand,
@@ -69,8 +70,8 @@ struct ScopedRegistry<'a> {
 }
 
 impl ScopedRegistry<'_> {
-    /// Kind of the object that a command creates or replaces, the count of that kind if the object
-    /// is new, and its size in bytes; `None` for other commands.
+    /// For a command that creates or replaces an object: its kind, the number of objects of that
+    /// kind if the object is new, and its size in bytes. `None` for other commands.
     fn grown(&self, command: &RegistryCommand) -> Option<(&'static str, Option<usize>, usize)> {
         let it = self.registry;
         let found = match command {
@@ -109,12 +110,12 @@ impl ScopedRegistry<'_> {
         Some(found)
     }
 
-    /// How many of these are the scope's own, and one more; `None` where nothing is new.
+    /// The number of objects of this scope plus one; `None` if the object is not new.
     fn with_one<'n>(&self, new: bool, names: impl Iterator<Item = &'n str>) -> Option<usize> {
         new.then(|| names.filter(|name| self.scope.covers(name)).count() + 1)
     }
 
-    /// Bytes of all definitions that are the scope's own.
+    /// The size of all definitions of this scope, in bytes.
     fn bytes(&self) -> usize {
         let it = self.registry;
         let covers = |name: &str| self.scope.covers(name);

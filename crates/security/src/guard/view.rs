@@ -1,4 +1,4 @@
-//! Nodes, replicas and load, as a principal may see them.
+//! Nodes, replicas and load with the rights of a principal.
 
 use volley_types::control::{ClusterStatus, ModelStatus};
 use volley_types::{ClusterView, ModelName};

@@ -1,5 +1,5 @@
-//! Usage of keys on other coordinators. Each coordinator reports the usage of its own callers, and
-//! charges reported usage as its own. A key's limits thus apply to all coordinators together,
+//! Usage of keys on other coordinators. Each coordinator reports the usage of its own callers and
+//! charges reported usage as its own. The limits of a key thus apply to all coordinators together,
 //! except for requests that are not reported yet.
 
 use std::collections::HashMap;
@@ -11,25 +11,25 @@ use volley_types::{KeyId, NodeId};
 
 use super::QuotaTracker;
 
-/// Time without reports after which a coordinator's running predictions do not count any more.
+/// Time without a report after which the running predictions of a coordinator no longer count.
 const SILENCE: Duration = Duration::from_secs(3);
-/// The most keys of one report; the others come with the next.
+/// Maximum number of keys in one report; the rest follow in the next report.
 pub const MAX_REPORTED: usize = 4_096;
-/// The most keys that are remembered of one coordinator.
+/// Maximum number of keys that are remembered for one coordinator.
 pub const MAX_HEARD: usize = 65_536;
 
 /// Usage of one key on a coordinator since it started counting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyUse {
-    /// Predictions that began.
+    /// Predictions that were started.
     pub requests: u64,
     /// Tokens that were charged.
     pub tokens: u64,
-    /// Predictions that run now.
+    /// Predictions that are running.
     pub streams: u32,
-    /// The limits that it was counted under; 0 for none.
+    /// The limit of requests in effect; 0 for none.
     pub requests_per_minute: u32,
-    /// As for requests.
+    /// The limit of tokens in effect; 0 for none.
     pub tokens_per_minute: u32,
 }
 
@@ -38,9 +38,10 @@ pub struct KeyUse {
 pub struct Report {
     /// The reporting coordinator.
     pub node: NodeId,
-    /// Its run of reports.
+    /// The sequence of reports that this one belongs to.
     pub session: u64,
-    /// Whether the counts begin here: they were used before anybody listened.
+    /// Whether this is the first report of a session. Its counts are a baseline and are not
+    /// charged.
     pub first: bool,
     /// Changes since the last report.
     pub keys: Vec<(KeyId, KeyUse)>,
@@ -54,7 +55,7 @@ pub struct Usage(pub(crate) QuotaTracker);
 #[derive(Debug, Default)]
 pub(super) struct PeerUsage {
     peers: Mutex<HashMap<NodeId, Peer>>,
-    /// Into how many shares limits are cut while this coordinator is alone; 0 as 1.
+    /// Divisor of the limits while this coordinator is alone; 0 means 1.
     shares: AtomicU32,
 }
 
@@ -66,7 +67,7 @@ struct Peer {
 }
 
 impl PeerUsage {
-    /// How many predictions of `key` run at the others.
+    /// The number of predictions of `key` that run on other coordinators.
     pub(super) fn streams(&self, key: &KeyId, now: Instant) -> u32 {
         let peers = self.peers.lock();
         let alive = peers.values().filter(|peer| !peer.is_silent(now));
@@ -74,7 +75,7 @@ impl PeerUsage {
         streams.fold(0, u32::saturating_add)
     }
 
-    /// The current local value of `limit`.
+    /// The part of `limit` that this coordinator may use now.
     pub(super) fn share(&self, limit: u32) -> u32 {
         limit.div_ceil(self.shares.load(Ordering::Relaxed).max(1))
     }
@@ -87,8 +88,8 @@ impl Peer {
 }
 
 impl Usage {
-    /// What was used here, of at most so many keys whose figures differ from those in `told`; what
-    /// is not counted any more goes out of that.
+    /// The usage on this node of at most `most` keys whose values differ from `told`, the values
+    /// that were reported before. Removes keys from `told` that are no longer counted.
     #[must_use]
     pub fn news(&self, told: &mut HashMap<KeyId, KeyUse>, most: usize) -> Vec<(KeyId, KeyUse)> {
         let all = self.0.own_use();
@@ -97,7 +98,7 @@ impl Usage {
         all.into_iter().filter(changed).take(most).collect()
     }
 
-    /// Sets whether this coordinator receives no reports. If so, it allows each key a share: its
+    /// Sets whether this coordinator receives no reports. While it does not, each key may use its
     /// limit divided by `members`.
     pub fn set_alone(&self, alone: bool, members: usize) {
         let shares = match alone {
@@ -107,7 +108,7 @@ impl Usage {
         self.0.others().shares.store(shares, Ordering::Relaxed);
     }
 
-    /// Applies a report of another coordinator. Returns whether its session is known; an unknown
+    /// Applies a report of another coordinator. Returns whether its session is known. An unknown
     /// session must start with a first report.
     #[must_use]
     pub fn hear(&self, report: Report, now: Instant) -> bool {
@@ -130,7 +131,7 @@ impl Usage {
         let mut charges = Vec::with_capacity(report.keys.len());
         for (key, used) in report.keys {
             let before = peer.keys.get(&key).copied().unwrap_or_default();
-            // A smaller count means that the coordinator restarted.
+            // A smaller count means that the coordinator has restarted.
             let grown = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
             let more = KeyUse {
                 requests: grown(used.requests, before.requests),
@@ -149,7 +150,7 @@ impl Usage {
         true
     }
 
-    /// Forgets coordinators that are no members any more.
+    /// Removes coordinators that are no longer members.
     pub fn keep_only(&self, members: &[NodeId]) {
         let others = self.0.others();
         others.peers.lock().retain(|node, _| members.contains(node));

@@ -38,7 +38,7 @@ fn requests_come_back_evenly() {
     meters.begin(&key(), quota, later).unwrap();
     meters.begin(&key(), quota, later).unwrap();
     assert!(meters.begin(&key(), quota, later).is_err());
-    // Another key has its own.
+    // Another key has its own quota.
     let other = KeyId::new("0a1c").unwrap();
     meters.begin(&other, quota, later).unwrap();
 }
@@ -74,7 +74,7 @@ async fn tokens_are_charged_by_usage_and_by_rows_to_those_who_leave() {
     let whole = meters.begin(&key(), quota, start).unwrap().unwrap();
     assert_eq!(whole.count(generation(3, Some(usage))).count().await, 3);
     let refused = meters.begin(&key(), quota, start).unwrap_err();
-    // Something has come back while it was read.
+    // Part of the quota has been refilled during the read.
     let wait = refused.retry_after.unwrap();
     assert!(wait <= Duration::from_secs(1), "{wait:?}");
     let later = start + Duration::from_millis(1_500);
@@ -108,8 +108,8 @@ fn keys_that_use_nothing_are_forgotten() {
 }
 
 proptest::proptest! {
-    /// However requests come, no minute sees more than two minutes' worth: what was saved up
-    /// and what came back.
+    /// However requests arrive, no minute admits more than twice the limit: the saved quota and the
+    /// refill.
     #[test]
     fn no_minute_sees_more_than_twice_the_limit(
         limit in 1_u32..50, gaps in proptest::collection::vec(0_u64..5_000, 1..300)
@@ -122,7 +122,7 @@ proptest::proptest! {
             match meters.begin(&key(), quota, now) {
                 Ok(_) => taken.push(now),
                 Err(error) => {
-                    // Whoever comes back when told gets in.
+                    // A caller that waits for the retry delay is admitted.
                     let then = now + error.retry_after.unwrap() + Duration::from_millis(1);
                     proptest::prop_assert!(then - now <= Duration::from_secs(61));
                 }

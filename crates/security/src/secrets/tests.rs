@@ -29,7 +29,7 @@ fn a_secret_opens_under_its_name_and_its_master_key_alone() {
         "{}",
         refused.message
     );
-    // Nothing shows it, and two of the same are not alike.
+    // No `Debug` output shows the secret, and two sealings of one secret differ.
     let shown = format!("{sealed:?} {keys_one:?}");
     assert!(!shown.contains("canary"));
     let again = keys_one.seal(&name("a"), "sk-canary").unwrap();

@@ -1,4 +1,4 @@
-//! An issuer's public keys, and where they come from.
+//! Public keys of an issuer, and their sources.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use volley_types::PredictError;
 use super::{FetchKeys, KeySource};
 use crate::live::Live;
 
-/// How often an address is looked at.
+/// Interval between two fetches of a URL.
 const FETCH_EVERY: Duration = Duration::from_secs(300);
-/// The least time between two looks, however many tokens name unknown keys.
+/// Minimum time between two fetches, regardless of how many tokens name unknown keys.
 const FETCH_GAP: Duration = Duration::from_secs(30);
-/// The first wait after a look that failed; the next are longer.
+/// Delay before the first retry of a failed fetch; it doubles with every retry.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
-/// More keys than that are no issuer's.
+/// Maximum number of keys in a set.
 const MAX_KEYS: usize = 100;
 
 /// The public keys of an issuer.
@@ -51,7 +51,7 @@ impl KeySet {
         }
     }
 
-    /// The key of that id, or the only one where the token names none.
+    /// The key with the id `id`. Without an id, the only key for `algorithm`.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<&DecodingKey> {
         let mut fit = self.0.iter().filter(|key| {
             key.algorithm.is_none_or(|only| only == algorithm)
@@ -59,7 +59,7 @@ impl KeySet {
                 && id.is_none_or(|id| key.id.as_deref() == Some(id))
         });
         let found = fit.next()?;
-        // Without an id there is nothing to choose by.
+        // Without an id, the choice must be unambiguous.
         (id.is_some() || fit.next().is_none()).then_some(&found.key)
     }
 }
@@ -80,7 +80,7 @@ impl Key {
     }
 }
 
-/// Where keys come from, with the newest that there were.
+/// A source of keys, with the latest valid keys.
 #[derive(Debug)]
 pub(super) enum Source {
     File(Arc<Live<KeySet>>),
@@ -113,14 +113,14 @@ impl Source {
         }
     }
 
-    /// A token named a key that is not there: there may be a new one.
+    /// Requests a fetch, because a token named an unknown key. No effect for a file.
     pub(super) fn look_again(&self) {
         if let Self::Url { look, .. } = self {
             look.notify_one();
         }
     }
 
-    /// Refreshes the keys periodically, forever.
+    /// Refreshes the keys periodically, forever. Cancel safe.
     pub(super) async fn keep_fresh(&self, fetch: &FetchKeys, interval: Duration) {
         let (url, keys, look) = match self {
             Self::File(live) => return live.clone().keep_fresh("issuer keys", interval).await,

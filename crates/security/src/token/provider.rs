@@ -1,4 +1,4 @@
-//! Checks tokens' signatures with ring, which the rest of Volley uses too.
+//! Verification of token signatures with ring, the library that Volley also uses for TLS.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::ErrorKind;
@@ -24,13 +24,13 @@ static PROVIDER: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Makes this the one provider of the process.
+/// Registers this provider as the only one of the process.
 pub(super) fn install() {
-    // An `Err` says that it was installed before.
+    // An error means that a provider is already installed.
     let _ = PROVIDER.install_default();
 }
 
-/// Whether signatures of that kind can be checked.
+/// Whether signatures of `algorithm` can be verified.
 pub(super) fn verifies(algorithm: Algorithm) -> bool {
     Scheme::of(algorithm).is_some()
 }
@@ -53,7 +53,7 @@ impl Scheme {
             Algorithm::ES256 => Self::Point(&ECDSA_P256_SHA256_FIXED),
             Algorithm::ES384 => Self::Point(&ECDSA_P384_SHA384_FIXED),
             Algorithm::EdDSA => Self::Point(&ED25519),
-            // Those with a shared secret, and those of a later version.
+            // Shared-secret algorithms, and algorithms added in later versions of the library.
             _ => return None,
         })
     }
@@ -74,7 +74,7 @@ impl Verifier<Vec<u8>> for RingVerifier {
             (Scheme::Point(algorithm), DecodingKeyKind::SecretOrDer(point)) => {
                 UnparsedPublicKey::new(algorithm, point).verify(message, signature)
             }
-            // A key of another kind than the algorithm.
+            // The type of the key does not match the algorithm.
             _ => return Err(signature::Error::new()),
         };
         verified.map_err(|_| signature::Error::new())

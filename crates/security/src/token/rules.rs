@@ -1,4 +1,4 @@
-//! Rights of a valid token from its claims.
+//! The rights of a valid token, derived from its claims.
 
 use std::collections::BTreeMap;
 
@@ -7,25 +7,26 @@ use volley_types::{ErrorCode, ModelScope, PredictError, Role, TenantId};
 
 use crate::Principal;
 
-/// The longest subject that is written into logs.
+/// Maximum length of a subject in logs.
 const MAX_SUBJECT: usize = 128;
 
 /// Claims that define the rights of a token. A configured claim is required in the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimRules {
-    /// The claim with the roles or groups: a text, or an array of texts. A path through objects
-    /// is written with dots.
+    /// The claim with roles or groups: a string or an array of strings. A dotted path selects a
+    /// nested claim.
     pub roles_claim: String,
     /// Mapping of claim values to roles; if empty, the values are role names.
     pub roles: BTreeMap<String, Role>,
     /// The claim with the tenant.
     pub tenant_claim: Option<String>,
-    /// The claim with the models, as a key has them; where it is not set, the tenant's own.
+    /// The claim with the models, in the form of a key's models. If not configured, all models of
+    /// the tenant.
     pub models_claim: Option<String>,
 }
 
 impl ClaimRules {
-    /// The principal of these claims.
+    /// The principal that the claims describe.
     pub(super) fn principal(
         &self,
         issuer: &str,
@@ -52,7 +53,8 @@ impl ClaimRules {
             },
         };
         let models = match &self.models_claim {
-            // As for keys: a tenant has its own scope, and a cluster administrator has all models.
+            // As for keys: the default is the scope of the tenant, and all models for a cluster
+            // administrator.
             None if role == Role::ClusterAdmin => ModelScope::default(),
             None => ModelScope::of_tenant(&tenant),
             Some(claim) => {
@@ -81,9 +83,9 @@ impl ClaimRules {
     }
 }
 
-/// The texts at `path`.
+/// The strings at `path`.
 fn texts<'a>(claims: &'a Map<String, Value>, path: &str) -> Result<Vec<&'a str>, PredictError> {
-    // Names with dots in them are common: the whole path may be one.
+    // Claim names often contain dots, so the whole path is tried as one name first.
     let found = claims.get(path).or_else(|| {
         let mut steps = path.split('.');
         let first = claims.get(steps.next()?)?;

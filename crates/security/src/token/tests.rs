@@ -13,7 +13,7 @@ const ISSUER: &str = "https://id.example.org/";
 
 type Sign = Box<dyn Fn(&[u8]) -> Vec<u8>>;
 
-/// A provider with one key.
+/// An identity provider with one key.
 struct Provider {
     id: &'static str,
     algorithm: &'static str,
@@ -226,7 +226,7 @@ fn the_header_of_a_token_decides_nothing() {
         ..Provider::ecdsa("k2")
     };
     refused(unknown.token(&claims()));
-    // A shared secret that is the public key, and no signature at all.
+    // A shared secret equal to the public key, and no signature.
     let body = base64(claims().to_string().as_bytes());
     for algorithm in ["HS256", "none"] {
         let header = base64(
@@ -236,13 +236,13 @@ fn the_header_of_a_token_decides_nothing() {
         );
         refused(format!("{header}.{body}.{}", base64(b"signature")));
     }
-    // The right signature under other claims.
+    // A valid signature with other claims.
     let token = own.token(&claims());
     let parts: Vec<_> = token.split('.').collect();
     let more = base64(with("groups", json!(["ml"])).to_string().as_bytes());
     refused(format!("{}.{more}.{}", parts[0], parts[2]));
 
-    // An extension that must be understood.
+    // A critical extension.
     let header = json!({ "alg": "ES256", "kid": "k1", "crit": ["b64"], "b64": true });
     refused(own.signed(&header, &claims()));
 
@@ -291,14 +291,15 @@ async fn keys_are_fetched_kept_and_renewed_when_a_token_names_a_new_one() {
     tokio::time::sleep(Duration::from_secs(40)).await;
     issuers.identify(&token).unwrap();
 
-    // The provider rotates: the first token with the new key is refused, later ones are not.
+    // The provider rotates its keys: the first token with the new key is rejected, later ones are
+    // accepted.
     *published.lock() = Some(json!({ "keys": [first.jwk, second.jwk] }));
     let rotated = second.token(&claims());
     assert!(issuers.identify(&rotated).is_err());
     tokio::time::sleep(Duration::from_secs(31)).await;
     issuers.identify(&rotated).unwrap();
 
-    // What it publishes in an accident is not taken over.
+    // An empty key set, published by accident, is ignored.
     *published.lock() = Some(json!({ "keys": [] }));
     tokio::time::sleep(Duration::from_secs(1_000)).await;
     issuers.identify(&rotated).unwrap();

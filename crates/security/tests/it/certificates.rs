@@ -1,4 +1,4 @@
-//! An authority of a test's own, and the certificates that it signs.
+//! A CA for tests, and the certificates that it signs.
 
 use std::path::{Path, PathBuf};
 
@@ -6,13 +6,13 @@ use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType,
 };
 
-/// An authority.
+/// A certificate authority.
 pub(crate) struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// Where a certificate, its key and its authority are.
+/// The paths of a certificate, its key and its CA certificate.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     pub(crate) certificate: PathBuf,
@@ -31,13 +31,13 @@ impl Authority {
         }
     }
 
-    /// Writes a certificate for 127.0.0.1 with the identity `uri` to `folder`, over what is
-    /// there.
+    /// Writes a certificate for 127.0.0.1 with the identity `uri` to `folder`. Replaces existing
+    /// files.
     pub(crate) fn write(&self, folder: &Path, name: &str, uri: Option<&str>) -> Files {
         self.write_until(folder, name, uri, 4_095)
     }
 
-    /// The same, which ends with the beginning of the year `until`.
+    /// Like [`Authority::write`], with an expiry at the beginning of the year `until`.
     pub(crate) fn write_until(
         &self,
         folder: &Path,

@@ -38,7 +38,7 @@ fn node(authority: &Authority, folder: &Path, uri: &str) -> NodeTls {
     load(&authority.write(folder, &uri.replace('/', "_"), Some(uri)))
 }
 
-/// A listener, and what comes of the connections to it.
+/// A listener, and the results of its connections.
 struct TestListener {
     address: String,
     accepted: tokio::sync::mpsc::Receiver<NodeStream>,
@@ -124,7 +124,7 @@ async fn a_certificate_that_has_ended_opens_nothing_and_is_not_called() {
     let ended = load(&authority.write_until(folder.path(), "ended", Some(WORKER), 2020));
     let other = node(&authority, folder.path(), "volley://worker/w2");
     let mut listener = TestListener::open(coordinator.clone(), Callers::NodesAndKeys).await;
-    // Under TLS 1.3 a client may hear of its refusal only when it reads.
+    // With TLS 1.3, a client may learn of the rejection only when it reads.
     let _heard_later = listener
         .call(&Dialer::tls(ended.clone()), NodeKind::Coordinator)
         .await;
@@ -148,7 +148,7 @@ async fn every_connection_shows_its_certificate_anew() {
     let coordinator = node(&authority, folder.path(), COORDINATOR);
     let worker = authority.write(folder.path(), "worker", Some(WORKER));
     let mut listener = TestListener::open(coordinator, Callers::Nodes).await;
-    // A client that would take its session up again, where it could.
+    // A client that resumes its session if possible.
     let mut roots = RootCertStore::empty();
     let trusted = CertificateDer::from_pem_file(&worker.authority).unwrap();
     roots.add(trusted).unwrap();
@@ -170,7 +170,7 @@ async fn every_connection_shows_its_certificate_anew() {
         let mut accepted = listener.accepted.recv().await.unwrap();
         accepted.write_all(b"x").await.unwrap();
         accepted.flush().await.unwrap();
-        // What comes before this byte is all that a session could be taken up by.
+        // Session tickets arrive before this byte.
         stream.read_exact(&mut [0]).await.unwrap();
         let kind = stream.get_ref().1.handshake_kind();
         assert_eq!(kind, Some(HandshakeKind::Full));
@@ -183,7 +183,7 @@ async fn slow_handshakes_hold_up_nobody_else() {
     let coordinator = node(&authority, folder.path(), COORDINATOR);
     let worker = node(&authority, folder.path(), WORKER);
     let mut listener = TestListener::open(coordinator, Callers::Nodes).await;
-    // More than are looked at at a time.
+    // More connections than handshakes that run at the same time.
     let mut silent = Vec::new();
     for _ in 0..300 {
         silent.push(TcpStream::connect(&listener.address).await.unwrap());
@@ -259,7 +259,7 @@ fn services_for_nodes_take_only_nodes_of_their_kind() {
     let is_valid = Arc::new(move |_: &NodeIdentity| !looked.load(Ordering::Relaxed));
     let check = only(NodeKind::Coordinator, true, is_valid);
     assert!(check(call(Some(COORDINATOR))).is_ok());
-    // It is looked at with each call.
+    // The certificate is checked for each call.
     removed.store(true, Ordering::Relaxed);
     let refused = check(call(Some(COORDINATOR))).unwrap_err();
     assert_eq!(refused.code(), tonic::Code::PermissionDenied);

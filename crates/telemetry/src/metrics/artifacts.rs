@@ -1,23 +1,23 @@
-//! Models that are fetched.
+//! Metrics of fetched models.
 
 use volley_types::ErrorCode;
 
 use super::{CodeLabel, Families, Metrics};
 
 impl Metrics {
-    /// Counts bytes of models that arrived from where they are fetched.
+    /// Counts bytes that were received while fetching models.
     pub fn fetched_bytes(&self, bytes: u64) {
         self.0.artifact_bytes.inc_by(bytes);
     }
 
-    /// Counts a model's fetch that ended, by its error; `None` when it succeeded.
+    /// Counts a completed fetch of a model by its error; `None` for success.
     pub fn fetched(&self, error: Option<ErrorCode>) {
         let code = error.map_or("ok", ErrorCode::as_str);
         let label = CodeLabel { code };
         self.0.artifact_fetches.get_or_create(&label).inc();
     }
 
-    /// Publishes how many bytes of fetched models this worker keeps.
+    /// Sets the size of this worker's cache of fetched models, in bytes.
     pub fn set_artifact_cache_bytes(&self, bytes: u64) {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.0.artifact_cache_bytes.set(bytes);

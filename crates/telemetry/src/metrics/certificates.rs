@@ -1,4 +1,4 @@
-//! When a node's certificates end.
+//! Expiry of a node's certificates.
 
 use std::time::SystemTime;
 
@@ -14,7 +14,7 @@ struct UseLabel {
     r#use: &'static str,
 }
 
-/// The ends that were told.
+/// Expiry times by use.
 #[derive(Default)]
 pub(super) struct Certificates(Family<UseLabel, Gauge>);
 
@@ -29,12 +29,12 @@ impl Certificates {
 }
 
 impl Metrics {
-    /// Publishes when each certificate that this node uses ends, by what it is for.
+    /// Sets the expiry time of each certificate of this node, by its use.
     pub fn set_certificate_ends(&self, ends: &[(&'static str, SystemTime)]) {
         for (what, end) in ends {
             let seconds = match end.duration_since(SystemTime::UNIX_EPOCH) {
                 Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-                // Before 1970: as long ago as the metric can say.
+                // The metric cannot represent a time before 1970.
                 Err(_) => 0,
             };
             let label = UseLabel { r#use: what };

@@ -1,4 +1,4 @@
-//! The GPUs of a worker.
+//! Metrics of a worker's GPUs.
 
 use std::sync::atomic::AtomicU64;
 
@@ -21,7 +21,7 @@ struct DeviceLabel {
     device: u32,
 }
 
-/// What GPUs have been told to be like.
+/// The last reported memory and utilization of each GPU.
 #[derive(Default)]
 pub(super) struct Gpus {
     memory: Family<MemoryLabel, Gauge>,
@@ -44,7 +44,7 @@ impl Gpus {
 }
 
 impl Metrics {
-    /// Publishes the GPUs of this worker.
+    /// Sets memory and utilization of this worker's GPUs.
     pub fn set_gpus(&self, gpus: &[GpuReport]) {
         let families = &self.0.gpus;
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! A coordinator's part in consensus.
+//! Metrics of a coordinator's Raft node.
 
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
@@ -6,7 +6,7 @@ use volley_types::registry::RaftStatus;
 
 use super::Metrics;
 
-/// What this node sees of Raft.
+/// The Raft state as this node sees it.
 #[derive(Default)]
 pub(super) struct Raft {
     term: Gauge,
@@ -57,7 +57,7 @@ impl Raft {
 }
 
 impl Metrics {
-    /// Publishes this coordinator's view of Raft.
+    /// Sets this coordinator's view of Raft.
     pub fn set_raft(&self, status: &RaftStatus) {
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let raft = &self.0.raft;
@@ -72,8 +72,8 @@ impl Metrics {
         raft.voters.set(number(voters as u64));
     }
 
-    /// Publishes whether consensus has failed here, and when it last did, in seconds since 1970; 0
-    /// stands for never.
+    /// Sets whether Raft has failed on this node, and the time of the last failure in seconds since
+    /// 1970, 0 for none.
     pub fn set_raft_failure(&self, failed: bool, last_s: u64) {
         self.0.raft.failed.set(i64::from(failed));
         let last = i64::try_from(last_s).unwrap_or(i64::MAX);

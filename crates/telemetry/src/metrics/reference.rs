@@ -1,4 +1,4 @@
-//! `docs/reference/metrics.md` is generated from the metrics that are registered.
+//! Generates `docs/reference/metrics.md` from the registered metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime};
@@ -12,7 +12,7 @@ use super::{Metrics, WorkerCounts};
 #[path = "../../../../tests/reference/page.rs"]
 mod page;
 
-/// What operators read in the documentation is what they scrape.
+/// The reference page must match the exported metrics.
 #[test]
 fn the_page_of_metrics_is_generated_from_their_definitions() {
     let text = sampled().encode();
@@ -106,12 +106,12 @@ fn labels(sample: &str) -> BTreeSet<String> {
         .and_then(|(_, rest)| rest.split_once('}'));
     let written = written.map_or("", |(labels, _)| labels);
     let names = written.split(',').filter_map(|label| label.split_once('='));
-    // The bounds of a histogram's buckets are part of the format.
+    // `le`, the bound of a histogram bucket, is part of the format.
     let names = names.filter(|(name, _)| *name != "le");
     names.map(|(name, _)| format!("`{name}`")).collect()
 }
 
-/// The unit, which the name ends in.
+/// The unit, taken from the suffix of the name.
 fn unit(name: &str) -> &'static str {
     let units = [
         ("_seconds", "seconds"),

@@ -1,4 +1,4 @@
-//! Replicas that make room, come back, and are lost.
+//! Metrics of evicted, reloaded and failed replicas.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use volley_types::ModelName;
 use super::{Metrics, ModelLabel};
 
 impl Metrics {
-    /// Counts an idle replica that was unloaded to make room.
+    /// Counts the eviction of an idle replica.
     pub fn evicted(&self, model: &ModelName) {
         let model = model.to_string();
         self.0.evictions.get_or_create(&ModelLabel { model }).inc();
     }
 
-    /// Counts a replica that was loaded again for a request.
+    /// Counts a replica that was reloaded for a request.
     pub fn reloaded(&self, model: &ModelName) {
         let model = model.to_string();
         self.0.reloads.get_or_create(&ModelLabel { model }).inc();
     }
 
-    /// Counts a model's process that ended by itself.
+    /// Counts a model process that exited unexpectedly.
     pub fn model_process_ended(&self, model: &ModelName) {
         let model = ModelLabel {
             model: model.to_string(),
@@ -27,7 +27,7 @@ impl Metrics {
         self.0.model_process_exits.get_or_create(&model).inc();
     }
 
-    /// Publishes how many replicas of each model are unloaded for now.
+    /// Sets the number of evicted replicas of each model.
     pub fn set_evicted_replicas(&self, counts: &BTreeMap<ModelName, usize>) {
         self.0.evicted_replicas.clear();
         for (model, count) in counts {

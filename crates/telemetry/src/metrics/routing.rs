@@ -1,4 +1,4 @@
-//! How requests find their replicas.
+//! Metrics of routing, migrations and autoscaling.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -43,39 +43,39 @@ pub(crate) struct Routing {
 }
 
 impl Metrics {
-    /// Counts a choice of a replica, by one of a closed set of reasons.
+    /// Counts the choice of a replica by its reason. The set of reasons is closed.
     pub fn routed(&self, reason: &'static str) {
         let label = ReasonLabel { reason };
         self.0.routing.decisions.get_or_create(&label).inc();
     }
 
-    /// Counts a replica that is left alone for a while because it fails.
+    /// Counts the ejection of a failing replica.
     pub fn ejected(&self, model: &ModelName) {
         let model = model.to_string();
         let label = ModelLabel { model };
         self.0.routing.ejections.get_or_create(&label).inc();
     }
 
-    /// Counts a stream whose worker was lost, by one of a closed set of results.
+    /// Counts a stream whose worker was lost, by result. The set of results is closed.
     pub fn continued(&self, result: &'static str) {
         let label = ResultLabel { result };
         self.0.routing.continuations.get_or_create(&label).inc();
     }
 
-    /// Counts a replica that goes from one worker to another although both are there, by one of a
-    /// closed set of reasons, and of what became of it.
+    /// Counts a migration of a replica between two live workers, by its reason and its result. Both
+    /// sets of labels are closed.
     pub fn moved(&self, reason: &'static str, result: &'static str) {
         let label = MoveLabel { reason, result };
         self.0.routing.moves.get_or_create(&label).inc();
     }
 
-    /// Publishes how many replicas this coordinator moves now.
+    /// Sets the number of migrations that this coordinator runs now.
     pub fn set_moving(&self, moves: usize) {
         let moves = i64::try_from(moves).unwrap_or(i64::MAX);
         self.0.routing.moving.set(moves);
     }
 
-    /// Publishes what an external autoscaler of workers goes by.
+    /// Sets the signals for an external autoscaler of workers.
     pub fn set_scale(&self, scale: &ScaleSignal) {
         let routing = &self.0.routing;
         routing
@@ -89,7 +89,7 @@ impl Metrics {
         routing.queue_wait_max.set(wait.as_secs_f64());
     }
 
-    /// Counts a request that went to a second replica before the first had answered.
+    /// Counts a request that was also sent to a second replica before the first one responded.
     pub fn hedged(&self, model: &ModelName) {
         let model = model.to_string();
         let label = ModelLabel { model };

@@ -1,4 +1,4 @@
-//! Calls to remote models, what they used, and what that cost.
+//! Metrics of upstream calls: results, tokens and costs.
 
 use std::sync::atomic::AtomicU64;
 
@@ -29,7 +29,7 @@ struct TokenLabel {
     kind: &'static str,
 }
 
-/// What is counted of remote models.
+/// The metrics of remote models.
 #[derive(Default)]
 pub(super) struct Upstream {
     calls: Family<CallLabel, Counter>,
@@ -49,8 +49,8 @@ fn label(connector: &ConnectorId) -> ConnectorLabel {
 }
 
 impl Metrics {
-    /// Counts a call to one of a connector's servers that ended, by its error; `None` when its
-    /// answer was whole. `server` is that server, as a connector of its own.
+    /// Counts a finished call to an upstream by its error; `None` when the response was complete.
+    /// `server` is the upstream as a connector of its own.
     pub fn upstream_called(&self, server: &ConnectorSpec, error: Option<ErrorCode>) {
         let label = CallLabel {
             connector: server.id.to_string(),
@@ -60,45 +60,45 @@ impl Metrics {
         self.0.upstream.calls.get_or_create(&label).inc();
     }
 
-    /// Counts a call that is made to a server again.
+    /// Counts a retry of a call.
     pub fn upstream_retried(&self, connector: &ConnectorId) {
         let retries = &self.0.upstream.retries;
         retries.get_or_create(&label(connector)).inc();
     }
 
-    /// Counts a call to a server that is there for when the others fail.
+    /// Counts a call to a fallback upstream.
     pub fn upstream_fell_back(&self, connector: &ConnectorId) {
         let fallbacks = &self.0.upstream.fallbacks;
         fallbacks.get_or_create(&label(connector)).inc();
     }
 
-    /// Counts a call that was not made because its server had failed too often.
+    /// Counts a call that an open circuit breaker rejected.
     pub fn upstream_circuit_open(&self, connector: &ConnectorId) {
         let left_alone = &self.0.upstream.left_alone;
         left_alone.get_or_create(&label(connector)).inc();
     }
 
-    /// Counts the tokens of an answer, of one kind: `prompt`, `cached` and `cache_write` (parts of
-    /// the former), `completion` or `reasoning` (part of the former).
+    /// Counts the tokens of a response by kind: `prompt`, its parts `cached` and `cache_write`,
+    /// `completion`, and its part `reasoning`.
     pub fn upstream_tokens(&self, connector: &ConnectorId, kind: &'static str, tokens: u64) {
         let connector = connector.to_string();
         let label = TokenLabel { connector, kind };
         self.0.upstream.tokens.get_or_create(&label).inc_by(tokens);
     }
 
-    /// Counts a whole answer whose server did not tell its tokens.
+    /// Counts a complete response without a token count.
     pub fn upstream_usage_missing(&self, connector: &ConnectorId) {
         let missing = &self.0.upstream.usage_missing;
         missing.get_or_create(&label(connector)).inc();
     }
 
-    /// Counts an answer that told why it ends, and whose terminator never came.
+    /// Counts a response with a finish reason but without a terminator.
     pub fn upstream_unterminated(&self, connector: &ConnectorId) {
         let unterminated = &self.0.upstream.unterminated;
         unterminated.get_or_create(&label(connector)).inc();
     }
 
-    /// Counts what an answer cost, in the currency of the connector's prices.
+    /// Counts the cost of a response, in the currency of the connector's prices.
     pub fn upstream_cost(&self, connector: &ConnectorId, cost: f64) {
         let costs = &self.0.upstream.cost;
         costs.get_or_create(&label(connector)).inc_by(cost);

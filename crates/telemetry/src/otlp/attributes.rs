@@ -1,4 +1,4 @@
-//! OTLP's messages, and attributes of them.
+//! Attributes of OTLP messages.
 
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};

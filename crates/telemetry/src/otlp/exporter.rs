@@ -1,4 +1,4 @@
-//! The task that sends.
+//! The task that exports spans and metrics.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,25 +23,26 @@ use volley_types::{ErrorCode, PredictError};
 use super::span::{Shared, Tracer};
 use super::{Collector, OtlpConfig, Resource, Sampler, attributes};
 
-/// For what is left when a node stops.
+/// Time limit of the last export when a node stops.
 const LAST_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often the log names a collector that fails.
+/// Minimum time between two log messages about a failing collector.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 const TRACES: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 const METRICS: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
 
-/// Sends what tracers record, until it is stopped.
+/// Exports the spans and metrics that tracers record, until [`Exporter::shutdown`].
 pub struct Exporter {
     task: tokio::task::JoinHandle<()>,
     stop: CancellationToken,
 }
 
 impl Exporter {
-    /// Starts the task, and gives the tracer that feeds it. The collector need not be there yet.
+    /// Starts the task and returns the tracer that feeds it. The collector need not be running yet.
+    /// Must be called in a Tokio runtime.
     ///
     /// # Errors
-    /// `InvalidInput` when the endpoint or the authority cannot be used.
+    /// `InvalidInput` when the endpoint, a header, the authority or the identity is not usable.
     pub fn start(config: &OtlpConfig, resource: &Resource) -> Result<(Tracer, Self), PredictError> {
         let traces = config.traces.as_ref().map(Target::new).transpose()?;
         let metrics = config.metrics.as_ref().map(Target::new).transpose()?;
@@ -65,7 +66,8 @@ impl Exporter {
         Ok((tracer, Self { task, stop }))
     }
 
-    /// Sends what is left, for two seconds at most.
+    /// Exports the remaining telemetry, for at most two seconds. If the future is dropped, the task
+    /// continues in the background.
     pub async fn shutdown(self) {
         self.stop.cancel();
         let abort = self.task.abort_handle();
@@ -95,12 +97,12 @@ impl Resource {
     }
 }
 
-/// One signal's collector.
+/// The collector of one signal (traces or metrics).
 struct Target {
     grpc: Grpc<Channel>,
     headers: MetadataMap,
     timeout: Duration,
-    /// When its failure was last logged.
+    /// When a failure was last logged.
     logged: Option<Instant>,
 }
 
@@ -126,7 +128,7 @@ impl Target {
         })
     }
 
-    /// Sends one message; whether the collector took it.
+    /// Sends one message. Returns whether the collector accepted it.
     async fn send<M: prost::Message + 'static>(
         &mut self,
         path: &'static str,
@@ -135,7 +137,7 @@ impl Target {
     ) -> bool {
         let call = async {
             self.grpc.ready().await.map_err(|error| error.to_string())?;
-            // What a collector rejected is its own to tell: the answer is not read.
+            // The response is not decoded: a partial rejection is visible at the collector.
             let codec = tonic_prost::ProstCodec::<M, ()>::default();
             let mut request = tonic::Request::new(message);
             *request.metadata_mut() = self.headers.clone();
@@ -205,7 +207,7 @@ struct Sender {
     resource: ResourceMessage,
     shared: Arc<Shared>,
     span_batch: usize,
-    /// Between two messages of spans, and of metrics.
+    /// The intervals between messages of spans and of metrics.
     intervals: [Duration; 2],
 }
 
@@ -227,7 +229,7 @@ impl Sender {
         }
     }
 
-    /// Sends what has gathered. What a collector does not take is dropped and counted.
+    /// Sends the queued spans. Spans that the collector does not accept are dropped and counted.
     async fn drain(&mut self, spans: &mut mpsc::Receiver<Span>) {
         loop {
             let mut batch = Vec::new();

@@ -1,4 +1,4 @@
-//! Metrics by OpenTelemetry's conventions for generative AI.
+//! Metrics of OpenTelemetry's semantic conventions for generative AI.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -13,17 +13,17 @@ use volley_types::chunk::Usage;
 use super::attributes;
 use super::clock::now;
 
-/// Models times outcomes; beyond it, numbers are counted under `_other`.
+/// Maximum number of pairs of model and outcome. Further ones are counted as `_other`.
 const MOST_SERIES: usize = 4_096;
 
-/// The bounds that the conventions name, in seconds.
+/// The bucket bounds of the conventions, in seconds.
 const DURATION: &[f64] = &[
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 ];
 const FIRST_TOKEN: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 ];
-/// In tokens.
+/// The bucket bounds of the conventions, in tokens.
 const TOKENS: &[f64] = &[
     1.0,
     4.0,
@@ -44,16 +44,16 @@ const PER_TOKEN: &[f64] = &[
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
 ];
 
-/// How one request ended.
+/// The outcome of one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestOutcome<'a> {
     pub(crate) model: &'a str,
-    /// The error's stable name, where it failed.
+    /// The stable name of the error, if the request failed.
     pub(crate) error: Option<&'static str>,
     pub(crate) duration: Duration,
     pub(crate) first_chunk: Option<Duration>,
     pub(crate) chunks: u64,
-    /// Where the model told.
+    /// The token usage, if the model reported it.
     pub(crate) usage: Option<Usage>,
 }
 
@@ -80,7 +80,7 @@ struct Series {
     output_tokens: Histogram,
 }
 
-/// One of the histograms of a series, and the type of tokens that it counts.
+/// A histogram of a series, and the token type that it counts.
 type HistogramOf = (&'static str, fn(&Series) -> &Histogram);
 
 struct Histogram {
@@ -106,7 +106,7 @@ impl Histogram {
 }
 
 impl GenAi {
-    /// Counts a request that has ended.
+    /// Records a finished request.
     pub(crate) fn observe(&self, outcome: RequestOutcome<'_>) {
         let Ok(mut series) = self.series.lock() else {
             return;
@@ -137,7 +137,7 @@ impl GenAi {
         }
     }
 
-    /// All of them, as they are sent; empty when nothing has been counted.
+    /// The current values as OTLP messages; empty before the first request.
     pub(super) fn metrics(&self) -> Vec<Metric> {
         let Ok(series) = self.series.lock() else {
             return Vec::new();
@@ -155,8 +155,8 @@ impl GenAi {
         };
         let duration = "From acceptance to the end of the stream";
         let first = "From acceptance to the first chunk";
-        // The same figures twice: what serves a model looks for one name, what calls one for the
-        // other.
+        // The conventions define separate names for servers and for clients. Volley is both, so it
+        // exports the same values under both names.
         vec![
             metric(
                 "gen_ai.server.request.duration",

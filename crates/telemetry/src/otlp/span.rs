@@ -1,4 +1,4 @@
-//! Spans, from their begin to the queue.
+//! Spans, from their start until they are queued for export.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,36 +14,36 @@ use super::clock::now;
 use super::gen_ai::GenAi;
 use super::{Sampler, attributes};
 
-/// Attributes and events of one span.
+/// The maximum number of attributes and of events in one span.
 const MOST: usize = 32;
 
-/// Which side of a call a span is.
+/// The side of a call that a span describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
-    /// Neither: work within a node.
+    /// Neither side: work within a node.
     Internal = 1,
-    /// The side that answers.
+    /// The called side.
     Server = 2,
-    /// The side that asks.
+    /// The calling side.
     Client = 3,
 }
 
-/// Makes spans, or nothing where nothing is exported. Cloning gives another handle.
+/// Creates spans, or nothing if nothing is exported. Clones share their state.
 #[derive(Clone, Default)]
 pub struct Tracer(Option<Arc<Shared>>);
 
 pub(super) struct Shared {
     pub(super) queue: mpsc::Sender<Span>,
     pub(super) dropped: AtomicU64,
-    /// Trace ids whose lower half is below this are recorded.
+    /// Traces are recorded if the lower half of their id is below this value.
     threshold: u64,
-    /// Whether traces that the caller records are recorded too.
+    /// Whether traces that the caller records are also recorded.
     parent_based: bool,
     pub(super) gen_ai: GenAi,
 }
 
 impl Tracer {
-    /// Records nothing, at no cost.
+    /// A tracer that records nothing, at no cost.
     #[must_use]
     pub fn off() -> Self {
         Self(None)
@@ -61,14 +61,15 @@ impl Tracer {
         (Self(Some(shared.clone())), shared)
     }
 
-    /// Whether anything is exported.
+    /// Whether spans are recorded and exported.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Begins the span `context`, whose parent is `parent` (0 for none). `None` where its trace is
-    /// not recorded: every node decides that alike, by the caller's flag and the trace's id.
+    /// Starts the span `context` with the parent `parent` (0 for none). `None` if its trace is not
+    /// recorded. The decision depends only on the caller's flag and the trace id, so all nodes
+    /// decide alike.
     #[must_use]
     pub fn begin(
         &self,
@@ -107,24 +108,24 @@ impl Tracer {
     }
 }
 
-/// A span that has begun; it ends when it is dropped.
+/// A running span; it ends when dropped.
 pub struct ActiveSpan {
     shared: Arc<Shared>,
     span: Span,
 }
 
 impl ActiveSpan {
-    /// Says something about it. Never a prompt, nor a key.
+    /// Adds a text attribute. Never pass a prompt or a key.
     pub fn text(&mut self, key: &str, value: impl Into<String>) {
         self.keep(attributes::text(key, value));
     }
 
-    /// Says a number about it.
+    /// Adds an integer attribute.
     pub fn number(&mut self, key: &str, value: u64) {
         self.keep(attributes::number(key, value));
     }
 
-    /// Something happened now.
+    /// Adds an event with the current time.
     pub fn event(&mut self, name: &str) {
         if self.span.events.len() < MOST {
             self.span.events.push(Event {
@@ -135,7 +136,7 @@ impl ActiveSpan {
         }
     }
 
-    /// It ends in an error.
+    /// Marks the span as failed with `error`.
     pub fn fail(&mut self, error: &PredictError) {
         self.text("error.type", error.code.as_str());
         self.span.status = Some(Status {

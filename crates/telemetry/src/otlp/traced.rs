@@ -1,4 +1,4 @@
-//! A hop that tells of itself.
+//! Spans around predictions.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use volley_types::{
 
 use super::span::{ActiveSpan, SpanKind, Tracer};
 
-/// Whatever answers predictions, with a span around each: a child of the request's, and the
-/// parent of what comes next.
+/// Adds a span to each prediction of `inner`. The span is a child of the request's span and the
+/// parent of further calls.
 pub struct TracedPredict {
     inner: Arc<dyn Predict>,
     tracer: Tracer,
@@ -24,7 +24,7 @@ pub struct TracedPredict {
 }
 
 impl TracedPredict {
-    /// `inner` with spans called `name`; `inner` itself where nothing is exported.
+    /// Wraps `inner` with spans called `name`. Returns `inner` unchanged if nothing is exported.
     pub fn around(
         inner: Arc<dyn Predict>,
         tracer: &Tracer,
@@ -49,7 +49,7 @@ impl TracedPredict {
 impl Predict for TracedPredict {
     async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let own = match self.kind {
-            // The router gives each try a context of its own.
+            // The router creates a context for each attempt.
             SpanKind::Server | SpanKind::Client => request.trace.entered(),
             SpanKind::Internal => request.trace.child(),
         };
@@ -85,8 +85,8 @@ impl Predict for TracedPredict {
     }
 }
 
-/// Passes batches on and tells `span` of the first, of errors, and how many rows there were. The
-/// span ends with the stream, or when that is dropped.
+/// Forwards batches and records the first batch, errors and the number of rows in `span`. The span
+/// ends when the stream ends or is dropped.
 fn followed(
     span: ActiveSpan,
     batches: impl Stream<Item = BatchResult> + Send + Unpin,
@@ -109,7 +109,7 @@ fn followed(
     }
 }
 
-/// Says how many rows there were, however the stream ends.
+/// Records the number of rows when dropped, so that every end of the stream is covered.
 struct Record {
     span: ActiveSpan,
     rows: u64,

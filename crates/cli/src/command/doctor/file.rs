@@ -1,4 +1,4 @@
-//! A node's file, and what it names on this machine: certificates, keys, ports.
+//! Checks of a node's configuration file, and of the certificates, keys and ports that it names.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::Context;
 use super::{Finding, Verdict, expiry, machine};
 use crate::config;
 
-/// A node's file, read for what can be checked from outside.
+/// The configuration file of a node, as far as `volley doctor` needs it.
 pub(super) struct NodeFile {
     table: toml::Table,
     pub(super) is_coordinator: bool,
@@ -42,14 +42,14 @@ impl NodeFile {
         self.value(keys)?.as_str()
     }
 
-    /// The texts of a list.
+    /// The strings of a list.
     pub(super) fn texts(&self, keys: &[&str]) -> impl Iterator<Item = &str> {
         let list = self.value(keys).and_then(toml::Value::as_array);
         list.into_iter().flatten().filter_map(toml::Value::as_str)
     }
 
-    /// Where this machine reaches the node: a coordinator's public listener, or a worker's listener
-    /// for health. An address of all interfaces is called on loopback.
+    /// The URL of the node from this machine: the public listener of a coordinator, or the health
+    /// listener of a worker. An unspecified address is replaced by loopback.
     pub(super) fn url(&self) -> Option<String> {
         let listener = if self.is_coordinator {
             "public"
@@ -77,7 +77,7 @@ impl NodeFile {
         self.text(keys).map(PathBuf::from)
     }
 
-    /// What the node itself would say of the file, its certificates and keys, and its ports.
+    /// Checks the file like the node itself does, and its certificates, keys and ports.
     pub(super) fn check(&self, path: &Path) -> Vec<Finding> {
         let read = if self.is_coordinator {
             config::coordinator::read(path).map(drop)
@@ -115,7 +115,7 @@ impl NodeFile {
         findings
     }
 
-    /// The files that nobody else may read.
+    /// The files that must not be readable by other users.
     fn secrets(&self) -> Vec<PathBuf> {
         let single: [&[&str]; 4] = [
             &["security", "tls", "key"],
@@ -129,7 +129,7 @@ impl NodeFile {
         files
     }
 
-    /// What the node listens on, by key.
+    /// The addresses of the node's listeners, by key.
     fn addresses(&self) -> Vec<(String, &str)> {
         let single = [
             ["listen", "public"],

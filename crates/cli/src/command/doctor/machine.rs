@@ -1,4 +1,4 @@
-//! What the machine gives a node: open files, disk, ports.
+//! Checks of the machine: open files, disk, ports.
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpListener;
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use super::{Finding, Verdict};
 
-/// A coordinator with its default limits holds 20,000 connections, each a file.
+/// The default limits of a coordinator allow 20,000 connections, and each needs a file descriptor.
 const OPEN_FILES: u64 = 32_768;
 const MIN_FREE_BYTES: u64 = 1 << 30;
 const FEW_FREE_BYTES: u64 = 10 << 30;
 const SYNCS: usize = 20;
-/// A write waits for one sync on each of two disks; a slower disk is felt, a very slow one costs
-/// leaders their office.
+/// A write waits for one sync on each of two disks. A slow disk delays writes; a very slow one
+/// causes leader elections.
 const SLOW_SYNC: Duration = Duration::from_millis(25);
 const BAD_SYNC: Duration = Duration::from_millis(250);
 
-/// How many files a process of this user may open.
+/// Checks the limit of open files of this user's processes.
 pub(super) fn limits() -> Vec<Finding> {
     let Ok(text) = std::fs::read_to_string("/proc/self/limits") else {
         return Vec::new();
@@ -48,7 +48,7 @@ fn open_files(text: &str) -> Option<Finding> {
     })
 }
 
-/// Whether a node's own address can be listened on.
+/// Checks that the node can listen on `address`.
 pub(super) fn port(key: &str, address: &str) -> Finding {
     let what = "port";
     match TcpListener::bind(address) {
@@ -69,8 +69,9 @@ pub(super) fn port(key: &str, address: &str) -> Finding {
     }
 }
 
-/// A file with a key that others than its owner and group may read, or others than its owner change; `None` where none may, or where
-/// it is not there, of which the configuration's own check tells.
+/// Checks the permissions of a key file: other users must not read it, and only its owner may write
+/// it. `None` if they are safe, or if the file does not exist, which the check of the configuration
+/// reports.
 pub(super) fn open(file: &Path) -> Option<Finding> {
     let mode = std::fs::metadata(file).ok()?.permissions().mode() & 0o777;
     (mode & 0o037 != 0).then(|| {
@@ -84,9 +85,9 @@ pub(super) fn open(file: &Path) -> Option<Finding> {
     })
 }
 
-/// Whether a folder can be written, how much room there is, and how long a sync takes.
+/// Checks that a directory is writable, its free space, and the latency of a sync.
 pub(super) fn disk(folder: &Path) -> Vec<Finding> {
-    // A node makes its folder itself; until then, the disk is that of the nearest one.
+    // A node creates its directory. Until then, the nearest existing ancestor is checked.
     let there = folder.ancestors().find(|folder| folder.is_dir());
     let place = there.unwrap_or(Path::new("."));
     let mut findings = vec![match syncs(place) {
@@ -124,7 +125,7 @@ fn free(place: &Path, bytes: u64) -> Finding {
     }
 }
 
-/// The median time of a small write that is synced.
+/// The median duration of a small synced write.
 fn syncs(folder: &Path) -> std::io::Result<Duration> {
     let path = folder.join(format!(".volley-doctor-{}", std::process::id()));
     let measured = (|| {
@@ -139,7 +140,7 @@ fn syncs(folder: &Path) -> std::io::Result<Duration> {
         times.sort_unstable();
         Ok(times[SYNCS / 2])
     })();
-    // It may not have been made at all.
+    // The file may not exist.
     let _ = std::fs::remove_file(&path);
     measured
 }

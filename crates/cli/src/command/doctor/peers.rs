@@ -1,4 +1,4 @@
-//! Whether the coordinators that a node's file names answer this machine, and as what.
+//! Checks whether the coordinators in a node's file are reachable, and which nodes they are.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use volley_security::tls::{CertificateFiles, NodeFiles, NodeTls};
 use super::file::NodeFile;
 use super::{Finding, Verdict};
 
-/// How long one may take to answer.
+/// Time limit for the response of one coordinator.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Calls each of them as the node would, with its certificate.
+/// Calls each coordinator like the node does, with the node's certificate.
 pub(super) async fn check(node: &NodeFile) -> Vec<Finding> {
     let dialer = match tls(node) {
         None => Dialer::plain(),
         Some(Ok(tls)) => Dialer::tls(tls),
-        // The file's own check has told why.
+        // The check of the file has already reported the reason.
         Some(Err(_)) => return Vec::new(),
     };
     join_all(named(node).iter().map(|address| call(&dialer, address))).await
@@ -87,7 +87,7 @@ async fn call(dialer: &Dialer, address: &str) -> Finding {
     }
 }
 
-/// The first cause: what is around it only says that a connection failed.
+/// The root cause. The outer errors only state that a connection failed.
 fn cause(error: &dyn std::error::Error) -> String {
     let all = std::iter::successors(Some(error), |error| error.source());
     all.last().map_or_else(String::new, ToString::to_string)

@@ -32,7 +32,7 @@ fn coordinator(id: u64) -> serde_json::Value {
     })
 }
 
-/// What is told of a status with these changes to one in which all is well.
+/// The findings for a healthy status with these changes.
 fn told(changes: serde_json::Value) -> Vec<(Verdict, String)> {
     let mut status = serde_json::json!({
         "node": { "id": 1, "role": "leader", "leader": 1, "term": 1 },

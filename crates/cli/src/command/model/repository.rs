@@ -13,18 +13,18 @@ use crate::args::Register;
 use crate::command::{explain, object};
 use crate::terminal::Terminal;
 
-/// What became of one model.
+/// The result for one model.
 struct Outcome {
     name: String,
-    /// Its reference, or why it was not registered.
+    /// The reference of the registered model, or the error.
     registered: Result<String, String>,
     stage: Stage,
 }
 
-/// How far it came.
+/// The last step that succeeded.
 enum Stage {
     Registered,
-    /// It answers as soon as its models do.
+    /// An ensemble, which is available as soon as its models are.
     Ensemble,
     BeingDeployed,
     Deployed,
@@ -59,11 +59,11 @@ impl Outcome {
     }
 }
 
-/// Registers the models of `directory`, and prints a line for each as it is done. One that fails
-/// does not keep the others from being registered.
+/// Registers the models of `directory` and prints a line for each. A failed model does not stop the
+/// others.
 ///
 /// # Errors
-/// When there are none, or any of them failed.
+/// When the directory contains no models, or when any model failed.
 pub(super) async fn register(
     client: &Client,
     directory: &Path,
@@ -119,7 +119,7 @@ async fn one(client: &Client, name: String, path: &Path, options: &Register) -> 
         registered: Err(String::new()),
         stage: Stage::Registered,
     };
-    // What cannot be served is known from its files.
+    // Unsupported models are detected from their files.
     if let Err(error) = describe(path, &Parameters::default(), &OnnxConfig::default()) {
         outcome.registered = Err(error.message.to_string());
         return outcome;
@@ -170,8 +170,8 @@ async fn one_ensemble(client: &Client, name: String, config: Value, options: &Re
     }
 }
 
-/// Ensembles behind those that they call. What calls each other in a circle comes last, and is
-/// refused by the cluster.
+/// Sorts ensembles after the ensembles that they call. Circular ones come last; the cluster rejects
+/// them.
 fn in_order(mut ensembles: Vec<(String, Value)>) -> Vec<(String, Value)> {
     let mut ordered = Vec::with_capacity(ensembles.len());
     while !ensembles.is_empty() {
@@ -192,7 +192,7 @@ fn in_order(mut ensembles: Vec<(String, Value)>) -> Vec<(String, Value)> {
     ordered
 }
 
-/// The directories of a repository with their names, in the order of these.
+/// The model directories of a repository with their names, sorted by name.
 fn models(directory: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
     let entries =
         std::fs::read_dir(directory).with_context(|| format!("{}", directory.display()))?;

@@ -1,4 +1,4 @@
-//! Waiting for a deployment: as long as something comes of it.
+//! Waiting for a deployment, as long as it makes progress.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,16 @@ use volley_client::{Client, ModelInfo, Status};
 use super::super::explain;
 use crate::terminal::Terminal;
 
-/// Between two looks.
+/// Interval between status requests.
 const LOOK: Duration = Duration::from_millis(100);
-/// Between two lines that tell how far fetches have come.
+/// Interval between progress lines about fetches.
 const TELL: Duration = Duration::from_secs(5);
-/// How long nothing may come of it.
+/// Maximum time without progress.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// How long a registration that deploys waits for a failure to report.
+/// How long a registration with deployment waits for an early failure.
 const MOMENT: Duration = Duration::from_secs(2);
 
-/// What workers have fetched of one version, and what there is of it in all.
+/// The progress of one worker in fetching a version, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FetchProgress {
     worker: String,
@@ -26,8 +26,8 @@ pub(super) struct FetchProgress {
 }
 
 impl FetchProgress {
-    /// What the cluster tells of `model` while it is being deployed: nothing to those who may not
-    /// see its status.
+    /// The fetch progress of `model` while it is being deployed. Empty if the caller may not read
+    /// the cluster status.
     pub(super) async fn now(client: &Client, model: &ModelInfo) -> Vec<Self> {
         if !matches!(&*model.model_state, "DEPLOYING" | "PARTIALLY_DEPLOYED") {
             return Vec::new();
@@ -55,7 +55,7 @@ impl FetchProgress {
         fetches.collect()
     }
 
-    /// For people.
+    /// The progress as text.
     pub(super) fn told(&self) -> String {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         format!(
@@ -67,11 +67,11 @@ impl FetchProgress {
     }
 }
 
-/// Returns once `model` is deployed; tells meanwhile how far its workers have fetched it.
+/// Waits until `model` is deployed, and prints the progress of fetches.
 ///
 /// # Errors
-/// What its workers say where they cannot load it; that it is not ready after ten minutes in which
-/// nothing was fetched.
+/// The errors of the workers when they cannot load the model. Also after ten minutes without fetch
+/// progress.
 pub(super) async fn until_deployed(client: &Client, model: &str) -> anyhow::Result<()> {
     let mut terminal = Terminal::stderr();
     let (mut moved, mut told) = (Instant::now(), Instant::now());
@@ -100,7 +100,7 @@ pub(super) async fn until_deployed(client: &Client, model: &str) -> anyhow::Resu
     }
 }
 
-/// Whether the roll to this version has stopped by itself.
+/// Whether the rollout to this version has stopped after a failure.
 fn stopped(info: &ModelInfo) -> bool {
     let failure = info.failure.as_ref();
     failure.is_some_and(|failure| failure.version.to_string() == info.model_version)
@@ -121,10 +121,11 @@ fn failed(model: &str, info: &ModelInfo) -> String {
     format!("{model} could not be loaded: {}", reasons.join("; "))
 }
 
-/// Looks for a moment whether `model` loads; returns whether it is deployed by then.
+/// Waits two seconds for an early failure of `model`. Returns whether it was deployed within that
+/// time.
 ///
 /// # Errors
-/// What its workers report where they cannot load it.
+/// The errors of the workers when they cannot load the model.
 pub(super) async fn fails_early(client: &Client, model: &str) -> anyhow::Result<bool> {
     let by = Instant::now() + MOMENT;
     loop {

@@ -1,9 +1,9 @@
-//! From two readings of the metrics to rates. Pure.
+//! Rates from two readings of the metrics. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What coordinators have counted since their start, by model.
+/// The counters of coordinators since their start, by model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Counts(BTreeMap<String, Count>);
 
@@ -12,15 +12,15 @@ struct Count {
     requests: f64,
     failures: f64,
     chunks: f64,
-    /// Requests whose first chunk came within so many seconds, by the bound's bits: bounds are
-    /// not negative, so their bits are in their order.
+    /// Requests by the upper bound of their time to the first chunk, in seconds. The key is the bit
+    /// pattern of the bound, which sorts correctly because bounds are not negative.
     first_chunks: BTreeMap<u64, f64>,
 }
 
-/// What happened in between, each second.
+/// Rates per second between two readings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Rates {
-    /// Over all models.
+    /// The sum of all models.
     pub(super) all: Rate,
     models: BTreeMap<String, Rate>,
 }
@@ -34,8 +34,8 @@ pub(super) struct Rate {
 }
 
 impl Counts {
-    /// Adds one coordinator's metrics. Lines that are not understood are passed over: they are
-    /// of other metrics, or of a later version.
+    /// Adds the metrics of one coordinator. Unknown lines are ignored: they belong to other metrics
+    /// or to a later version.
     pub(super) fn add(&mut self, text: &str) {
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let Some(sample) = Sample::parse(line) else {
@@ -67,8 +67,8 @@ impl Counts {
         }
     }
 
-    /// The rates since an earlier reading. A coordinator that started anew counts from zero, which
-    /// is no negative rate.
+    /// The rates since an earlier reading. A counter that decreased, because a coordinator
+    /// restarted, has the rate zero.
     pub(super) fn since(&self, before: &Self, elapsed: Duration) -> Rates {
         let seconds = elapsed.as_secs_f64().max(0.001);
         let nothing = Count::default();
@@ -105,8 +105,8 @@ impl Rates {
 }
 
 impl Rate {
-    /// The time within which a share of first chunks came, in seconds: the upper bound of the
-    /// bucket that it falls into. `None` when there were none.
+    /// The time in seconds within which the fraction `share` of first chunks arrived: the upper
+    /// bound of the histogram bucket. `None` without first chunks.
     pub(super) fn first_chunk(&self, share: f64) -> Option<f64> {
         let all = self.first_chunks.last().map(|(_, count)| *count)?;
         if all <= 0.0 {
@@ -120,7 +120,7 @@ impl Rate {
     }
 }
 
-/// One line of OpenMetrics text.
+/// One line in the OpenMetrics text format.
 struct Sample<'a> {
     name: &'a str,
     labels: Vec<(&'a str, String)>,
@@ -151,7 +151,7 @@ impl<'a> Sample<'a> {
 
 type Labels<'a> = Vec<(&'a str, String)>;
 
-/// `a="x",b="y"} …`, with what follows the brace.
+/// Parses `a="x",b="y"} …` into the labels and the text after the brace.
 fn read_labels(mut text: &str) -> Option<(Labels<'_>, &str)> {
     let mut labels = Vec::new();
     loop {

@@ -21,7 +21,7 @@ fn one_multiplier_slows_all_clocks_of_consensus_and_what_writes_may_take() {
     assert_eq!(slow.write_timeout, Duration::from_secs(8));
     let both = planned("timeout_multiplier = 4\nwrite_timeout = \"5s\"").unwrap();
     assert_eq!(both.cluster.write_timeout, Duration::from_secs(5));
-    // As before, where nobody says how slow the clocks are.
+    // The limit without a timeout multiplier.
     assert!(planned("write_timeout = \"500ms\"").is_ok());
     for (bad, why) in [
         ("timeout_multiplier = 0", "must be 1 to 10"),

@@ -1,7 +1,7 @@
 //! OpenTelemetry's environment variables.
 //!
 //! Source: the specifications "SDK environment variables" and "OTLP exporter configuration" of
-//! OpenTelemetry. A value that is malformed or not supported is rejected with the variable's name.
+//! OpenTelemetry. A malformed or unsupported value is rejected with the name of the variable.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use anyhow::{Context, bail, ensure};
 use percent_encoding::percent_decode_str;
 use volley_telemetry::otlp::{Collector, OtlpConfig, Sampler};
 
-/// The value of a variable; an empty one counts as unset.
+/// Returns the value of a variable.
 pub(super) type Lookup<'l> = dyn Fn(&str) -> Option<String> + 'l;
 
 const DEFAULT_ENDPOINT: &str = "http://localhost:4317";
@@ -24,8 +24,8 @@ pub(super) fn is_disabled(variable: &Lookup<'_>) -> anyhow::Result<bool> {
     Ok(boolean(variable, "OTEL_SDK_DISABLED")?.unwrap_or(false))
 }
 
-/// What the variables ask for. What `file` sets wins over them. `None` where neither the file nor
-/// a variable names a collector.
+/// The export that the variables configure. The collector in `file` takes precedence. `None` if
+/// neither the file nor a variable names a collector.
 ///
 /// # Errors
 /// When a value is malformed or not supported.
@@ -68,7 +68,7 @@ pub(super) fn read(
     Ok(Some(config))
 }
 
-/// One signal's collector; `None` where it is not exported.
+/// The collector of one signal; `None` if the signal is not exported.
 fn signal(
     variable: &Lookup<'_>,
     signal: &str,
@@ -81,6 +81,7 @@ fn signal(
         Some("none") => return Ok(None),
         Some(other) => bail!("{exporter}: '{other}' is not supported; set otlp or none"),
     };
+    // The variable of a signal takes precedence over the general one.
     let one = |name: &str| {
         let special = format!("{PREFIX}{signal}_{name}");
         let general = format!("{PREFIX}{name}");
@@ -172,7 +173,7 @@ fn propagators(variable: &Lookup<'_>) -> anyhow::Result<()> {
     const NAME: &str = "OTEL_PROPAGATORS";
     let named = set(variable, NAME).unwrap_or_default();
     let mut named = named.split(',').map(str::trim);
-    // Contexts are the trace's; baggage that a caller sends is not passed on by any SDK setting.
+    // Only the trace context is propagated. Baggage is accepted in the list but not forwarded.
     let other = named.find(|name| !["", "tracecontext", "baggage"].contains(name));
     match other {
         Some(other) => bail!("{NAME}: '{other}' is not supported; set tracecontext"),
@@ -210,7 +211,7 @@ fn milliseconds(variable: &Lookup<'_>, name: &str) -> anyhow::Result<Option<Dura
     Ok(number(variable, name)?.map(Duration::from_millis))
 }
 
-/// `key=value,key=value`, values percent-encoded.
+/// Parses `key=value,key=value` with percent-encoded values.
 fn pairs(variable: &Lookup<'_>, name: &str) -> anyhow::Result<Option<Vec<(String, String)>>> {
     let Some(text) = set(variable, name) else {
         return Ok(None);
@@ -221,7 +222,7 @@ fn pairs(variable: &Lookup<'_>, name: &str) -> anyhow::Result<Option<Vec<(String
         let key = key.trim();
         (!key.is_empty()).then(|| (key.to_owned(), value.into_owned()))
     };
-    // The value may be a token, and is not repeated in the message.
+    // The message must not repeat the value, which may be a token.
     let entries = text.split(',').filter(|entry| !entry.trim().is_empty());
     entries
         .map(|entry| pair(entry).with_context(|| format!("{name}: an entry is not KEY=VALUE")))

@@ -1,4 +1,4 @@
-//! `[[security.issuers]]`: identity providers whose tokens are taken.
+//! `[[security.issuers]]`: accepted identity providers.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use volley_config::Issuer;
 use volley_security::token::{ClaimRules, FetchKeys, IssuerConfig, Issuers, KeySource};
 use volley_types::{ErrorCode, PredictError, Role};
 
-/// No issuer has so many keys that they take more.
+/// Maximum size of an issuer's key set, in bytes.
 const MAX_KEYS_BYTES: usize = 1 << 20;
 
-/// The issuers that are written there, if any.
+/// The configured issuers, if any.
 ///
 /// # Errors
-/// When one contradicts itself, or its file holds no keys.
+/// When a section contradicts itself, or when a file contains no keys.
 pub(super) fn load(sections: Vec<Issuer>) -> anyhow::Result<Option<Arc<Issuers>>> {
     let configs = sections.into_iter().map(read);
     let configs: Vec<_> = configs.collect::<Result<_, _>>()?;
@@ -26,7 +26,7 @@ pub(super) fn load(sections: Vec<Issuer>) -> anyhow::Result<Option<Arc<Issuers>>
     Ok(Some(Arc::new(issuers)))
 }
 
-/// Fetches an issuer's keys.
+/// Fetches the keys of an issuer over HTTP.
 pub(super) fn fetch() -> FetchKeys {
     Arc::new(|url| {
         async move {

@@ -8,7 +8,7 @@ use volley_types::registry::{CredentialRef, ModelUrl};
 
 use crate::config::{set, set_count, set_span};
 
-/// Checks what the file says.
+/// The configuration of fetches, validated.
 pub(super) fn config(section: ArtifactsSection) -> anyhow::Result<ArtifactConfig> {
     let mut config = ArtifactConfig {
         cache_dir: section.cache_dir,
@@ -41,7 +41,7 @@ pub(super) fn config(section: ArtifactsSection) -> anyhow::Result<ArtifactConfig
     Ok(config)
 }
 
-/// Where a token is, as in connectors; never the token itself.
+/// A reference to a token, in the format of connectors; never the token itself.
 fn secret(text: &str) -> anyhow::Result<CredentialRef> {
     match text.split_once(':') {
         Some(("env", name)) if !name.is_empty() => Ok(CredentialRef::Env(name.to_owned())),

@@ -1,10 +1,10 @@
-//! What `volley up` says once everything is ready.
+//! The text that `volley up` prints when everything is ready.
 
 use std::path::Path;
 
 use super::Addresses;
 
-/// URLs, and commands to paste.
+/// The URLs, and commands to copy.
 pub(super) fn greeting(at: &Addresses, data_dir: &Path, has_keys: bool) -> String {
     let Addresses {
         rest,
@@ -12,7 +12,7 @@ pub(super) fn greeting(at: &Addresses, data_dir: &Path, has_keys: bool) -> Strin
         http,
         ..
     } = at;
-    // What listens on every address is reached at this one.
+    // An unspecified address is reachable on loopback.
     let rest = if rest.ip().is_unspecified() {
         format!("127.0.0.1:{}", rest.port())
     } else {
@@ -61,7 +61,7 @@ Ctrl-C stops it.
     )
 }
 
-/// A seven, as the demo classifier takes it: one image of 8 x 8 pixels.
+/// A handwritten seven as input of the demo classifier: one image of 8 x 8 pixels.
 const CLASSIFIER_INPUTS: &str = "{\"pixels\": [[\
 [0,0,0,0,0,0,0,0],[0,1,1,1,1,1,1,0],[0,0,0,0,0,1,1,0],[0,0,0,0,1,1,0,0],\
 [0,0,0,1,1,0,0,0],[0,0,0,1,0,0,0,0],[0,0,1,1,0,0,0,0],[0,0,0,0,0,0,0,0]]]}";

@@ -1,4 +1,4 @@
-//! The demo models, which the binary carries.
+//! The demo models, embedded in the binary.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,10 +14,10 @@ use volley_types::{ClusterView, ModelName, ModelVersion, Parameters, Registry};
 
 use crate::node::LOOK;
 
-/// How long the demo models may take to be ready.
+/// Time limit for the demo models to become ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A model whose files are part of the binary.
+/// A model with files in the binary.
 struct DemoModel {
     name: &'static str,
     description: &'static str,
@@ -51,18 +51,18 @@ const MODELS: &[DemoModel] = &[
     },
 ];
 
-/// Registers and deploys the demo models where that is not done yet, and waits until they take
-/// requests. What a user deployed under such a name is left alone.
+/// Registers and deploys the demo models unless they are deployed, and waits until they accept
+/// requests. A model that a user has deployed under the same name is not changed.
 ///
 /// # Errors
-/// When one could not be loaded, with the reason.
+/// When a model could not be loaded, with the reason.
 pub(super) async fn deploy(coordinator: &Coordinator, folder: &Path) -> anyhow::Result<()> {
     let by = Instant::now() + PATIENCE;
     let mut names = Vec::new();
     for demo in MODELS {
         let name = ModelName::new(demo.name)?;
         let directory = demo.extract(folder)?;
-        // Right after the start there is no leader for a moment.
+        // A new cluster has no leader for a moment.
         while let Err(error) = want(coordinator, demo, &name, &directory, folder).await {
             if by < Instant::now() {
                 return Err(error.context("deploying the demo models"));
@@ -117,7 +117,7 @@ async fn want(
     Ok(())
 }
 
-/// Whether what is deployed under a demo model's name came from somewhere else.
+/// Whether the deployed version of this name is not a demo model.
 fn is_someone_elses(entry: &ModelEntry, folder: &Path) -> bool {
     let deployed = entry.deployment.as_ref();
     let spec = deployed.and_then(|deployment| entry.versions.get(&deployment.version));
@@ -159,9 +159,9 @@ async fn wait_until_ready(
     }
 }
 impl DemoModel {
-    /// Writes the files below `models` where they are not there yet, and returns their
-    /// directory. Its name tells the content, so that a binary with other files brings a new
-    /// version instead of changing one that is loaded.
+    /// Writes the files below `models` unless they exist, and returns their directory. Its name
+    /// contains a fingerprint of the content, so that a binary with other files registers a new
+    /// version instead of changing a loaded one.
     ///
     /// # Errors
     /// When the directory cannot be written.
@@ -188,7 +188,7 @@ impl DemoModel {
         Ok(directory)
     }
 
-    /// FNV-1a over names and contents.
+    /// FNV-1a hash of names and contents.
     fn fingerprint(&self) -> u64 {
         let parts = self
             .files

@@ -1,4 +1,4 @@
-//! The commands.
+//! Generates the reference page of commands.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -23,7 +23,7 @@ fn the_page_of_commands_is_generated_from_the_arguments() {
     assert_current("cli", BTreeMap::from(parts));
 }
 
-/// Each command below `parent`, with its arguments.
+/// Appends each subcommand of `parent` with its arguments.
 fn describe(parent: &Command, page: &mut String) {
     for command in parent.get_subcommands() {
         if command.is_hide_set() || command.get_name() == "help" {

@@ -1,4 +1,4 @@
-//! What nodes make of the keys of their files.
+//! Checks the effects and defaults of configuration keys.
 
 use super::keys::{COORDINATOR, WORKER, sections};
 use crate::config;
@@ -38,7 +38,7 @@ fn a_key_with_its_documented_default_changes_nothing() {
     assert!(70 < seen, "{seen}");
 }
 
-/// How many defaults were tried.
+/// Checks documented defaults; returns how many were checked.
 fn defaults_hold(
     source: &str,
     minimal: &str,
@@ -88,7 +88,7 @@ fn every_key_has_an_effect() {
     assert!(90 < seen, "{seen}");
 }
 
-/// How many keys were tried.
+/// Checks that keys have an effect; returns how many were checked.
 fn effects(source: &str, minimal: &str, plan: impl Fn(&str) -> anyhow::Result<String>) -> usize {
     let usual = plan(minimal).unwrap();
     let mut seen = 0;
@@ -110,14 +110,13 @@ fn effects(source: &str, minimal: &str, plan: impl Fn(&str) -> anyhow::Result<St
     seen
 }
 
-/// A value that is not the default; `None` for keys that need files, and for those that exclude
-/// another one.
+/// A value that is not the default. `None` for keys that need files or exclude another key.
 fn another_value(name: &str, kind: &str, default: &str) -> Option<&'static str> {
     Some(match name {
         "cluster.bootstrap" | "cluster.join" | "cluster.await_invitation" => return None,
         _ if name.starts_with("file.") || name.starts_with("security.issuers") => return None,
         _ if name.starts_with("security.") && kind.contains("path") => return None,
-        // They may hold secrets, and a plan does not print them.
+        // These may contain secrets, so plans do not print them.
         "artifacts.tokens" | "artifacts.options" => return None,
         "cluster.feature_level" => "1",
         "listen.shared_memory" => "false",

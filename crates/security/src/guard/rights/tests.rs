@@ -1,4 +1,4 @@
-//! What tenants see and may change.
+//! Visibility and permissions of tenants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -76,7 +76,7 @@ fn alias(text: &str, to: &str) -> AliasSpec {
     }
 }
 
-/// A registry in which `of` has one of everything.
+/// A registry in which each tenant of `of` has one object of every kind.
 fn registry(of: &[&str]) -> RegistryState {
     let mut state = RegistryState::default();
     for tenant in of {
@@ -117,7 +117,7 @@ fn tenant(text: &str) -> Principal {
     Principal::token(text.to_owned(), Role::ModelAdmin, scope, tenant)
 }
 
-/// Every command of a tenant's about things of this one.
+/// Every command of a tenant on objects of `of`.
 fn commands(of: &str) -> Vec<RegistryCommand> {
     let model = name(&format!("{of}.model"));
     let own = connector(&format!("{of}.c"), None);
@@ -215,7 +215,7 @@ fn a_tenant_sees_its_own_things_and_what_its_models_use() {
     assert_eq!(seen.secrets.len(), 1);
     assert!(seen.keys.is_empty());
 
-    // It may use what it sees, and not change what is not its own.
+    // A tenant may use visible objects but not change those of others.
     let register = RegistryCommand::RegisterModel(
         name("b.other"),
         version(ModelSource::Connector(shared.id.clone())),

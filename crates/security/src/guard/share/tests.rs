@@ -33,11 +33,11 @@ fn a_tenant_fills_its_own_part_and_no_more() {
     let refused = write(put("a.three", 100), &scope).unwrap_err();
     assert_eq!(refused.code, ErrorCode::TooLarge);
     assert!(refused.message.contains("secrets"), "{}", refused.message);
-    // What is there may be replaced, within the bytes.
+    // An existing object may be replaced, within the limit of bytes.
     write(put("a.two", 200), &scope).unwrap();
     let refused = write(put("a.two", 900), &scope).unwrap_err();
     assert_eq!(refused.code, ErrorCode::TooLarge);
-    // Others have their own parts, and administrators all of it.
+    // Other tenants have their own shares; administrators have no share.
     write(put("b.one", 100), &ModelScope::read(["b.*"]).unwrap()).unwrap();
     write(put("a.three", 2_000), &ModelScope::default()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Several coordinators with one key's limits.
+//! The limits of one key on several coordinators.
 
 use proptest::prelude::*;
 use volley_types::Quota;
@@ -29,7 +29,7 @@ fn nodes(count: u64) -> Vec<Node> {
     nodes
 }
 
-/// Has one tell the others what is new.
+/// Sends the new usage of one node to the others.
 fn tell(nodes: &mut [Node], from: usize, first: bool, now: Instant) {
     let sender = &mut nodes[from];
     let keys = sender.usage.news(&mut sender.told, MAX_REPORTED);
@@ -41,7 +41,7 @@ fn tell(nodes: &mut [Node], from: usize, first: bool, now: Instant) {
         keys,
     };
     for (to, node) in nodes.iter().enumerate() {
-        // What comes twice counts once.
+        // A repeated report counts once.
         for _ in 0..2 {
             assert!(to == from || node.usage.hear(report.clone(), now));
         }
@@ -69,7 +69,7 @@ fn what_is_used_at_one_is_used_at_all() {
     tell(&mut nodes, 1, false, now);
     assert!(nodes[2].usage.0.begin(&key(), quota, now).is_err());
     assert!(nodes[0].usage.0.begin(&key(), quota, now).is_err());
-    // Six seconds give one back, and whoever is first has it.
+    // One request is refilled in six seconds; the first caller gets it.
     let later = now + Duration::from_millis(6_100);
     nodes[2].usage.0.begin(&key(), quota, later).unwrap();
     tell(&mut nodes, 2, false, later);
@@ -139,9 +139,9 @@ fn a_session_that_is_not_known_begins_with_its_counts_and_charges_nothing() {
 }
 
 proptest! {
-    /// However callers spread over coordinators that tell each other every `interval`, what begins
-    /// in a time is at most a minute's worth, what comes back in that time, and what could begin
-    /// elsewhere within one interval.
+    /// However callers spread over coordinators that report every `interval`, the requests started
+    /// in a period are at most the limit of one minute, the refill of that period, and the requests
+    /// that other coordinators could admit within one interval.
     #[test]
     fn all_together_keep_to_the_limit(
         limit in 5_u32..40,
