@@ -1,4 +1,4 @@
-//! What the calls of one connector come to: how they ended, what they used, and what that cost.
+//! Metrics of one connector's calls: results, usage and cost.
 
 use serde::Deserialize;
 use volley_provider_kit::reserved::PRICES;
@@ -6,16 +6,16 @@ use volley_telemetry::Metrics;
 use volley_types::registry::ConnectorSpec;
 use volley_types::{ConnectorId, ErrorCode, ParamValue, PredictError, Usage};
 
-/// Tokens that a price is for.
+/// Number of tokens that a price is for.
 const PER: f64 = 1_000_000.0;
 
-/// Prices of a million tokens each, in any currency.
+/// Prices per million tokens, in any currency.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 struct Prices {
     #[serde(default)]
     prompt: f64,
-    /// Of those of the prompt that a cache had; as the others where none is given.
+    /// Price of cached prompt tokens; by default that of other prompt tokens.
     #[serde(default)]
     cached: Option<f64>,
     #[serde(default)]
@@ -53,7 +53,7 @@ impl Prices {
     }
 }
 
-/// Counts for one connector.
+/// Reports the metrics of one connector.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
     connector: ConnectorId,
@@ -63,7 +63,7 @@ pub(crate) struct Account {
 
 impl Account {
     /// # Errors
-    /// `InvalidInput` where the connector's prices are none.
+    /// `InvalidInput` for malformed prices.
     pub(crate) fn of(connector: &ConnectorSpec, metrics: Metrics) -> Result<Self, PredictError> {
         Ok(Self {
             connector: connector.id.clone(),
@@ -72,27 +72,27 @@ impl Account {
         })
     }
 
-    /// A call to one of its servers ended.
+    /// Records the end of a call to `server`.
     pub(crate) fn called(&self, server: &ConnectorSpec, error: Option<ErrorCode>) {
         self.metrics.upstream_called(server, error);
     }
 
-    /// A call is made again.
+    /// Records a retry.
     pub(crate) fn retried(&self) {
         self.metrics.upstream_retried(&self.connector);
     }
 
-    /// A server is called because others failed.
+    /// Records a call to a fallback server.
     pub(crate) fn fell_back(&self) {
         self.metrics.upstream_fell_back(&self.connector);
     }
 
-    /// A server that failed too often is not called.
+    /// Records a call that an open circuit breaker rejected.
     pub(crate) fn left_alone(&self) {
         self.metrics.upstream_circuit_open(&self.connector);
     }
 
-    /// An answer told why it ends, and its terminator never came.
+    /// Logs and records an answer with a finish reason, but without its final event.
     pub(crate) fn unterminated(&self) {
         tracing::warn!(
             connector = %self.connector,
@@ -101,7 +101,8 @@ impl Account {
         self.metrics.upstream_unterminated(&self.connector);
     }
 
-    /// A whole answer used this, where its server told.
+    /// Records the usage and the cost of a complete answer, or that its server did not report the
+    /// usage.
     pub(crate) fn used(&self, usage: Option<Usage>) {
         let Some(usage) = usage else {
             self.metrics.upstream_usage_missing(&self.connector);
@@ -124,7 +125,8 @@ impl Account {
     }
 }
 
-/// A call whose answer has begun. Where it ends in no other way, its caller has left.
+/// Records a call whose answer has begun, when dropped. Without [`CallRecord::ended`] the call
+/// counts as cancelled by the caller.
 pub(crate) struct CallRecord<'a> {
     account: &'a Account,
     server: &'a ConnectorSpec,
@@ -140,7 +142,7 @@ impl<'a> CallRecord<'a> {
         }
     }
 
-    /// The answer ended so.
+    /// Sets the result of the call.
     pub(crate) fn ended(&mut self, error: Option<ErrorCode>) {
         self.error = error;
     }

@@ -1,4 +1,4 @@
-//! What comes back for one item, read piece by piece. Pure.
+//! Reads the answer to one item incrementally. Pure.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -14,24 +14,24 @@ use volley_types::{Details, FinishReason, PredictError, Usage};
 use crate::answer_check::AnswerCheck;
 use crate::delta_template::DeltaTemplate;
 
-/// What one read of an answer brings.
+/// The content of one chunk of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
-    /// Those with something for the caller, in order.
+    /// Deltas with content for the caller, in order.
     pub(crate) deltas: Vec<Delta>,
-    /// What is known of the prompt in front of the first of them.
+    /// Usage of the prompt, before the first delta.
     pub(crate) prompt: Option<Usage>,
-    /// The answer's end, where it was read.
+    /// The end of the answer, if it was read.
     pub(crate) end: Option<UpstreamEnd>,
 }
 
 impl Part {
-    /// Whether there is nothing in it.
+    /// Whether the part is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.deltas.is_empty() && self.end.is_none()
     }
 
-    /// Keeps the whole answer as its server gave it, for a caller of the same dialect.
+    /// Keeps the whole body for callers of the same dialect.
     pub(crate) fn keep(&mut self, format: &str, body: &[u8]) {
         if let (Some(end), Ok(answer)) = (&mut self.end, serde_json::from_slice(body)) {
             end.details.format = Some(format.to_owned());
@@ -40,20 +40,21 @@ impl Part {
     }
 }
 
-/// How an answer ended well.
+/// The end of a complete answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct UpstreamEnd {
     pub(crate) finish_reason: FinishReason,
-    /// `None` where the server told none.
+    /// `None` if the server did not report it.
     pub(crate) usage: Option<Usage>,
-    /// What only some dialects have a place for.
+    /// Details that only some dialects can express.
     pub(crate) details: Details,
 }
 
-/// A whole completion.
+/// Reads a whole completion.
 ///
 /// # Errors
-/// `UpstreamFailed` when it is none, or says that the server failed.
+/// `UpstreamFailed` if it is not a completion or does not pass `check`; otherwise the error that it
+/// reports.
 pub(crate) fn whole(
     wire: &Wire,
     check: AnswerCheck,
@@ -86,31 +87,31 @@ pub(crate) fn whole(
     }
 }
 
-/// An answer as it is read.
+/// State of an answer while it is read.
 pub(crate) struct UpstreamAnswer {
     wire: Wire,
     parser: Parser,
     template: DeltaTemplate,
     calls: ToolCallAccumulator,
     check: AnswerCheck,
-    /// `None` until some is told.
+    /// `None` until the server reports it.
     usage: Option<Usage>,
     details: Details,
-    /// Whether something for the caller was read.
+    /// Whether content for the caller was read.
     begun: bool,
     /// Whether tools of the caller were called.
     called: bool,
     finish_reason: Option<FinishReason>,
-    /// Whether the body's end is known to be its own, and no cut.
+    /// Whether the end of the body is distinguishable from an abort.
     bounded: bool,
-    /// Whether any of it was something that an answer has.
+    /// Whether any value of an answer was found.
     found: bool,
     ended: bool,
     failure: Option<PredictError>,
 }
 
 impl UpstreamAnswer {
-    /// `seed` makes ids of tool calls that the server does not name.
+    /// `seed` is part of the ids of tool calls that the server sends without ids.
     pub(crate) fn new(wire: impl Into<Wire>, seed: u64) -> Self {
         let wire = wire.into();
         let mut calls = ToolCallAccumulator::new(seed);
@@ -135,33 +136,34 @@ impl UpstreamAnswer {
         }
     }
 
-    /// The same, of a body that is cut in another way.
+    /// Sets another framing.
     pub(crate) fn framed(self, framing: Framing) -> Self {
         let parser = Parser::new(framing);
         Self { parser, ..self }
     }
 
-    /// The same, of which that is expected.
+    /// Sets the checks of the answer.
     pub(crate) fn checked_by(self, check: AnswerCheck) -> Self {
         Self { check, ..self }
     }
 
-    /// The same, of a body whose end HTTP tells from a cut.
+    /// Sets whether the end of the body is distinguishable from an abort.
     pub(crate) fn bounded(self, bounded: bool) -> Self {
         Self { bounded, ..self }
     }
 
-    /// Whether the answer's own end was read.
+    /// Whether the end of the answer was read.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// The failure that comes after what was read so far. The answer is of no use after it.
+    /// Returns the failure that follows the parts that were read. The answer is unusable after it.
     pub(crate) fn take_failure(&mut self) -> Option<PredictError> {
         self.failure.take()
     }
 
-    /// Reads a piece of the body, or its end. A failure in it is kept for after what it brings.
+    /// Reads a chunk of the body, or its end (`None`). A failure is kept until the returned part is
+    /// consumed; see [`Self::take_failure`].
     pub(crate) fn read(&mut self, piece: Option<Bytes>, redact: impl Fn(&str) -> String) -> Part {
         let mut events = Vec::new();
         let at_end = piece.is_none();
@@ -173,7 +175,7 @@ impl UpstreamAnswer {
         for event in &events {
             let text = match event.text() {
                 Ok(text) => text,
-                // The last event is in pieces because the stream is.
+                // The stream was aborted inside this event.
                 Err(_) if at_end => break,
                 Err(error) => {
                     self.failure = Some(upstream::unreadable(error));
@@ -207,7 +209,7 @@ impl UpstreamAnswer {
         part
     }
 
-    /// Reads an event, and tells whether more may follow.
+    /// Reads an event and returns whether more may follow.
     fn event(
         &mut self,
         data: &str,
@@ -238,14 +240,15 @@ impl UpstreamAnswer {
             Ok(Step::Refused(code, message)) => {
                 self.failure = Some(upstream::refused(code, &message, redact));
             }
-            // The last event is in pieces because the stream is.
+            // The stream was aborted inside this event.
             Err(_) if at_end => {}
             Err(cause) => self.failure = Some(upstream::malformed(cause)),
         }
         false
     }
 
-    /// The connection broke: what is whole is read, and a missing end is `error`.
+    /// Ends an answer after its connection broke. Complete events are read; without an end the
+    /// failure is `error`.
     pub(crate) fn break_off(&mut self, error: PredictError) -> Part {
         self.bounded = false;
         let part = self.read(None, str::to_owned);
@@ -255,7 +258,7 @@ impl UpstreamAnswer {
         part
     }
 
-    /// Whether the answer has told why it ends: it is whole, even if its terminator never comes.
+    /// Whether the answer has a finish reason. It is then complete, even without its final event.
     pub(crate) fn has_reason(&self) -> bool {
         self.finish_reason.is_some()
     }
@@ -281,7 +284,7 @@ impl UpstreamAnswer {
         if let Some(text) = &delta.text {
             self.calls.passages.add(text);
         }
-        // Where nothing tells, it is where the text stands.
+        // The default position of a citation is the current one.
         let here = self.calls.passages.said();
         for citation in delta.citations.iter_mut().flatten() {
             let end = citation.end.or(citation.start).unwrap_or(here);
@@ -306,7 +309,7 @@ impl UpstreamAnswer {
         }
     }
 
-    /// What a server tells of the usage in front of its answer goes with the first row.
+    /// Adds usage that the server reports before its answer to the first row.
     fn record_first_token(&self, delta: &mut Delta) {
         if let (Some(usage), Some(format)) = (&self.details.usage, &self.details.format) {
             let details = delta.details();
@@ -315,7 +318,7 @@ impl UpstreamAnswer {
         }
     }
 
-    /// Keeps what the last row tells. What was told before stays where it is not told again.
+    /// Merges details of the last row. Newer values take precedence.
     fn keep(&mut self, end: Details) {
         let kept = &mut self.details;
         kept.format = end.format.or(kept.format.take());
@@ -348,7 +351,7 @@ impl UpstreamAnswer {
                 return;
             }
         }
-        // Some servers say `stop` where they call tools.
+        // Some servers report `stop` for tool calls.
         let finish_reason = match self.finish_reason {
             None | Some(FinishReason::Stop) if self.called => FinishReason::ToolCalls,
             reason => reason.unwrap_or(FinishReason::Stop),

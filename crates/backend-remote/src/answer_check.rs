@@ -1,5 +1,5 @@
-//! What a request leads one to expect of its answer, where the server could not be told: that it is
-//! the input of one tool, or calls no more than one. Pure.
+//! Checks what a server could not be asked to guarantee: the answer is the input of one tool, has
+//! at most one call, or matches a schema. Pure.
 
 use serde_json::{Map, Value};
 use volley_provider_kit::provider::{ANSWER_TOOL, Provider};
@@ -9,25 +9,25 @@ use volley_types::{ErrorCode, FinishReason, PredictError};
 
 use crate::schema;
 
-/// The longest answer that is checked by a schema, in bytes.
+/// Maximum length of an answer that is checked by a schema, in bytes.
 const MAX_FORM_BYTES: usize = 8 << 20;
 
-/// What an answer is checked for and made of.
+/// Checks of an answer, and their state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct AnswerCheck {
-    /// The input of a tool of ours is the answer.
+    /// The input of [`ANSWER_TOOL`] is the answer.
     answer_tool: bool,
-    /// More than one call would be against the caller's word.
+    /// The caller allows one call only.
     one_call: bool,
-    /// The server's place of the tool of ours, once it was called.
+    /// Index of the call of the answer tool.
     answer: Option<u64>,
-    /// The caller's tools that were called, by their places.
+    /// Indexes of the calls of the caller's tools.
     called: Vec<u64>,
-    /// What the answer has to keep to, and the text so far.
+    /// The schema and the text so far.
     form: Option<Box<ReducedSchema>>,
 }
 
-/// A schema that the server may enforce in part alone.
+/// A schema that the server may not enforce completely.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct ReducedSchema {
     schema: Value,
@@ -35,7 +35,7 @@ struct ReducedSchema {
 }
 
 impl AnswerCheck {
-    /// What `body`, made for a request with these parameters, leads to.
+    /// Derives the checks from `body`, the request with these parameters.
     pub(crate) fn of(provider: &Provider, body: &Value, fields: &Map<String, Value>) -> Self {
         let tools = body
             .pointer("/toolConfig/tools")
@@ -59,15 +59,15 @@ impl AnswerCheck {
         }
     }
 
-    /// Whether the answer is passed on as it is.
+    /// Whether the server's answer is unchanged.
     pub(crate) fn is_plain(&self) -> bool {
         !self.answer_tool
     }
 
-    /// Makes of a delta what was expected of the answer.
+    /// Applies the checks to a delta: converts calls of the answer tool to text.
     ///
     /// # Errors
-    /// `UpstreamFailed` where the server did what it was not to do.
+    /// `UpstreamFailed` for more calls than allowed, and those of [`Self::said`].
     pub(crate) fn apply(&mut self, delta: &mut Delta) -> Result<(), PredictError> {
         if self.answer_tool || self.one_call {
             self.check_calls(delta)?;
@@ -75,10 +75,10 @@ impl AnswerCheck {
         delta.text.as_deref().map_or(Ok(()), |text| self.said(text))
     }
 
-    /// Takes in more of the answer's text.
+    /// Adds text of the answer.
     ///
     /// # Errors
-    /// `TooLarge` where it is too long to be checked.
+    /// `TooLarge` if the text is too long to be checked.
     pub(crate) fn said(&mut self, text: &str) -> Result<(), PredictError> {
         if let Some(form) = &mut self.form {
             if MAX_FORM_BYTES < form.text.len() + text.len() {
@@ -92,10 +92,10 @@ impl AnswerCheck {
         Ok(())
     }
 
-    /// Checks an answer that has ended.
+    /// Checks a complete answer.
     ///
     /// # Errors
-    /// `UpstreamFailed` where it does not keep to the caller's schema.
+    /// `UpstreamFailed` if it does not match the caller's schema.
     pub(crate) fn finish(&self, reason: FinishReason) -> Result<(), PredictError> {
         let form = self.form.as_ref().filter(|_| reason == FinishReason::Stop);
         let Some(form) = form else {
@@ -139,7 +139,7 @@ impl AnswerCheck {
         Ok(())
     }
 
-    /// A call that is the caller's; what is of the tool of ours becomes text.
+    /// Returns a call of the caller's tools. The input of the answer tool becomes text.
     fn call(&mut self, mut call: Value, delta: &mut Delta) -> Option<Value> {
         let place = call["index"].as_u64().unwrap_or(0);
         let name = call["function"]["name"].as_str();
@@ -162,8 +162,8 @@ impl AnswerCheck {
     }
 }
 
-/// The schema that an answer is checked by: that of a request to a server which may enforce less
-/// than it says. Where the caller wants no more than the server's best, there is none.
+/// The schema by which an answer is checked, if the server may not enforce all of it. `None` if the
+/// caller set `strict` to false.
 fn form(provider: &Provider, fields: &Map<String, Value>) -> Option<Value> {
     let form = fields
         .get("response_format")

@@ -1,4 +1,4 @@
-//! One server's answer to one item, as it comes.
+//! The answer of one server to one item, as a stream.
 
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -16,29 +16,30 @@ use crate::call::{self, AnswerHead, UpstreamCall};
 use crate::server::Server;
 use volley_remote_http::body::{self, Piece};
 
-/// How long a terminator may take to come once the answer has told why it ends.
+/// Time limit for the final event after the finish reason.
 const TERMINATOR_WAIT: Duration = Duration::from_secs(5);
 
 /// An answer that is being read. Dropping it closes the connection.
 pub(crate) struct AnswerStream {
-    /// What was read and not handed on yet.
+    /// A part that was read but not returned yet.
     ready: Option<Part>,
-    /// The rest; none where the answer came whole.
+    /// The rest; `None` for a whole answer.
     rest: Option<RemainingAnswer>,
 }
 
 struct RemainingAnswer {
     pieces: Pin<Box<dyn Stream<Item = Piece> + Send>>,
-    /// The next piece, where it is no bytes.
+    /// The next item of `pieces`, if it is not a chunk of bytes.
     held: Option<Option<Piece>>,
     answer: UpstreamAnswer,
     secret: Option<Secret>,
-    /// Until the next piece, and those after it.
+    /// Time limits for the next chunk and for later ones.
     limits: (Duration, Duration),
 }
 
 impl AnswerStream {
-    /// Calls that server, and reads until its answer begins.
+    /// Calls the server and reads until its answer has content. Dropping the future closes the
+    /// connection.
     ///
     /// # Errors
     /// Those of [`Self::open`] and [`Self::begin`].
@@ -52,17 +53,19 @@ impl AnswerStream {
         Ok(reading)
     }
 
-    /// Calls that server; its answer has a good head then.
+    /// Calls the server and reads the headers of its answer, and all of an answer that is not
+    /// streamed. Dropping the future closes the connection.
     ///
     /// # Errors
-    /// Those of [`UpstreamCall::send`].
+    /// Those of [`UpstreamCall::send`], `Unavailable` for an unreadable credential, and those of
+    /// [`answer::whole`].
     pub(crate) async fn open(
         call: &UpstreamCall,
         server: &Server,
         item: &Item,
     ) -> Result<Self, PredictError> {
         let secret = server.secret().await?;
-        // No two answers of this process make the same ids for their tool calls.
+        // Makes the ids of tool calls unique in this process.
         let seed = RandomState::new().hash_one(0);
         let AnswerHead {
             response,
@@ -100,10 +103,10 @@ impl AnswerStream {
         })
     }
 
-    /// Reads until there is something for the caller.
+    /// Reads until there is content for the caller. Cancel safe.
     ///
     /// # Errors
-    /// As [`Self::next`].
+    /// Those of [`Self::next`].
     pub(crate) async fn begin(&mut self) -> Result<(), PredictError> {
         while self.ready.as_ref().is_none_or(Part::is_empty) {
             match self.read().await {
@@ -114,10 +117,11 @@ impl AnswerStream {
         Ok(())
     }
 
-    /// The next part of the answer; `None` after its end. Loses nothing when dropped.
+    /// Returns the next part of the answer; `None` after its end. Cancel safe, but the time limits
+    /// restart.
     ///
     /// # Errors
-    /// What went wrong, after all that was read before.
+    /// The failure, after all parts that were read before it.
     pub(crate) async fn next(&mut self) -> Option<Result<Part, PredictError>> {
         match self.ready.take() {
             Some(part) => Some(Ok(part)),

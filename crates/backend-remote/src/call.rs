@@ -28,22 +28,22 @@ use volley_types::{Deadline, Native, ParamValue, PredictError};
 use crate::answer_check::AnswerCheck;
 use crate::server::Server;
 
-/// The largest answer that is not streamed, in bytes.
+/// Maximum size of an answer that is not streamed, in bytes.
 pub(crate) const MAX_WHOLE_BYTES: usize = MAX_EVENT_BYTES;
-/// The largest error body, in bytes.
+/// Maximum size of an error body, in bytes.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 /// The media type of an answer that is not streamed.
 const WHOLE_MEDIA: &str = "application/json";
-/// How long a whole answer may take to a request without a deadline.
+/// Time limit of a whole answer to a request without a deadline.
 const LONGEST_SILENCE: Duration = Duration::from_secs(600);
-/// How long the body of an error may take.
+/// Time limit for an error body.
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the calls of one request have in common.
+/// Common data of the calls for one request.
 #[derive(Clone)]
 pub(crate) struct UpstreamCall {
     pub(crate) options: RequestOptions,
-    /// The request as its dialect has it, for servers of the same one.
+    /// The request in its dialect's format, for servers with the same format.
     pub(crate) native: Option<Arc<Native>>,
     pub(crate) traceparent: String,
     pub(crate) deadline: Option<Deadline>,
@@ -51,16 +51,16 @@ pub(crate) struct UpstreamCall {
     pub(crate) config: RemoteConfig,
 }
 
-/// What a call has led to: the head of a good answer.
+/// The result of a call: the head of a successful answer.
 pub(crate) struct AnswerHead {
     pub(crate) response: Response,
-    /// How its body is cut.
+    /// The framing of the body.
     pub(crate) shape: BodyFraming,
     pub(crate) check: AnswerCheck,
 }
 
 impl UpstreamCall {
-    /// How long a call may wait at `now` before it is made.
+    /// Maximum wait before a call that is made at `now`.
     pub(crate) fn patience(&self, now: Instant) -> Duration {
         let left = self.deadline.map(|deadline| deadline.remaining(now));
         left.map_or(self.config.queue_wait, |left| {
@@ -68,13 +68,13 @@ impl UpstreamCall {
         })
     }
 
-    /// Whether that server is asked for a whole answer.
+    /// Whether the server is asked for a whole answer.
     fn is_whole(&self, server: &Server) -> bool {
         self.options.whole && !server.streams_always
     }
 
-    /// How long that server may say nothing, before its answer and between two pieces of it. One
-    /// that does not stream says nothing until all is done: the request's deadline holds.
+    /// Time limits before the answer and between two of its chunks. A server that does not stream
+    /// sends nothing until the answer is complete, so that the request's deadline applies.
     pub(crate) fn silence(&self, server: &Server) -> (Duration, Duration) {
         if !self.is_whole(server) {
             return (self.config.first_byte_timeout, self.config.stall_timeout);
@@ -86,7 +86,12 @@ impl UpstreamCall {
         (left, left)
     }
 
-    /// Sends an item and waits for the head of a good answer.
+    /// Sends an item and awaits the head of a successful answer. Dropping the future aborts the
+    /// call.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a request that the server does not support; otherwise those of the
+    /// upstream.
     pub(crate) async fn send(
         &self,
         server: &Server,
@@ -125,17 +130,17 @@ impl UpstreamCall {
         })
     }
 
-    /// The format that the caller and that server share, where they do.
+    /// The format that the caller and the server share.
     pub(crate) fn shared_format(&self, server: &Server) -> Option<&'static str> {
         let forms = native::forms(server.wire.provider, &server.connector);
         let caller = self.options.dialect.as_str();
         forms.iter().copied().find(|form| *form == caller)
     }
 
-    /// The request as it is, where that server takes it so.
+    /// The native request, if the server accepts its format.
     ///
     /// # Errors
-    /// `InvalidInput` where it cannot be asked in another form.
+    /// `InvalidInput` if it does not, and the request cannot be expressed in another format.
     fn native_for(&self, server: &Server) -> Result<Option<&Native>, PredictError> {
         let Some(native) = self.native.as_deref() else {
             return Ok(None);
@@ -143,7 +148,7 @@ impl UpstreamCall {
         Ok(native::fits(native, server.wire.provider, &server.connector)?.then_some(native))
     }
 
-    /// Asks for the rows of a group, and reads what comes back.
+    /// Requests the values of a group of rows. Dropping the future aborts the call.
     pub(crate) async fn rows(
         &self,
         server: &Server,
@@ -216,7 +221,7 @@ impl UpstreamCall {
         self.checked(&server.wire, secret, response).await
     }
 
-    /// The answer, if it is a success of a kind that can be read.
+    /// Returns the response if it is a success with a readable media type.
     async fn checked(
         &self,
         wire: &Wire,
@@ -225,7 +230,7 @@ impl UpstreamCall {
     ) -> Result<(Response, BodyFraming), PredictError> {
         let (status, headers) = (response.status(), response.headers().clone());
         if !status.is_success() {
-            // Without its body an error is still an error, and it should not be long in coming.
+            // The body is optional, and must not delay the error.
             let limit = self.config.stall_timeout.min(ERROR_BODY_TIMEOUT);
             let body = bounded(response, MAX_ERROR_BYTES, self.config.stall_timeout);
             let body = tokio::time::timeout(limit, body).await;
@@ -246,10 +251,10 @@ impl UpstreamCall {
     }
 }
 
-/// The headers of a request: the connector's, the key's, and what the format demands.
+/// The headers of a request: the connector's, the credential's and the provider's.
 ///
 /// # Errors
-/// `InvalidInput` when one of them cannot be sent.
+/// `InvalidInput` for a malformed header.
 fn headers(
     provider: &Provider,
     connector: &ConnectorSpec,
@@ -285,11 +290,11 @@ fn headers(
     Ok(headers)
 }
 
-/// The header that carries the key, and what stands before it there. Only servers of no known
-/// provider may want another, which the connector's parameter `credential_header` names.
+/// The header of the credential, and its prefix. The connector's parameter `credential_header` may
+/// set another header if it describes its server.
 ///
 /// # Errors
-/// `InvalidInput` when that is no header's name.
+/// `InvalidInput` if the parameter is not the name of a header.
 fn key_header(
     provider: &Provider,
     connector: &ConnectorSpec,

@@ -1,4 +1,4 @@
-//! Whether a connector works from here: before a model is made of it.
+//! Tests a connector on this worker before a model uses it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,9 +21,9 @@ use crate::RemoteLoader;
 use crate::account::Account;
 use crate::servers::Servers;
 
-/// How long a server that is tried may take.
+/// Time limit of the test.
 const PATIENCE: Duration = Duration::from_secs(25);
-/// What it is asked to say something to, and how much.
+/// The test input and its token limit.
 const WORD: &str = "Hi";
 const MAX_TOKENS: &str = "max_tokens";
 const TOKENS: i64 = 16;
@@ -71,7 +71,7 @@ impl CheckConnector for RemoteLoader {
     }
 }
 
-/// One short request.
+/// Makes one short request.
 async fn ask(backend: &dyn Predict, model: ModelName) -> Result<(), PredictError> {
     let model = ModelRef::deployed(model);
     let task = backend.signature(&model).await?.task;

@@ -1,5 +1,5 @@
-//! What a chunk of a stream costs. A debug build goes through each case once; figures come of
-//! `cargo test --release -p volley-backend-remote --lib -- --nocapture cost`, on an idle machine.
+//! The CPU time of a chunk. A debug build runs each case once. For measurements, run
+//! `cargo test --release -p volley-backend-remote --lib -- --nocapture cost` on an idle machine.
 
 use std::fmt::Write;
 use std::hint::black_box;
@@ -21,7 +21,7 @@ const TO: AnswerIndex = AnswerIndex { item: 0, choice: 0 };
 fn openai(escaped: bool) -> String {
     let mut body = String::new();
     for chunk in 0..CHUNKS {
-        // An escape in a piece makes it one that must be read.
+        // A chunk with an escape must be parsed.
         let text = if escaped { "\\ntoken" } else { " token" };
         write!(
             body,
@@ -54,7 +54,7 @@ fn anthropic() -> String {
     body
 }
 
-/// The best time of a chunk over many short rounds, most of which nothing interrupts.
+/// The minimum time of a chunk over many short rounds, most of which are not interrupted.
 fn time(provider: &'static Provider, pieces: &[Bytes], rows: bool) -> Duration {
     let round = || {
         let (mut answer, mut merge) = (UpstreamAnswer::new(provider, 0), Merge::new(1));
@@ -73,7 +73,7 @@ fn time(provider: &'static Provider, pieces: &[Bytes], rows: bool) -> Duration {
     (0..ROUNDS).map(|_| round()).min().unwrap() / CHUNKS as u32
 }
 
-/// The same events as trees of JSON, for comparison.
+/// The time to parse the same events as JSON trees, for comparison.
 fn time_of_trees(body: &Bytes) -> Duration {
     let round = || {
         let (mut parser, mut events) = (Parser::new(Framing::Sse), Vec::new());
@@ -116,8 +116,7 @@ fn cost_of_a_chunk() {
     }
 }
 
-/// The best time of an event with so much text, from the bytes as the network brings them to what
-/// is sent on.
+/// The minimum time of an event, from received bytes to the delta.
 fn time_of_an_event(provider: &'static Provider, event: &Bytes) -> Duration {
     let round = || {
         let mut answer = UpstreamAnswer::new(provider, 0);
@@ -168,5 +167,5 @@ fn cost_of_an_event_of_8_mib() {
     }
 }
 
-/// A line of text as a model writes it.
+/// A line of typical text.
 const LINE: &str = "The quick brown fox jumps over the lazy dog, and then it sleeps in the sun.\\n";

@@ -1,21 +1,21 @@
-//! The text of an event, found without parsing it.
+//! Fast path that extracts the text of an event without parsing it.
 //!
-//! The events of a stream that bring a piece of text are alike but for that piece. Once one was
-//! read, those that begin and end as it does are not: what stands between is the text, where no
-//! character in it means something in JSON. What differs in any byte, or holds an escape, is read.
+//! Events with a text delta differ only in that text. After one such event is parsed, the text of
+//! others with the same prefix and suffix is what lies in between, provided that it has no
+//! characters with a meaning in JSON. Events with any other difference, or an escape, are parsed.
 
 use volley_provider_kit::calls::ToolCallAccumulator;
 use volley_provider_kit::step::{Delta, Step};
 use volley_provider_kit::wire::Wire;
 
-/// Events whose pieces are found; a stream of other ones is read as ever.
+/// Number of text events from which the template tries to learn. After that, all events are parsed.
 const MAX_TRIES: u32 = 16;
-/// The longest that stands around a piece, in bytes: more costs more than it saves.
+/// Maximum size of prefix and suffix together, in bytes. Comparing more costs more than it saves.
 const MAX_AROUND: usize = 4 << 10;
-/// Stands for a piece when it is tried out what an event says.
+/// A text that replaces the delta to test a template.
 const PROBE: &str = "what is said here is the text";
 
-/// What stands around the text in the events of one stream.
+/// The prefix and suffix of the text in one stream's events.
 #[derive(Debug, Default)]
 pub(crate) struct DeltaTemplate {
     around: Option<(String, String)>,
@@ -23,7 +23,7 @@ pub(crate) struct DeltaTemplate {
 }
 
 impl DeltaTemplate {
-    /// The text of an event that is like the one that was learnt.
+    /// Returns the text of an event that matches the template.
     pub(crate) fn text<'a>(&self, data: &'a str) -> Option<&'a str> {
         let (before, after) = self.around.as_ref()?;
         let piece = data.strip_prefix(before.as_str())?;
@@ -31,7 +31,7 @@ impl DeltaTemplate {
         (!piece.is_empty() && is_plain(piece)).then_some(piece)
     }
 
-    /// Learns what stands around the text of an event that brought nothing else.
+    /// Learns the template from an event with text only.
     pub(crate) fn learn(
         &mut self,
         wire: &Wire,
@@ -59,14 +59,14 @@ fn said(text: &str) -> Delta {
     }
 }
 
-/// Whether text stands in JSON as it is.
+/// Whether text needs no escapes in JSON.
 fn is_plain(text: &str) -> bool {
     let special = |byte: &u8| *byte < b' ' || matches!(*byte, b'"' | b'\\');
     !text.as_bytes().iter().any(special)
 }
 
-/// What stands around the one place where `text` is a string, if it is the text that is read: the
-/// event with another text there must say that, and nothing else.
+/// Returns the prefix and suffix of the only occurrence of `text` as a string. `None` unless an
+/// event with another text there reads as exactly that text.
 fn around(
     wire: &Wire,
     calls: &ToolCallAccumulator,

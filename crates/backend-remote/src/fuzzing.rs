@@ -1,6 +1,6 @@
-//! What reads the bytes of servers and the texts of operators, for whoever throws anything at it:
-//! the fuzzers of `fuzz/`, and the property tests of this crate. No input may panic, hang, or grow
-//! the process beyond what it is itself.
+//! Entry points for the fuzzers in `fuzz/` and for the property tests of this crate: the parsers of
+//! upstream answers and of operators' texts. No input may panic, hang, or use memory out of
+//! proportion to its size.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -14,17 +14,17 @@ use volley_types::Citation;
 
 use crate::answer::UpstreamAnswer;
 
-/// An answer of a provider, whole and in pieces: SSE, JSON lines or AWS's frames, and what their
-/// events say. The first byte tells the provider, the second the length of the pieces.
+/// Reads an answer of a provider, whole and in chunks. The first byte selects the provider, the
+/// second the length of the chunks.
 ///
 /// # Panics
-/// When it reads differently in pieces.
+/// If the results differ.
 pub fn answer(bytes: &[u8]) {
     let Some(([which, length], body)) = bytes.split_first_chunk::<2>() else {
         return;
     };
     let mut providers = volley_providers::PROVIDERS.to_vec();
-    // In the order of their names, as `scripts/fuzz.sh` counts the folders of their transcripts.
+    // By name, as `scripts/fuzz.sh` numbers the transcript folders.
     providers.sort_unstable_by_key(|provider| provider.name);
     let provider = providers[usize::from(*which) % providers.len()];
     let length = usize::from(*length).max(1);
@@ -33,7 +33,7 @@ pub fn answer(bytes: &[u8]) {
     assert_eq!(pieces, whole, "{provider:?}");
 }
 
-/// The text, the citations, and how it ended.
+/// Text, citations, whether the end was read, and the failure.
 type ParsedAnswer = (String, Vec<Citation>, bool, Option<&'static str>);
 
 fn play<'a>(provider: &'static Provider, pieces: impl Iterator<Item = &'a [u8]>) -> ParsedAnswer {
@@ -54,11 +54,11 @@ fn play<'a>(provider: &'static Provider, pieces: impl Iterator<Item = &'a [u8]>)
     (text, citations, false, None)
 }
 
-/// A body cut into events, whole and in pieces. The first byte tells how it is framed, the second
-/// the length of the pieces.
+/// Splits a body into events, whole and in chunks. The first byte selects the framing, the second
+/// the length of the chunks.
 ///
 /// # Panics
-/// When it is cut differently in pieces.
+/// If the results differ.
 pub fn events(bytes: &[u8]) {
     let Some(([which, length], body)) = bytes.split_first_chunk::<2>() else {
         return;
@@ -86,8 +86,12 @@ fn cut<'a>(framing: Framing, pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Str
     (texts.map(str::to_owned).collect(), well)
 }
 
-/// A connector's template of a body, and the paths into an answer: one line each, and then the
-/// answer.
+/// Reads a connector's template, a path and an answer: one line each for the template and the path,
+/// then the answer.
+///
+/// # Panics
+/// If a filled template is not an object, or the first match of the path is not the first of all
+/// matches.
 pub fn connector(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut parts = text.splitn(3, '\n');
@@ -114,11 +118,11 @@ pub fn connector(bytes: &[u8]) {
     }
 }
 
-/// What a server that embeds or reranks answers. The first byte tells its form, the second for how
-/// many rows.
+/// Reads an answer of a server that embeds or reranks. The first byte selects the format, the
+/// second the number of rows.
 ///
 /// # Panics
-/// When there are more or fewer answers than rows.
+/// If the number of values differs from the number of rows.
 pub fn rows(bytes: &[u8]) {
     let Some(([which, count], body)) = bytes.split_first_chunk::<2>() else {
         return;
@@ -138,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Pieces of all formats, so that random ones come near to what is sent.
+    /// Fragments of all formats, so that random input resembles real answers.
     const WORDS: [&[u8]; 24] = [
         b"data: ",
         b"data:",

@@ -1,17 +1,17 @@
-//! Remote models: one replica holds no model but the way to one, a connector.
+//! Remote models: the backend whose replicas call a server through a connector.
 //!
-//! Four crates make a call, and each uses only those above it:
+//! Four crates make a call. Each uses only those above it:
 //!
-//! | crate | what it has | what it may not do |
+//! | crate | contents | restrictions |
 //! |---|---|---|
-//! | `volley-provider-kit` | what providers share: parameters, events, tool calls, citations, words of errors, rows | I/O; it knows no provider by name |
-//! | `volley-providers` | a file for each provider, and the list of them | I/O |
-//! | `volley-remote-http` | clients, egress, credentials, signatures, limits, retries, events of a body | it knows no provider by name |
-//! | this one | who is called for an item, and what is made of the answer | name an HTTP client |
+//! | `volley-provider-kit` | common parts of providers: parameters, events, tool calls, citations, error classes, rows | no I/O; refers to no provider |
+//! | `volley-providers` | a module for each provider, and their list | no I/O |
+//! | `volley-remote-http` | clients, egress, credentials, signatures, limits, retries, events of a body | refers to no provider |
+//! | this crate | selection of servers, answers as rows | uses no HTTP client directly |
 //!
-//! Reading order: [`RemoteLoader`], `predict` (one request), `servers` (who is called for an item
-//! of it, and again), `server` (one of them), `call` (one call), `rows` (models that embed or
-//! rerank), `answer_stream` and `answer` (what comes back), `merge` (the answers as one stream).
+//! Reading order: [`RemoteLoader`], `predict` (one request), `servers` (selection of a server,
+//! retries), `server` (one server), `call` (one call), `rows` (embedding and reranking models),
+//! `answer_stream` and `answer` (answers), `merge` (all answers as one stream).
 
 mod account;
 mod answer;
@@ -48,7 +48,7 @@ use crate::predict::RemoteModel;
 use crate::rows::RemoteRows;
 use crate::servers::{AllServers, Servers};
 
-/// This backend.
+/// Description of this backend.
 pub static INFO: BackendInfo = BackendInfo {
     name: BackendName::REMOTE,
     summary: "calls a server through a connector",
@@ -56,13 +56,13 @@ pub static INFO: BackendInfo = BackendInfo {
     takes_model_config: false,
 };
 
-/// Loads remote models.
+/// Loads remote models. Clones share their clients and the state of servers.
 #[derive(Clone, Debug)]
 pub struct RemoteLoader {
     clients: Arc<Clients>,
-    /// Why servers cannot be called over TLS, where that is so.
+    /// The error for `https` URLs, if the machine has no CA certificates.
     no_tls: Option<PredictError>,
-    /// What is known of servers is shared by all replicas of a connector.
+    /// Replicas with the same connector share the state of its servers.
     servers: Arc<AllServers>,
     metrics: Metrics,
     opener: Opener,
@@ -70,13 +70,13 @@ pub struct RemoteLoader {
 }
 
 impl RemoteLoader {
-    /// A loader with its HTTP clients. The process must have a crypto provider installed.
+    /// Creates a loader and its HTTP clients. The process must have a crypto provider installed.
     ///
-    /// A machine without the certificates of any authority can still call `http://` servers;
-    /// a model behind `https://` fails to load there, with what to do about it.
+    /// Without CA certificates, `http://` servers work, and a model behind `https://` fails to load
+    /// with `InvalidInput` and the next step.
     ///
     /// # Errors
-    /// `Internal` when a client cannot be set up.
+    /// `Internal` if a client cannot be created.
     pub fn new(config: RemoteConfig) -> Result<Self, PredictError> {
         let (clients, no_tls) = match Clients::new(&config) {
             Ok(clients) => (clients, None),
@@ -102,23 +102,23 @@ impl RemoteLoader {
         })
     }
 
-    /// The same, which counts its calls in `metrics`.
+    /// Sets the metrics of calls.
     #[must_use]
     pub fn counted_by(self, metrics: Metrics) -> Self {
         Self { metrics, ..self }
     }
 
-    /// The same, opening with `secrets` the credentials that come sealed.
+    /// Sets the opener of sealed credentials.
     #[must_use]
     pub fn opening(mut self, secrets: Arc<dyn OpenSecret>) -> Self {
         self.opener = Opener(Some(secrets));
         self
     }
 
-    /// A URL that may be called.
+    /// Parses a URL and checks the egress policy.
     ///
     /// # Errors
-    /// `InvalidInput` that says why it may not.
+    /// `InvalidInput` with the reason if the URL is not allowed.
     fn checked(&self, url: &str) -> Result<Url, PredictError> {
         let url = self.config.egress().check("the connector's URL", url)?;
         match (&self.no_tls, url.scheme()) {

@@ -1,22 +1,22 @@
-//! The answers to all items of a request as the rows of one stream. Pure.
+//! Merges the answers to all items of a request into the rows of one stream. Pure.
 
 use arrow_array::RecordBatch;
 use volley_types::{Citation, GenerationChunk, GenerationChunks, PredictError, PromptUsage, Usage};
 
 use crate::answer::Part;
 
-/// What an answer is to.
+/// The index of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AnswerIndex {
-    /// The request's row.
+    /// Row of the request.
     pub(crate) item: u32,
-    /// Which of several answers to it.
+    /// Number among several answers to the row.
     pub(crate) choice: u32,
 }
 
-/// Joins answers: sequences run over the whole stream, usage adds up, and only the last answer's
-/// end is the stream's. An item that fails has a row that says so, and the others go on; where
-/// none is left that could, the error is the stream's.
+/// Merges answers. Sequence numbers count over the whole stream, usage is summed, and the last
+/// answer's end is the stream's. A failed item gets an error row, and the others continue. If all
+/// items fail, the last error is the stream's.
 #[derive(Debug)]
 pub(crate) struct Merge {
     left: usize,
@@ -35,7 +35,7 @@ impl Merge {
         }
     }
 
-    /// The rows of a part of an answer, all in one batch; `None` where it brings none.
+    /// The rows of a part of an answer as one record batch; `None` without content.
     pub(crate) fn part(&mut self, to: AnswerIndex, part: Part) -> Option<RecordBatch> {
         let AnswerIndex { item, choice } = to;
         let mut rows = GenerationChunks::default();
@@ -75,10 +75,10 @@ impl Merge {
         (!rows.is_empty()).then(|| rows.finish())
     }
 
-    /// The row of an item that failed.
+    /// The error row of a failed item.
     ///
     /// # Errors
-    /// `error`, when no item is left and none has succeeded.
+    /// `error`, if this is the last item and none has succeeded.
     pub(crate) fn failed(
         &mut self,
         to: AnswerIndex,
@@ -93,7 +93,7 @@ impl Merge {
         Ok(GenerationChunks::single(&row))
     }
 
-    /// An item's last row, which may be the stream's.
+    /// Completes the last row of an item, which may be the last of the stream.
     fn last(&mut self, row: GenerationChunk) -> GenerationChunk {
         self.left = self.left.saturating_sub(1);
         let last = self.left == 0;

@@ -1,4 +1,4 @@
-//! One request to a remote model: a call for each answer to each of its items.
+//! One request to a remote model, with a call for each answer to each item.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,18 +25,18 @@ use crate::merge::{AnswerIndex, Merge};
 use crate::servers::Servers;
 use volley_remote_http::naming::named;
 
-/// Items of one request that are asked for at a time. A request holds one permit however many
-/// items it has, so this is small; and servers limit their callers.
+/// Maximum number of concurrent calls of one request. It is small because a request holds one
+/// permit regardless of its items, and because servers have rate limits.
 const ITEMS_AT_ONCE: usize = 8;
-/// The parameter that asks for several answers to each item, and the most of them.
+/// Parameter with the number of answers to each item, and its maximum.
 const CHOICES: &str = "n";
 const MAX_CHOICES: u32 = 16;
 
-/// The way to a remote model.
+/// A replica of a remote model.
 pub(crate) struct RemoteModel {
     model: ModelName,
     servers: Arc<Servers>,
-    /// The model version's defaults over the connector's.
+    /// The model version's defaults, then the connector's.
     defaults: Parameters,
     clients: Arc<Clients>,
     config: RemoteConfig,
@@ -80,7 +80,7 @@ impl Predict for RemoteModel {
             let choices = take_choices(&mut given, &defaults)?;
             let native = Native::take(&mut given)?.map(Arc::new);
             let items = match &native {
-                // Its rows are in it, and nowhere else.
+                // The native body is the only copy of the messages.
                 Some(native) if native.lost.is_some() => vec![Item::Chat(Vec::new())],
                 _ => items::collect(input).await?,
             };
@@ -109,10 +109,10 @@ impl Predict for RemoteModel {
     }
 }
 
-/// What is asked of a tokenizer, which its provider alone has.
+/// Parameters that need the tokenizer, which only the provider has.
 const OF_TOKENS: [&str; 4] = [COUNT_TOKENS, "tokenize", "detokenize", "token_inputs"];
 
-/// Its provider alone could count tokens, or read them, and is not asked to.
+/// Rejects requests to count, tokenize or detokenize.
 fn refuse_count(parameters: &mut Parameters) -> Result<(), PredictError> {
     for name in OF_TOKENS {
         if parameters.boolean(name)?.unwrap_or(false) {
@@ -128,8 +128,8 @@ fn refuse_count(parameters: &mut Parameters) -> Result<(), PredictError> {
     Ok(())
 }
 
-/// How many answers each item is to have. No provider is asked for several: each has a call of its
-/// own.
+/// Takes the number of answers to each item from the parameters. Each answer is a call of its own,
+/// which asks its server for one answer.
 fn take_choices(given: &mut Parameters, defaults: &Parameters) -> Result<u32, PredictError> {
     let choices = given.unsigned(CHOICES)?;
     let Some(choices) = choices.map_or_else(|| defaults.unsigned(CHOICES), |it| Ok(Some(it)))?
@@ -146,7 +146,7 @@ fn take_choices(given: &mut Parameters, defaults: &Parameters) -> Result<u32, Pr
     Ok(choices)
 }
 
-/// A call for each choice. A seed is another for each, or all would say the same.
+/// Creates a call for each choice. Seeds differ, because equal seeds would yield equal answers.
 fn calls(call: UpstreamCall, choices: u32) -> Vec<Arc<UpstreamCall>> {
     let seed = call.options.fields.get("seed").and_then(Value::as_i64);
     let others = (1..choices).map(|choice| {
@@ -163,8 +163,8 @@ fn calls(call: UpstreamCall, choices: u32) -> Vec<Arc<UpstreamCall>> {
 
 type PartResult = Result<Part, PredictError>;
 
-/// The parts of all answers as they come, each with what it answers. An answer's last part is its
-/// end or its error.
+/// The parts of all answers in order of arrival. The last part of an answer is its end or its
+/// error.
 fn answers(
     servers: Arc<Servers>,
     calls: Vec<Arc<UpstreamCall>>,
@@ -187,8 +187,8 @@ fn answers(
         parts.map(move |part| (to, part)).boxed()
     });
     let answers = stream::iter(answers);
-    // One answer is read as it is: turns among several make a caller wait after every part, so
-    // that parts that have come together would go on one by one.
+    // A single answer is read directly: `flatten_unordered` makes the caller wait after every part,
+    // so that parts that arrived together would be forwarded one by one.
     if alone {
         answers.flatten().boxed()
     } else {
@@ -196,7 +196,7 @@ fn answers(
     }
 }
 
-/// The answer to one item, in parts as they are read.
+/// The answer to one item, as a stream of parts.
 fn answer(
     servers: Arc<Servers>,
     call: Arc<UpstreamCall>,

@@ -1,5 +1,5 @@
-//! Remote models that embed or rerank: each row of a request has a row of the answer. Several rows
-//! are one call, where the server takes several.
+//! Remote models that embed or rerank. Each row of a request has a row in the answer. A call takes
+//! several rows if the server allows it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,10 +26,10 @@ use volley_types::{
 use crate::call::UpstreamCall;
 use crate::servers::Servers;
 
-/// Calls for one request that are made at a time.
+/// Maximum number of concurrent calls of one request.
 const CALLS_AT_ONCE: usize = 8;
 
-/// The way to a remote model that embeds or reranks.
+/// A replica of a remote model that embeds or reranks.
 pub(crate) struct RemoteRows {
     model: ModelName,
     servers: Arc<Servers>,
@@ -41,7 +41,7 @@ pub(crate) struct RemoteRows {
 
 impl RemoteRows {
     /// # Errors
-    /// `InvalidInput` when parameter `dimensions` is no number.
+    /// `InvalidInput` if parameter `dimensions` is not a number.
     pub(crate) fn new(
         model: ModelName,
         servers: Arc<Servers>,
@@ -68,7 +68,7 @@ impl RemoteRows {
     }
 }
 
-/// The signature of vectors whose length only their server knows.
+/// The signature for vectors of unknown length.
 fn of_unknown_length(signature: Signature) -> Signature {
     let fields = signature.output.fields().iter();
     let fields = fields.map(|field| field.as_ref().clone().with_metadata(Default::default()));
@@ -78,7 +78,7 @@ fn of_unknown_length(signature: Signature) -> Signature {
     }
 }
 
-/// What is asked of a tokenizer, or of single tokens, which their provider alone has.
+/// Parameters that need the tokenizer, which only the provider has.
 const OF_TOKENS: [&str; 3] = [TOKENIZE, DETOKENIZE, TOKEN_VECTORS];
 
 impl Backend for RemoteRows {
@@ -133,7 +133,7 @@ impl Predict for RemoteRows {
     }
 }
 
-/// One call for several rows.
+/// Makes one call for a group of rows.
 async fn ask(
     servers: &Servers,
     call: &UpstreamCall,

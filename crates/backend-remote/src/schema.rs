@@ -1,15 +1,14 @@
-//! Whether a JSON value keeps to a JSON schema, for answers of servers that enforce less of one.
-//! Pure.
+//! Checks answers against a JSON schema, for servers that do not enforce all of it. Pure.
 
 use regex::RegexBuilder;
 use serde_json::{Map, Value};
 
-/// How deep schemas may lead to others.
+/// Maximum nesting of schemas and references.
 const MAX_DEPTH: u32 = 64;
-/// The largest automaton of a pattern, in bytes.
+/// Maximum size of a pattern's automaton, in bytes.
 const MAX_PATTERN_BYTES: usize = 1 << 20;
 
-/// Where a value does not keep to its schema, and the keyword that says so; `None` where it does.
+/// Describes where a value violates its schema, and by which keyword; `None` for a valid value.
 pub(crate) fn fault(schema: &Value, value: &Value) -> Option<String> {
     let fault = Checker { root: schema }
         .check(schema, value, MAX_DEPTH)
@@ -22,7 +21,7 @@ pub(crate) fn fault(schema: &Value, value: &Value) -> Option<String> {
 }
 
 struct Fault {
-    /// A pointer to the value, written from its end.
+    /// JSON pointer to the value, built from its end.
     path: String,
     keyword: &'static str,
 }
@@ -195,7 +194,7 @@ fn kinds(fields: &Map<String, Value>, value: &Value) -> SchemaResult {
     }
 }
 
-/// 1 and 1.0 are the same number.
+/// 1 and 1.0 are equal.
 fn equal(one: &Value, other: &Value) -> bool {
     one == other || one.is_number() && one.as_f64() == other.as_f64()
 }
@@ -226,7 +225,8 @@ fn texts(fields: &Map<String, Value>, text: &str) -> SchemaResult {
     keep(fits, "pattern")
 }
 
-/// Whether a pattern is found in a text. One that cannot be read here is not checked.
+/// Whether a pattern matches a text. Patterns that the regex engine does not support are not
+/// checked.
 fn matches(pattern: &str, text: &str) -> bool {
     let pattern = RegexBuilder::new(pattern)
         .size_limit(MAX_PATTERN_BYTES)
@@ -253,7 +253,7 @@ mod tests {
 
     type Case = (Value, Value, Value, &'static str);
 
-    /// Each schema with a value that keeps to it, one that does not, and the keyword at fault.
+    /// Checks each schema with a valid and an invalid value, and the violated keyword.
     fn check(cases: &[Case]) {
         for (schema, good, bad, keyword) in cases {
             assert_eq!(fault(schema, good), None, "{schema}");

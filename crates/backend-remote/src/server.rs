@@ -1,4 +1,4 @@
-//! One server of a connector, and whether it is called at all.
+//! One server of a connector, with its circuit breaker.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,25 +15,26 @@ use volley_remote_http::signing::Signer;
 use volley_types::PredictError;
 use volley_types::registry::{ConnectorPolicy, ConnectorSpec};
 
-/// Of so many calls half must fail while a server is given another chance.
+/// Number of calls after which a half-open circuit breaker decides. It opens again if at least half
+/// of them failed, and closes otherwise.
 const PROBES: usize = 3;
 
-/// One server, as a connector of its own.
+/// A server, described by a connector of its own.
 pub(crate) struct Server {
     pub(crate) connector: ConnectorSpec,
     opener: Opener,
     pub(crate) url: Url,
-    /// Where it is asked for an answer that it does not stream.
+    /// The URL for answers that are not streamed.
     pub(crate) whole_url: Url,
-    /// Whether it is asked for streams alone.
+    /// Whether the server streams every answer.
     pub(crate) streams_always: bool,
-    /// Whether tools may run at its provider.
+    /// Whether tools may run at the provider.
     pub(crate) runs_tools: bool,
-    /// How its answers are read.
+    /// The reader of answers.
     pub(crate) wire: Wire,
-    /// How rows are sent to it, where it embeds or reranks.
+    /// The format of rows, for servers that embed or rerank.
     pub(crate) rows: Option<RowsFormat>,
-    /// What signs its requests, where it wants them signed.
+    /// The signer, for servers that require signed requests.
     pub(crate) signer: Option<Signer>,
     breaker: Option<AsyncRecloser>,
     pub(crate) open_for: Duration,
@@ -46,10 +47,10 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// The server of that connector, which is of `provider`; `checked` reads its URL.
+    /// Creates the server of a connector of `provider`. `checked` parses its URL.
     ///
     /// # Errors
-    /// That of `checked`; `InvalidInput` where its requests cannot be made or signed.
+    /// Those of `checked`; `InvalidInput` if its requests cannot be built or signed.
     pub(crate) fn new(
         provider: &'static Provider,
         connector: ConnectorSpec,
@@ -59,7 +60,7 @@ impl Server {
         let given = checked(&connector.url)?;
         let whole_url = wire::whole_url(provider, given.clone());
         let url = wire::url(provider, given);
-        // What any server is sent, and so whether it streams, is the template's to say.
+        // The template decides whether such a server streams.
         let streams_always =
             provider.is_configured() || reserved::always_streams(&connector.parameters)?;
         let runs_tools = hosted::allowed(&connector.parameters)?;
@@ -82,10 +83,10 @@ impl Server {
         })
     }
 
-    /// The secret that it is called with.
+    /// Reads the server's credential. Cancel safe.
     ///
     /// # Errors
-    /// `Unavailable` where the connector's reference leads nowhere on this worker.
+    /// `Unavailable` if this worker cannot read it.
     pub(crate) async fn secret(&self) -> Result<Option<Secret>, PredictError> {
         Ok(match &self.connector.credential {
             Some(reference) if self.signer.is_some() => {
@@ -96,7 +97,10 @@ impl Server {
         })
     }
 
-    /// Unless it has failed too often and is left alone.
+    /// Runs `work` unless the circuit breaker is open. A dropped future does not count as a call.
+    ///
+    /// # Errors
+    /// `Error::Rejected` if the breaker is open, `Error::Inner` with the error of `work`.
     pub(crate) async fn guarded<T>(
         &self,
         work: impl Future<Output = Result<T, PredictError>>,
@@ -107,7 +111,7 @@ impl Server {
         }
     }
 
-    /// Its answer failed in the middle.
+    /// Records a failure inside an answer.
     pub(crate) async fn failed(&self, error: &PredictError) {
         if let Some(breaker) = self.breaker.as_ref().filter(|_| blames_server(error)) {
             let _: Result<(), Error<()>> = breaker.call(std::future::ready(Err(()))).await;

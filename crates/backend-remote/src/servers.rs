@@ -1,4 +1,4 @@
-//! The servers behind one connector, and the calls to them for one item.
+//! The servers of one connector, and the selection of one for an item.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -27,15 +27,16 @@ use crate::answer_stream::AnswerStream;
 use crate::call::UpstreamCall;
 use crate::server::Server;
 
-/// The servers of all connectors in use, so that replicas of one share what is known of them.
+/// The servers of all connectors in use. Replicas with the same connector share their state.
 #[derive(Debug, Default)]
 pub(crate) struct AllServers(Mutex<HashMap<ConnectorId, Weak<Servers>>>);
 
 impl AllServers {
-    /// Those of that connector, made where there are none yet, or other ones.
+    /// Returns the servers of a connector. Creates them if they are missing, or if the connector
+    /// has changed.
     ///
     /// # Errors
-    /// That of `make`.
+    /// Those of `make`.
     pub(crate) fn of(
         &self,
         connector: &ConnectorSpec,
@@ -53,7 +54,7 @@ impl AllServers {
     }
 }
 
-/// The servers of one connector, and what this worker knows of them.
+/// The servers of one connector, with their limits and retry budget.
 #[derive(Debug)]
 pub(crate) struct Servers {
     connector: ConnectorSpec,
@@ -64,17 +65,19 @@ pub(crate) struct Servers {
     list: Vec<Server>,
 }
 
-/// An answer that has begun, and the server that gives it.
+/// An answer that has begun, and its server.
 pub(crate) struct OpenAnswer<'a> {
     pub(crate) reading: AnswerStream,
     pub(crate) server: &'a Server,
 }
 
 impl Servers {
-    /// The connector's own and the others that it names; `checked` reads their URLs.
+    /// Creates the connector's own server and its additional endpoints. `checked` parses their
+    /// URLs.
     ///
     /// # Errors
-    /// That of `checked`; `InvalidInput` where a server's requests cannot be signed.
+    /// Those of `checked`; `InvalidInput` for an unknown provider, for servers with different
+    /// tasks, or if a server's requests cannot be built or signed.
     pub(crate) fn new(
         connector: &ConnectorSpec,
         account: Account,
@@ -102,7 +105,7 @@ impl Servers {
                 model: endpoint.model.clone(),
                 credential: endpoint.credential.clone(),
                 headers: endpoint.headers.clone(),
-                // A template is in the form of the connector's own server.
+                // A template is in the format of the connector's own server.
                 request_body: connector
                     .request_body
                     .clone()
@@ -132,10 +135,10 @@ impl Servers {
         })
     }
 
-    /// Reads the credential of each, and forgets it.
+    /// Checks that the credential of each server is readable.
     ///
     /// # Errors
-    /// `Unavailable` where one leads nowhere on this worker.
+    /// `Unavailable` if this worker cannot read one.
     pub(crate) async fn credentials(&self) -> Result<(), PredictError> {
         for server in &self.list {
             let read = server.secret().await;
@@ -144,12 +147,12 @@ impl Servers {
         Ok(())
     }
 
-    /// What they do, where that is not to generate.
+    /// The task of the servers; `None` for generation.
     pub(crate) fn task(&self) -> Option<Task> {
         self.list[0].rows.map(|rows| rows.task())
     }
 
-    /// The forms in which some of them take requests as they are.
+    /// Native formats that at least one server accepts, and image parts if all servers accept them.
     pub(crate) fn forms(&self) -> Vec<&'static str> {
         let forms = self.list.iter();
         let forms = forms.flat_map(|server| native::forms(server.wire.provider, &server.connector));
@@ -166,16 +169,17 @@ impl Servers {
         forms
     }
 
-    /// How many rows one call may have.
+    /// Maximum number of rows in one call.
     pub(crate) fn step(&self) -> usize {
         let steps = self.list.iter().filter_map(|server| server.rows);
         steps.map(|rows| rows.step).min().unwrap_or(1)
     }
 
-    /// Asks one server after the other for these rows, until one answers.
+    /// Requests the values of a group of rows from one server after another, until one succeeds.
+    /// Dropping the future aborts the current call.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Those of [`Self::open`].
     pub(crate) async fn ask(
         &self,
         call: &UpstreamCall,
@@ -188,10 +192,13 @@ impl Servers {
         Ok(answered)
     }
 
-    /// Calls one server after the other until one begins to answer.
+    /// Calls one server after another, until one has begun to answer. Dropping the future aborts
+    /// the current call.
     ///
     /// # Errors
-    /// The last one's, where there is none left to call.
+    /// The error of a server that rejects the request as invalid, or the last error if no server is
+    /// left or the budget for retries is spent. `Overloaded` if the connector's rate limit is
+    /// reached.
     pub(crate) async fn open(
         &self,
         call: &UpstreamCall,
@@ -204,7 +211,7 @@ impl Servers {
         Ok(OpenAnswer { reading, server })
     }
 
-    /// What the first server gives that does not fail.
+    /// Returns the result of the first server that succeeds, with retries.
     async fn first<'a: 'f, 'f, T>(
         &'a self,
         call: &UpstreamCall,
@@ -278,7 +285,7 @@ fn left_alone(open_for: Duration) -> PredictError {
     .with_retry_after(open_for)
 }
 
-/// What the caller is told in the end. To come back at once would be of no use.
+/// The final error for the caller, with a wait, because an immediate retry would fail too.
 fn last(failure: Option<PredictError>) -> PredictError {
     let error = failure.unwrap_or_else(|| left_alone(Duration::from_secs(1)));
     match (error.code, error.retry_after) {

@@ -1,5 +1,5 @@
-//! Remote models against servers on loopback: scripted ones that misbehave in every way, and a
-//! real LLM proxy.
+//! Tests of remote models against servers on loopback: scripted ones with all kinds of faults, and
+//! a real LLM proxy.
 
 #![allow(
     clippy::unwrap_used,

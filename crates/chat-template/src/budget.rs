@@ -1,8 +1,8 @@
-//! What one rendering may write, hold and go on for.
+//! Budget of one rendering: memory, nesting and cancellation.
 //!
-//! A template is a program that comes with a model, and a few lines of it can double a text sixty
-//! times. Every operation that makes something new is charged for what it makes before it is made,
-//! and nothing is ever given back: so the sum bounds memory, and with it work.
+//! A template is an untrusted program of a model, and a few of its lines can double a text sixty
+//! times. Each operation is charged for its result before it creates the result, and charges are
+//! never returned. The sum therefore bounds both memory and work.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-/// What a rendering may make, in bytes: so much, and so many times what it is given.
+/// Budget of a rendering, in bytes: a fixed part, and a multiple of the input.
 const BYTES: u64 = 32 << 20;
 const TIMES: u64 = 32;
-/// Never more than this.
+/// Maximum budget, in bytes.
 const MOST_BYTES: u64 = 256 << 20;
-/// What a value counts for, beside its text.
+/// Charge for a value besides its text, in bytes.
 const NODE: u64 = 32;
-/// How deep lists and maps may stand in each other.
+/// Maximum nesting of lists and maps.
 const MAX_DEPTH: usize = 140;
 
-/// Why a rendering was stopped.
+/// The reason why a rendering was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// It would have made too much.
+    /// The budget is exhausted.
     Memory,
-    /// What it made would be nested too deeply.
+    /// A value is nested too deeply.
     Depth,
-    /// Nobody waits for it any more.
+    /// The request was cancelled.
     Ended,
 }
 
@@ -44,12 +44,13 @@ impl std::fmt::Display for Stop {
 
 impl std::error::Error for Stop {}
 
-/// Whether a request has ended, whose prompts are made on another thread.
+/// Cancellation of a request whose prompts are rendered on another thread. Clones share their
+/// state.
 #[derive(Clone, Debug, Default)]
 pub struct CancelFlag(Arc<AtomicBool>);
 
 impl CancelFlag {
-    /// What ends the request when it is dropped.
+    /// Returns a guard that cancels the request when it is dropped.
     pub fn on_drop(&self) -> EndOnDrop {
         EndOnDrop(self.clone())
     }
@@ -59,7 +60,7 @@ impl CancelFlag {
     }
 }
 
-/// Ends a request.
+/// Guard that cancels a request when it is dropped.
 #[derive(Debug)]
 pub struct EndOnDrop(CancelFlag);
 
@@ -75,11 +76,11 @@ struct Budget {
 }
 
 thread_local! {
-    /// Of the rendering that this thread is at.
+    /// The budget of the rendering on this thread.
     static BUDGET: RefCell<Option<Budget>> = const { RefCell::new(None) };
 }
 
-/// Takes the budget away again.
+/// Removes the budget when dropped.
 struct Scope;
 
 impl Drop for Scope {
@@ -88,7 +89,7 @@ impl Drop for Scope {
     }
 }
 
-/// Renders within a budget for something given of so many bytes, until the request has ended.
+/// Calls `render` with a budget for an input of `given` bytes, until the request is cancelled.
 pub(crate) fn within<T>(given: usize, ended: &CancelFlag, render: impl FnOnce() -> T) -> T {
     let given = u64::try_from(given).unwrap_or(u64::MAX);
     let left = BYTES.saturating_add(given.saturating_mul(TIMES));
@@ -106,10 +107,10 @@ fn stop(stop: Stop) -> Error {
     Error::new(ErrorKind::InvalidOperation, "stopped").with_source(stop)
 }
 
-/// Takes so many bytes.
+/// Charges `bytes` to the budget.
 ///
 /// # Errors
-/// When there are not so many left, or the request has ended.
+/// If the budget is exhausted, or the request was cancelled.
 pub(super) fn charge(bytes: u64) -> Result<(), Error> {
     BUDGET.with(|budget| {
         let mut budget = budget.borrow_mut();
@@ -125,18 +126,18 @@ pub(super) fn charge(bytes: u64) -> Result<(), Error> {
     })
 }
 
-/// As [`charge`], for bytes of memory.
+/// Like [`charge`], for a length.
 ///
 /// # Errors
-/// As there.
+/// Those of [`charge`].
 pub(super) fn charge_length(bytes: usize) -> Result<(), Error> {
     charge(u64::try_from(bytes).unwrap_or(u64::MAX))
 }
 
-/// Takes what it costs to hold `value`: texts inside of it are shared.
+/// Charges for storing `value`. Texts inside of it are shared.
 ///
 /// # Errors
-/// As [`charge`], and where it is nested too deeply.
+/// Those of [`charge`], and for a value that is nested too deeply.
 pub(super) fn charge_held(value: &Value) -> Result<(), Error> {
     match value.kind() {
         ValueKind::String | ValueKind::Bytes => {
@@ -146,10 +147,10 @@ pub(super) fn charge_held(value: &Value) -> Result<(), Error> {
     }
 }
 
-/// Takes what it costs to write `value` as text.
+/// Charges for writing `value` as text.
 ///
 /// # Errors
-/// As [`charge_held`].
+/// Those of [`charge_held`].
 pub(super) fn charge_written(value: &Value) -> Result<(), Error> {
     walk(value, 0, &mut |value| {
         let text = value
@@ -159,10 +160,10 @@ pub(super) fn charge_written(value: &Value) -> Result<(), Error> {
     })
 }
 
-/// Takes what it costs to look at each part of `value` once, not at what these are made of.
+/// Charges for visiting each direct part of `value` once.
 ///
 /// # Errors
-/// As [`charge`].
+/// Those of [`charge`].
 pub(super) fn charge_parts(value: &Value) -> Result<(), Error> {
     match value.as_bytes() {
         Some(text) => charge_length(text.len()),
@@ -197,7 +198,7 @@ fn walk(
     Ok(())
 }
 
-/// Whether a namespace is `value`, or in it: one that held itself would have no end.
+/// Whether `value` is or contains a namespace. A namespace that contained itself would be endless.
 pub(super) fn holds_namespace(value: &Value) -> bool {
     let is = value
         .as_object()

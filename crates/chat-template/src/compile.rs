@@ -1,8 +1,8 @@
-//! Templates into programs that pay for what they make.
+//! Compiles templates to programs that charge a budget.
 //!
-//! The engine counts steps and not what a step makes. So its program is written anew: operators
-//! that make or compare something become calls of [`operators`](super::operators), which are
-//! charged for it, and plain text is written as a value is, which is charged too.
+//! The engine limits steps, but not the size of their results. The program is therefore rewritten:
+//! operators that create or compare values become calls of [`operators`](super::operators), which
+//! charge the budget, and raw text is emitted like a value, which is charged too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -13,12 +13,12 @@ use minijinja::{Error, ErrorKind, Value};
 
 use super::operators::{CHECK, HELD, operator};
 
-/// The longest template, in bytes.
+/// Maximum length of a template, in bytes.
 const MAX_SOURCE: usize = 512 << 10;
-/// The longest text that a constant expression may repeat to.
+/// Maximum length of a text that a constant expression repeats, in bytes.
 const MAX_CONSTANT: i128 = 4_096;
 
-/// A template's program.
+/// The program of a template.
 pub(super) struct Program {
     pub instructions: Instructions<'static>,
     pub(super) blocks: BTreeMap<&'static str, Instructions<'static>>,
@@ -26,16 +26,16 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// The program of a template.
+    /// Compiles a template.
     ///
     /// # Errors
-    /// When it is malformed, or too long.
+    /// If the template is malformed or too long.
     pub(crate) fn of(source: String) -> Result<Self, Error> {
         if MAX_SOURCE < source.len() {
             let told = format!("a template may have {MAX_SOURCE} bytes");
             return Err(Error::new(ErrorKind::SyntaxError, told));
         }
-        // As the templates' own library sets it up.
+        // The settings of Hugging Face Transformers.
         let syntax = SyntaxConfig::builder()
             .trim_blocks(true)
             .lstrip_blocks(true)
@@ -57,8 +57,8 @@ impl Program {
     }
 }
 
-/// The source for as long as the process lives, each of them once: programs refer to it, and a
-/// process sees few of them.
+/// Interns a source for the lifetime of the process, because programs borrow it, and a process
+/// loads few templates.
 fn kept(source: String) -> &'static str {
     static SOURCES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut sources = match SOURCES.lock() {
@@ -73,10 +73,10 @@ fn kept(source: String) -> &'static str {
     source
 }
 
-/// Refuses what would be large before it is rendered: constants are worked out as a template is
-/// compiled.
+/// Rejects large constant expressions, because the compiler evaluates them without a budget.
 fn constants(source: &str, syntax: &SyntaxConfig) -> Result<(), Error> {
-    // Within one pair of braces: the product of all numbers, and whether something is multiplied.
+    // Per pair of braces: the product of all numbers, whether there is a multiplication, and the
+    // length of texts.
     let (mut product, mut multiplies, mut texts) = (1_i128, false, 0_i128);
     for token in tokenize(source, false, syntax.clone()) {
         match token?.0 {
@@ -100,7 +100,7 @@ fn constants(source: &str, syntax: &SyntaxConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same program, charged for what it makes.
+/// Rewrites a program so that it charges the budget.
 fn charged(program: &Instructions<'static>) -> Instructions<'static> {
     let mut out = Instructions::new(program.name(), program.source());
     let mut places = Vec::new();
@@ -130,7 +130,7 @@ fn charged(program: &Instructions<'static>) -> Instructions<'static> {
                 first
             }
             Instruction::SetAttr(_) => {
-                // The value is below the namespace.
+                // The value is below the namespace on the stack.
                 let first = add(Instruction::Swap);
                 add(Instruction::CallFunction(HELD, Some(1)));
                 add(Instruction::Swap);
@@ -144,7 +144,7 @@ fn charged(program: &Instructions<'static>) -> Instructions<'static> {
         };
         places.push(first);
     }
-    // Where a jump goes to the end.
+    // The target of jumps to the end.
     let end = (0..).find(|at| out.get(*at).is_none()).unwrap_or(0);
     places.push(end);
     for at in 0..end {
@@ -155,7 +155,7 @@ fn charged(program: &Instructions<'static>) -> Instructions<'static> {
     out
 }
 
-/// Has a jump go where its aim is now.
+/// Updates the target of a jump.
 fn moved(instruction: &mut Instruction<'_>, places: &[u32]) {
     let aim = match instruction {
         Instruction::Iterate(aim)

@@ -1,5 +1,6 @@
-//! Chat templates as models bring them along: Jinja, with the few Python methods and the one
-//! function that their authors take for granted. A rendering has a `budget`.
+//! Renders the chat templates of models: Jinja with the Python methods and the function
+//! (`raise_exception`) that their authors expect. Each rendering has a budget of steps, memory and
+//! nesting.
 
 mod budget;
 mod compile;
@@ -18,18 +19,19 @@ use self::compile::Program;
 pub use self::rendering::{OWN, Rendering};
 use volley_tool_calls::CallStyle;
 
-/// Steps of one rendering, which takes a second at most.
+/// Maximum number of steps of one rendering, about a second.
 const FUEL: u64 = 4_000_000;
-/// How deep macros and loops may call themselves.
+/// Maximum recursion of macros and loops.
 const MAX_RECURSION: usize = 100;
-/// Of what a template says about a conversation that it refuses, at most so many characters.
+/// Maximum length of a template's own error message, in characters.
 const MAX_REFUSAL: usize = 300;
 
-/// A chat template with the special tokens that it may name.
+/// A compiled chat template with its special tokens.
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    /// The default template.
     usual: Program,
-    /// The one for conversations with tools, where there are two.
+    /// The template for conversations with tools, if it is separate.
     with_tools: Option<Program>,
     bos: String,
     eos: String,
@@ -38,10 +40,10 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The template with this source.
+    /// Compiles a template. `bos` and `eos` are the texts of the special tokens in it.
     ///
     /// # Errors
-    /// `InvalidInput` when it is malformed.
+    /// `InvalidInput` if the template is malformed.
     pub fn new(source: String, bos: String, eos: String) -> Result<Self, PredictError> {
         let mut environment = Environment::new();
         operators::equip(&mut environment);
@@ -63,10 +65,10 @@ impl ChatTemplate {
         })
     }
 
-    /// With this source for conversations with tools.
+    /// Adds a separate template for conversations with tools.
     ///
     /// # Errors
-    /// `InvalidInput` when it is malformed.
+    /// `InvalidInput` if the template is malformed.
     pub fn with_tools(mut self, source: String) -> Result<Self, PredictError> {
         self.style = CallStyle::of(&source);
         let program = Program::of(source);
@@ -76,11 +78,11 @@ impl ChatTemplate {
         Ok(self)
     }
 
-    /// Renders a short conversation, so that a template which never could is found as its model is
-    /// loaded.
+    /// Renders a short conversation, so that a template that always fails is detected when its
+    /// model is loaded.
     ///
     /// # Errors
-    /// `InvalidInput` with what is wrong with the template.
+    /// `InvalidInput` if the rendering fails, unless the template itself rejects the conversation.
     pub fn tried(self) -> Result<Self, PredictError> {
         let messages = [ChatMessage::new("user", "Hello")];
         let rendering = Rendering {
@@ -88,33 +90,34 @@ impl ChatTemplate {
             ..Rendering::default()
         };
         match self.written(&messages, None, &rendering, &CancelFlag::default()) {
-            // It may well want other messages.
+            // The template may require other messages.
             Err(error) if refusal(&error).is_none() => Err(malformed("the chat template", error)),
             _ => Ok(self),
         }
     }
 
-    /// How it teaches a model to write calls.
+    /// The format of calls that the template teaches.
     pub fn call_style(&self) -> CallStyle {
         self.style
     }
 
-    /// Whether it writes tools into a prompt.
+    /// Whether the template supports tools.
     pub fn takes_tools(&self) -> bool {
         self.takes_tools
     }
 
-    /// What it is written in.
+    /// The source of the default template.
     pub fn source(&self) -> &str {
         self.usual.source
     }
 
-    /// The conversation, and the tools that may be called in it (a JSON array in OpenAI's
-    /// form), as one text that ends where the answer begins. Stops where the request has `ended`.
+    /// Renders a conversation, and the tools of the request (a JSON array in OpenAI's format), as a
+    /// prompt. Stops if the request is cancelled through `ended`.
     ///
     /// # Errors
-    /// `InvalidInput` when the template refuses the conversation, in its own words, takes no
-    /// tools, or makes too much of it.
+    /// `InvalidInput` with the template's message if it rejects the conversation. Also if the
+    /// template does not support tools, the rendering exceeds its budget, or the last message
+    /// cannot be continued.
     pub fn render(
         &self,
         messages: &[ChatMessage],
@@ -191,7 +194,7 @@ impl ChatTemplate {
     }
 }
 
-/// A template that cannot be used.
+/// The error for an unusable template.
 fn malformed(what: &str, error: Error) -> PredictError {
     let reason: String = match found::<Stop>(&error) {
         Some(stop) => stop.to_string(),
@@ -200,7 +203,7 @@ fn malformed(what: &str, error: Error) -> PredictError {
     PredictError::invalid(format!("{what} is malformed: {reason}")).with_source(error)
 }
 
-/// A conversation that cannot be written.
+/// The error for a conversation that cannot be rendered.
 fn refused(error: Error) -> PredictError {
     let message = "the messages do not fit the model's chat template";
     let reason = match found::<Stop>(&error) {
@@ -217,7 +220,7 @@ fn refused(error: Error) -> PredictError {
         .with_origin(ErrorOrigin::Model)
 }
 
-/// A message as templates expect it: arguments of calls are objects, not texts of JSON.
+/// A message as templates expect it: the arguments of calls are objects instead of JSON text.
 fn message(message: &ChatMessage) -> Result<Value, Error> {
     let mut fields = BTreeMap::from([
         ("role", Value::from(message.role.as_str())),
@@ -247,7 +250,7 @@ fn message(message: &ChatMessage) -> Result<Value, Error> {
     Ok(Value::from_pairs(fields))
 }
 
-/// What a template said when it refused.
+/// The message of a template that rejects a conversation.
 #[derive(Debug)]
 struct Refusal(String);
 
@@ -268,7 +271,7 @@ fn refusal(error: &Error) -> Option<&str> {
     found::<Refusal>(error).map(|Refusal(reason)| reason.as_str())
 }
 
-/// The cause of that type.
+/// Finds a cause of type `T`.
 fn found<T: std::error::Error + 'static>(error: &Error) -> Option<&T> {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = next {
@@ -280,7 +283,7 @@ fn found<T: std::error::Error + 'static>(error: &Error) -> Option<&T> {
     None
 }
 
-/// Python's methods of texts and dictionaries.
+/// Python's methods of strings and dictionaries.
 fn method(_: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let made = match (value.as_str(), value.kind()) {
         (Some(text), _) => {
@@ -290,7 +293,7 @@ fn method(_: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Va
         (None, ValueKind::Map) => map_method(value, name, args)?,
         _ => return Err(Error::from(ErrorKind::UnknownMethod)),
     };
-    // What a map holds is there already.
+    // Values in a map exist already.
     if !matches!(name, "get" | "items" | "values") {
         charge_held(&made)?;
     }

@@ -1,4 +1,4 @@
-//! Operators, filters and functions of templates, each charged for what it makes.
+//! Operators, filters and functions of templates, which charge the budget.
 
 use std::sync::OnceLock;
 
@@ -12,7 +12,7 @@ use super::budget::{
     charge, charge_held, charge_length, charge_parts, charge_written, holds_namespace,
 };
 
-/// Names that no template can write.
+/// Names that templates cannot contain.
 pub(super) const CHECK: &str = "\u{1}check";
 pub(super) const HELD: &str = "\u{1}held";
 const OPERATORS: [(&str, &str); 10] = [
@@ -27,10 +27,10 @@ const OPERATORS: [(&str, &str); 10] = [
     ("\u{1}>=", "a >= b"),
     ("\u{1}in", "a in b"),
 ];
-/// The widest indentation, and the longest number in a format.
+/// Maximum indentation, and maximum width in a format.
 const MAX_WIDTH: i64 = 1_000;
 
-/// The function that stands for an operator of two values.
+/// The function that replaces a binary operator.
 pub(crate) fn operator(instruction: &Instruction<'_>) -> Option<&'static str> {
     let at = match instruction {
         Instruction::StringConcat => 0,
@@ -48,7 +48,7 @@ pub(crate) fn operator(instruction: &Instruction<'_>) -> Option<&'static str> {
     Some(OPERATORS[at].0)
 }
 
-/// Gives an environment its operators, filters and functions.
+/// Registers the operators, filters and functions.
 pub(super) fn equip(environment: &mut Environment<'static>) {
     for (at, (name, _)) in OPERATORS.iter().enumerate() {
         environment.add_function(*name, move |a: Value, b: Value| binary(at, &a, &b));
@@ -101,20 +101,20 @@ fn call(state: &mut State, name: &str, given: &[Value]) -> Result<Value, Error> 
     function.call(state, given)
 }
 
-/// What a filter is charged for before it runs; what it makes comes on top.
+/// The charge of a filter before it runs. Its result is charged afterwards.
 #[derive(Clone, Copy)]
 enum Cost {
-    /// Nothing: it looks at one thing.
+    /// Nothing: the filter reads one value.
     One,
-    /// Each part of what it is given.
+    /// Each part of the input.
     Parts,
-    /// What it is given, written out.
+    /// The input as text.
     Text,
     Replace,
     Join,
     Indent,
     Format,
-    /// Its second number counts what it makes.
+    /// The second argument determines the size of the result.
     Count,
 }
 
@@ -189,7 +189,7 @@ fn filtered(state: &mut State, name: &str, cost: Cost, given: &[Value]) -> Resul
     charge_held(&made).map(|()| made)
 }
 
-/// The largest number among these, and among those that have names.
+/// The largest number among positional and named arguments.
 fn widest(given: &[Value]) -> Result<usize, Error> {
     let mut widest = 0;
     for value in given {
@@ -212,7 +212,7 @@ fn too_wide() -> Error {
     Error::new(ErrorKind::InvalidOperation, told)
 }
 
-/// Refuses a format that asks for wide columns.
+/// Rejects formats with wide columns.
 fn narrow(format: &str) -> Result<(), Error> {
     let mut numbers = format.split(|c: char| !c.is_ascii_digit());
     match numbers.any(|number| 3 < number.len()) || format.contains('*') {
@@ -221,7 +221,7 @@ fn narrow(format: &str) -> Result<(), Error> {
     }
 }
 
-/// An operator of two values.
+/// Charges for a binary operator and evaluates it.
 fn binary(at: usize, a: &Value, b: &Value) -> Result<Value, Error> {
     let texts = a.as_str().zip(b.as_str());
     match (at, texts) {
@@ -267,7 +267,7 @@ fn charge_repeated(a: &Value, b: &Value) -> Result<(), Error> {
     charge_length(length.saturating_mul(times.as_usize().unwrap_or(0)))
 }
 
-/// The engine's own operators.
+/// The engine's operators as expressions.
 fn expressions() -> &'static [Option<Expression<'static, 'static>>] {
     static ENVIRONMENT: OnceLock<Environment<'static>> = OnceLock::new();
     static EXPRESSIONS: OnceLock<Vec<Option<Expression<'static, 'static>>>> = OnceLock::new();

@@ -1,23 +1,24 @@
-//! How a request has its prompts written for the model.
+//! Options of a request for rendering its prompts.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-/// Names that the template has of its own, whatever the request says.
+/// Variables that a request cannot set.
 pub const OWN: [&str; 4] = ["messages", "tools", "bos_token", "eos_token"];
 
-/// How a request has its prompts written for the model.
+/// Options of a request for rendering its prompts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rendering {
-    /// Whether the tokenizer adds its special tokens; by default it does where no template is.
+    /// Whether the tokenizer adds special tokens. By default it does so for prompts without a
+    /// template.
     pub special_tokens: Option<bool>,
-    /// Whether the template's invitation to answer follows; by default it does.
+    /// Whether the prompt ends with the beginning of an answer (`add_generation_prompt`).
     pub invites: bool,
-    /// The answer goes on where the last message ends.
+    /// Whether the answer continues the last message.
     pub continues: bool,
-    /// Variables of the template, beside its own.
+    /// Additional variables of the template.
     pub variables: Arc<Map<String, Value>>,
-    /// Only so many tokens of a prompt are read, the last ones.
+    /// Maximum number of tokens of a prompt. Only the last ones are kept.
     pub truncated: Option<usize>,
 }

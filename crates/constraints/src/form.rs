@@ -1,5 +1,5 @@
-//! The form that a request asks of its answer, under the names that OpenAI, vLLM, llama.cpp and
-//! TGI have for it.
+//! The format that a request requires of its answer, in the parameters of OpenAI, vLLM, llama.cpp
+//! and TGI.
 
 use serde_json::{Map, Value, json};
 use volley_types::{Parameters, PredictError};
@@ -9,9 +9,9 @@ use super::gbnf::Grammar;
 use volley_tool_calls::Function;
 use volley_tool_calls::schema::{prepared, spaced};
 
-/// The longest schema, expression or grammar, in bytes.
+/// Maximum length of a schema, regular expression or grammar, in bytes.
 const MAX_FORM_BYTES: usize = 64 << 10;
-/// Those that a call cannot have.
+/// Parameters that are not allowed together with required calls.
 const GUIDED: [&str; 7] = [
     "guided_json",
     "guided_regex",
@@ -21,7 +21,7 @@ const GUIDED: [&str; 7] = [
     "grammar",
     "structured_outputs",
 ];
-/// What `structured_outputs` may have beside one form.
+/// Fields of `structured_outputs` that are allowed beside the format.
 const OPTIONS: [&str; 4] = [
     "whitespace_pattern",
     "disable_any_whitespace",
@@ -29,29 +29,29 @@ const OPTIONS: [&str; 4] = [
     "disable_fallback",
 ];
 
-/// The form that an answer must have.
+/// The required format of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ConstraintForm {
-    /// JSON that a schema allows.
+    /// JSON that matches a schema.
     Json(Value),
-    /// What matches a regular expression as a whole.
+    /// Text that matches a regular expression completely.
     Regex(String),
-    /// What a grammar in Lark's notation derives.
+    /// Text that matches a grammar in Lark notation.
     Grammar(String),
-    /// Calls of these functions.
+    /// Calls of functions.
     Calls {
-        /// The functions that may be called.
+        /// The callable functions.
         functions: Vec<Function>,
-        /// How many there may be.
+        /// Maximum number of calls.
         most: usize,
     },
 }
 
 impl ConstraintForm {
-    /// The form that a request asks for; `None` when it asks for none.
+    /// Parses the format that a request requires; `None` if it requires none.
     ///
     /// # Errors
-    /// `InvalidInput` when there are several, or one is malformed or too long.
+    /// `InvalidInput` if there are several formats, or one is malformed or too long.
     pub fn read(parameters: &Parameters) -> Result<Option<Self>, PredictError> {
         let spaces = parameters.text("guided_whitespace_pattern");
         let mut forms = Vec::new();
@@ -80,7 +80,7 @@ impl ConstraintForm {
         }
     }
 
-    /// JSON, with this pattern of white space, or none.
+    /// JSON with white space that matches `spaces`, or without white space.
     fn json(schema: &Value, spaces: Option<&str>) -> Self {
         let schema = prepared(schema);
         Self::Json(match spaces {
@@ -89,7 +89,7 @@ impl ConstraintForm {
         })
     }
 
-    /// A grammar in the notation that it is written in.
+    /// Parses a grammar in GBNF or Lark notation.
     fn grammar(text: &str, name: &str) -> Result<Self, PredictError> {
         if !gbnf::is_gbnf(text) {
             return Ok(Self::Grammar(text.to_owned()));
@@ -121,16 +121,16 @@ impl ConstraintForm {
     }
 }
 
-/// Whether a form is asked for that a call cannot have. `response_format` is about an answer's
-/// text, of which a call has none.
+/// Whether a request requires a format that excludes required calls. `response_format` does not,
+/// because it applies to the answer's text, which calls do not have.
 pub fn is_guided(parameters: &Parameters) -> bool {
     GUIDED.iter().any(|name| parameters.get(name).is_some())
 }
 
-/// The text of a parameter.
+/// Returns the text of a parameter.
 ///
 /// # Errors
-/// `InvalidInput` when it is longer than a form may be.
+/// `InvalidInput` if it exceeds the maximum length of a format (64 KiB).
 pub fn short(parameters: &Parameters, name: &str) -> Result<Option<String>, PredictError> {
     match parameters.text(name) {
         Some(text) if MAX_FORM_BYTES < text.len() => Err(PredictError::invalid(format!(
@@ -147,7 +147,7 @@ fn parse(text: &str, name: &str) -> Result<Value, PredictError> {
     })
 }
 
-/// vLLM's object of that name.
+/// Parses vLLM's `structured_outputs`.
 fn structured(given: &Value) -> Result<Option<ConstraintForm>, PredictError> {
     let wrong =
         |what: &str| PredictError::invalid(format!("parameter 'structured_outputs' {what}"));
@@ -185,7 +185,7 @@ fn structured(given: &Value) -> Result<Option<ConstraintForm>, PredictError> {
     }
 }
 
-/// A schema, which may come as text.
+/// A schema, as JSON or as JSON text.
 fn json_of(value: &Value, name: &str) -> Result<Value, PredictError> {
     match value {
         Value::String(text) => parse(text, name),
@@ -197,7 +197,7 @@ fn object() -> Value {
     json!({ "type": "object" })
 }
 
-/// OpenAI's field of that name, with what llama.cpp and TGI have in it.
+/// Parses OpenAI's `response_format`, with the extensions of llama.cpp and TGI.
 fn response_format(format: &Value) -> Result<Option<ConstraintForm>, PredictError> {
     let empty = Map::new();
     let fields = format.as_object().unwrap_or(&empty);

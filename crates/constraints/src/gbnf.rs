@@ -1,34 +1,34 @@
-//! Grammars in llama.cpp's notation, `root ::= "a" | [b-d]+`, which vLLM's grammars share.
+//! Grammars in GBNF, the notation of llama.cpp and vLLM: `root ::= "a" | [b-d]+`.
 //!
-//! A grammar in which no rule leads back to itself is a regular expression. Any other becomes one
-//! in Lark's notation with a terminal for each character, so that nothing hangs on where a lexer
-//! would cut.
+//! A grammar without recursion becomes a regular expression. A recursive grammar becomes one in
+//! Lark notation with a terminal for each character, so that the result does not depend on how a
+//! lexer splits text.
 
 use std::collections::HashMap;
 
-/// How deep parentheses and rules may stand in each other.
+/// Maximum nesting of parentheses and rules.
 const MAX_DEPTH: usize = 64;
-/// The longest regular expression that a grammar is made into.
+/// Maximum length of the regular expression of a grammar, in bytes.
 const MAX_EXPRESSION: usize = 64 << 10;
 
-/// A grammar in the notation that it is followed in.
+/// A converted grammar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Grammar {
-    /// A regular expression of the whole.
+    /// A regular expression for the complete text.
     Regular(String),
-    /// In Lark's notation.
+    /// A grammar in Lark notation.
     Nested(String),
 }
 
-/// Whether a grammar is written in this notation, and not in Lark's.
+/// Whether a grammar is in GBNF instead of Lark notation.
 pub(super) fn is_gbnf(text: &str) -> bool {
     text.contains("::=")
 }
 
-/// Reads a grammar.
+/// Parses and converts a grammar.
 ///
 /// # Errors
-/// What is wrong with it, for its author.
+/// A description of the fault for the grammar's author.
 pub(crate) fn read(text: &str) -> Result<Grammar, String> {
     let rules = Parser::new(text).rules()?;
     let root = rules.get("root").ok_or("it has no rule 'root'")?;
@@ -39,7 +39,7 @@ pub(crate) fn read(text: &str) -> Result<Grammar, String> {
     lark(&rules).map(Grammar::Nested)
 }
 
-/// A text as a regular expression.
+/// Escapes a text for a regular expression.
 pub(super) fn literal(text: &str) -> String {
     text.chars().map(character).collect()
 }
@@ -52,22 +52,22 @@ fn character(c: char) -> String {
     }
 }
 
-/// Something that a grammar derives.
+/// An element of a grammar.
 #[derive(Clone, Debug, PartialEq)]
 enum Part {
     Text(String),
-    /// A character, as a regular expression.
+    /// A character class, as a regular expression.
     Class(String),
     Rule(String),
     Sequence(Vec<Part>),
     Choice(Vec<Part>),
-    /// So often at least, and at most.
+    /// Minimum and maximum number of repetitions.
     Repeated(Box<Part>, usize, Option<usize>),
 }
 
 type Rules = HashMap<String, Part>;
 
-/// Writes `part` as a regular expression; false where it leads back to itself, or is too long.
+/// Writes `part` as a regular expression. Returns false if it is recursive or too long.
 fn regular(part: &Part, rules: &Rules, depth: usize, out: &mut String) -> bool {
     if MAX_DEPTH < depth || MAX_EXPRESSION < out.len() {
         return false;
@@ -187,7 +187,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Passes over white space and comments; over the end of a line only where it may go on.
+    /// Skips white space and comments, and line ends if `lines` is true.
     fn blank(&mut self, lines: bool) {
         while let Some(c) = self.left.peek().copied() {
             match c {

@@ -1,5 +1,5 @@
-//! Answers of a given form: a JSON schema, a regular expression, a grammar. Before each token,
-//! `llguidance` tells which tokens the form allows; the others cannot be chosen.
+//! Constrains answers to a format: a JSON schema, a regular expression or a grammar. Before each
+//! token, `llguidance` computes the tokens that the format allows, and the others are masked.
 
 mod form;
 mod gbnf;
@@ -16,19 +16,22 @@ use volley_tool_calls::{CallStyle, MarkIds};
 
 pub use self::form::{ConstraintForm, is_guided, short};
 
-/// Of what is wrong with a form, at most so many characters.
+/// Maximum length of a reason in an error message, in characters.
 const MAX_REFUSAL: usize = 300;
 
-/// Makes constraints for one model. What that needs of the vocabulary is made at the first.
+/// Creates the constraints of one model. The first one builds the data structures of the
+/// vocabulary.
 #[derive(Default)]
 pub struct Constraints(OnceLock<Result<ParserFactory, String>>);
 
 impl Constraints {
-    /// A constraint to `form`. Calls are written in `style`, with the special tokens whose ids
-    /// `mark` gives.
+    /// Creates a constraint for `form`. Calls are written in `style`; `mark` returns the ids of
+    /// their special tokens. `spellings` and `eos` must be the same in every call, because only the
+    /// first one is used.
     ///
     /// # Errors
-    /// `InvalidInput` with what is wrong with the form.
+    /// `InvalidInput` with the reason if the format is not supported, or if the model's vocabulary
+    /// does not support constraints.
     pub fn make(
         &self,
         form: &ConstraintForm,
@@ -68,20 +71,20 @@ fn factory(spellings: &TokenBytes, eos: Option<u32>) -> Result<ParserFactory, St
     let mut factory =
         ParserFactory::new_simple(&(environment as _)).map_err(|error| error.to_string())?;
     factory.quiet();
-    // Errors are for the caller, who knows the grammar.
+    // The errors are for the caller, who already has the grammar.
     factory.limits_mut().verbose_errors = false;
     Ok(factory)
 }
 
-/// Holds one answer to its form.
+/// The state of one constrained answer.
 pub struct Constraint {
     matcher: Matcher,
-    /// Logits with those of all other tokens taken away; reused from step to step.
+    /// Logits with those of disallowed tokens masked. The buffer is reused between steps.
     allowed: Vec<f32>,
 }
 
 impl Constraint {
-    /// Another answer of the same form, from its beginning.
+    /// Creates a constraint with the same format for another answer, at its beginning.
     pub fn again(&self) -> Self {
         Self {
             matcher: self.matcher.deep_clone(),
@@ -89,10 +92,11 @@ impl Constraint {
         }
     }
 
-    /// The logits of the tokens that may come next; no number can be chosen of the others.
+    /// Returns `logits` with those of disallowed tokens set to negative infinity. Both have one
+    /// value per token of the vocabulary.
     ///
     /// # Errors
-    /// `InvalidInput` when the form takes more work than is allowed.
+    /// `InvalidInput` if the format exceeds the work limits of `llguidance`.
     pub fn allow(&mut self, logits: &[f32]) -> Result<&[f32], PredictError> {
         let mask = self.matcher.compute_mask_or_eos().map_err(too_hard)?;
         self.allowed.clear();
@@ -106,10 +110,11 @@ impl Constraint {
         Ok(&self.allowed)
     }
 
-    /// Takes the token that was chosen. True when the answer is whole, and nothing may follow.
+    /// Advances by the selected token. Returns true if the answer is complete, so that no token may
+    /// follow.
     ///
     /// # Errors
-    /// As [`Constraint::allow`].
+    /// Those of [`Constraint::allow`].
     pub fn take(&mut self, token: u32) -> Result<bool, PredictError> {
         self.matcher.consume_token(token).map_err(too_hard)?;
         Ok(self.matcher.is_stopped())

@@ -1,30 +1,30 @@
-//! Parts of answers that only one format knows, while they are read.
+//! State of an answer that arrives in content blocks, while it is read.
 
 use serde_json::{Map, Value};
 
-/// The longest input of a part that is read piece by piece, in bytes.
+/// Maximum input of one server-specific block, in bytes. Longer input is dropped.
 const MAX_INPUT: usize = 4 << 20;
 
-/// What is kept of an answer in blocks while it is read.
+/// State of an answer in content blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Blocks {
-    /// One of a kind that only its server knows, with the pieces of its input.
+    /// The open block of a type that only its server defines: index, block and input so far.
     open: Option<(u64, Value, String)>,
-    /// The usage as far as it was told: later numbers take the place of earlier ones.
+    /// The usage so far. Later values replace earlier ones.
     pub usage: Map<String, Value>,
-    /// Whether the block before was text.
+    /// Whether the previous block was text.
     pub after_text: bool,
-    /// Inputs that came with the beginnings of calls.
+    /// Inputs from the start events of tool calls, by block index.
     inputs: Vec<(u64, String)>,
 }
 
 impl Blocks {
-    /// A block of a kind that only its server knows begins.
+    /// Starts block `number`, of a type that only its server defines.
     pub fn begin(&mut self, number: u64, block: Value) {
         self.open = Some((number, block, String::new()));
     }
 
-    /// More of its input.
+    /// Appends `input` to the open block `number`.
     pub fn more(&mut self, number: u64, input: &str) {
         if let Some((open, _, given)) = &mut self.open
             && *open == number
@@ -34,7 +34,8 @@ impl Blocks {
         }
     }
 
-    /// It ends here.
+    /// Ends block `number` and returns it with its input. `None` if another block or no block is
+    /// open.
     pub fn end(&mut self, number: u64) -> Option<Value> {
         let (open, ..) = self.open.as_ref()?;
         if *open != number {
@@ -47,20 +48,21 @@ impl Blocks {
         Some(block)
     }
 
-    /// A call begins with this input, which counts where no pieces of one follow.
+    /// Stores the input in the start event of call `number`. It is the call's input only if no
+    /// input deltas follow.
     pub fn keep_input(&mut self, number: u64, input: &Value) {
         if input.as_object().is_some_and(|input| !input.is_empty()) {
             self.inputs.push((number, input.to_string()));
         }
     }
 
-    /// The input with which the call of that number began.
+    /// Removes and returns the stored input of call `number`.
     pub fn take_input(&mut self, number: u64) -> Option<String> {
         let at = self.inputs.iter().position(|(known, _)| *known == number)?;
         Some(self.inputs.remove(at).1)
     }
 
-    /// Takes in what is told of the usage; nulls say nothing.
+    /// Merges `told` into the usage; nulls are ignored.
     pub fn count(&mut self, told: &Value) {
         for (name, value) in told.as_object().into_iter().flatten() {
             if !value.is_null() {

@@ -1,5 +1,5 @@
-//! Tool calls, in the one form that all are brought to: OpenAI's deltas. The first delta of a call
-//! has its `id`, `type` and name, those behind it more arguments; calls are counted from 0.
+//! Normalizes tool calls to OpenAI's deltas: the first delta of a call has its `id`, `type` and
+//! name, later ones have more arguments. Calls are numbered from 0.
 
 use serde_json::{Map, Value, json};
 
@@ -7,39 +7,39 @@ use crate::blocks::Blocks;
 use crate::citations::Passages;
 use crate::step::Step;
 
-/// The tool calls of one answer, for formats that do not number or name them, and where its text
-/// stands.
+/// The tool calls of one answer, and the state of its citations and blocks. It supplies indexes and
+/// ids for servers that send none.
 #[derive(Clone, Debug, Default)]
 pub struct ToolCallAccumulator {
-    /// The passages that the text refers to.
+    /// The positions and citations of the text.
     pub passages: Passages,
-    /// What is kept of an answer that comes in blocks.
+    /// State of an answer that arrives in content blocks.
     pub native: Blocks,
-    /// Those that have begun.
+    /// The started calls.
     begun: Vec<StartedCall>,
-    /// The server's numbers of those that it numbers.
+    /// The server's number and our index of each call that the server numbers.
     blocks: Vec<(u64, usize)>,
-    /// What came of calls in front of their names.
+    /// Calls whose name has not arrived.
     nameless: Vec<UnnamedCall>,
-    /// Makes their ids differ from those of other answers.
+    /// Part of generated ids, so that they differ between answers.
     seed: u64,
 }
 
 #[derive(Clone, Debug)]
 struct StartedCall {
     id: String,
-    /// Whether arguments came, or none are needed.
+    /// Whether arguments arrived, or none are needed.
     filled: bool,
     kind: Kind,
 }
 
-/// What is called, and where its name and its input stand.
+/// Type of a call, which determines the fields of its name and its input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Kind {
-    /// A function, whose input is JSON.
+    /// A function with JSON input.
     #[default]
     Function,
-    /// A tool whose input is any text.
+    /// A tool with free text as input.
     Custom,
 }
 
@@ -51,7 +51,7 @@ impl Kind {
         }
     }
 
-    /// The object, and the field of it that holds the input.
+    /// The object of a call, and the field in it that contains the input.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Function => ("function", "arguments"),
@@ -68,7 +68,7 @@ struct UnnamedCall {
 }
 
 impl ToolCallAccumulator {
-    /// No calls yet; ids are made of `seed`.
+    /// Creates an empty accumulator. Generated ids contain `seed`.
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
@@ -76,8 +76,7 @@ impl ToolCallAccumulator {
         }
     }
 
-    /// The beginning of the next call, counted from 0, with an id of ours where the server gives
-    /// none.
+    /// Returns the first delta of the next call. Generates an id if the server sends none.
     pub fn begin(&mut self, id: Option<&str>, name: &str, arguments: &str) -> Value {
         self.begin_kind(Kind::Function, id, name, arguments)
     }
@@ -100,21 +99,21 @@ impl ToolCallAccumulator {
         call
     }
 
-    /// As [`Self::begin`], where the server has numbers of its own for what it sends: pieces of
-    /// several calls may come in turns.
+    /// Like [`Self::begin`], for servers that number their calls: deltas of several calls may
+    /// interleave.
     pub fn begin_in(&mut self, block: u64, id: Option<&str>, name: &str, arguments: &str) -> Value {
         self.blocks.push((block, self.begun.len()));
         self.begin(id, name, arguments)
     }
 
-    /// More arguments of the call that began last; `None` where there is none.
+    /// Returns a delta with more arguments of the newest call; `None` without a call.
     pub fn more(&mut self, arguments: &str) -> Option<Value> {
         let index = self.begun.len().checked_sub(1)?;
         Some(self.more_of(index, arguments))
     }
 
-    /// More arguments of the call with the server's number `block`; `None` where that is no call
-    /// of the caller, as those of tools that run at the provider.
+    /// Returns a delta with more arguments of the call with the server's number `block`. `None` if
+    /// that is not a call for the caller, as with tools that run at the provider.
     pub fn more_in(&mut self, block: u64, arguments: &str) -> Option<Value> {
         let index = self.place(block)?;
         Some(self.more_of(index, arguments))
@@ -126,13 +125,13 @@ impl ToolCallAccumulator {
         place.is_some_and(|index| !self.begun[index].filled)
     }
 
-    /// Whether there are any.
+    /// Whether the answer has calls.
     pub fn any(&self) -> bool {
         !self.begun.is_empty()
     }
 
-    /// What is left to say of the calls of an answer that ends: calls that never had a name, and
-    /// the empty object for those without arguments.
+    /// Returns the outstanding deltas at the end of an answer: calls whose name never arrived, and
+    /// an empty object for calls without arguments.
     pub fn rest(&mut self) -> Option<String> {
         let mut rest = Vec::new();
         for nameless in std::mem::take(&mut self.nameless) {
@@ -160,8 +159,8 @@ impl ToolCallAccumulator {
         call
     }
 
-    /// A piece of a call in OpenAI's form, by the number that the server gives it. A number that
-    /// comes again with another id and a name is another call: some servers count none of them.
+    /// Processes a delta in OpenAI's format by the server's number. A known number with a new id
+    /// and a name starts another call, because some servers use one number for all calls.
     fn numbered(&mut self, number: u64, piece: &Piece<'_>) -> Option<Value> {
         let known = self.place(number);
         let again = known.is_some_and(|index| {
@@ -209,7 +208,7 @@ impl ToolCallAccumulator {
     }
 }
 
-/// A delta of a call as a server of OpenAI's form gives it.
+/// A tool-call delta in OpenAI's format.
 struct Piece<'a> {
     kind: Kind,
     id: Option<&'a str>,
@@ -236,17 +235,17 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Tool-call deltas as a chunk has them; `None` for none.
+/// Serializes tool-call deltas for a chunk; `None` if there are none.
 pub fn deltas(calls: Vec<Value>) -> Option<String> {
     (!calls.is_empty()).then(|| Value::Array(calls).to_string())
 }
 
-/// Numbers the calls of OpenAI's form from a server whose own numbers cannot be relied on: there
-/// may be none, an id that says "null", and arguments that are no text yet. A call begins where it
-/// has a name.
+/// Renumbers calls in OpenAI's format from a server with unreliable numbers. Numbers may be absent,
+/// ids may be "null", and arguments may be JSON values instead of text. Each name starts a new
+/// call.
 ///
 /// # Errors
-/// `Err` with what is wrong when they are no list.
+/// A description of the fault if the calls are not a list.
 pub fn in_order(step: Step, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     each(step, |call| {
         let piece = Piece::of(call);
@@ -257,10 +256,10 @@ pub fn in_order(step: Step, calls: &mut ToolCallAccumulator) -> Result<Step, Str
     })
 }
 
-/// As [`in_order`], by the numbers of the server where it has some.
+/// Like [`in_order`], but uses the server's numbers where present.
 ///
 /// # Errors
-/// As [`in_order`].
+/// Those of [`in_order`].
 pub fn numbered(step: Step, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     each(step, |call| {
         let piece = Piece::of(call);
@@ -274,7 +273,7 @@ pub fn numbered(step: Step, calls: &mut ToolCallAccumulator) -> Result<Step, Str
     })
 }
 
-/// Each call of a step in the one form. What a server says beside a call stays with it.
+/// Normalizes each call of a step. Additional fields of a call are kept.
 fn each(step: Step, mut made: impl FnMut(&Value) -> Option<Value>) -> Result<Step, String> {
     let (mut delta, last) = match step {
         Step::Delta(delta) => (delta, false),

@@ -1,38 +1,38 @@
-//! What texts refer to, in the one form that all are brought to.
+//! Normalizes the citations of answers.
 
 use serde_json::Value;
 use volley_types::{Citation, CitedSpan, SpanUnit};
 
-/// The most citations that are held back, or known again, in one answer.
+/// Maximum number of citations that are held back or deduplicated in one answer.
 const MAX: usize = 4096;
-/// The most text that is kept to find places in it, in bytes.
+/// Maximum size of the text that is kept to convert byte offsets, in bytes.
 const MAX_TEXT: usize = 1 << 20;
 
-/// Where an answer's text stands, and what is known of the passages in it.
+/// Position in an answer's text, and the citations in it.
 #[derive(Clone, Debug, Default)]
 pub struct Passages {
-    /// Characters that were said.
+    /// Characters so far.
     said: u32,
-    /// The server's number of the block that is open, and where it began.
+    /// The server's number of the open block, and its start in characters.
     block: Option<(u64, u32)>,
-    /// Those of the block that is open.
+    /// The citations of the open block.
     held: Vec<Citation>,
-    /// The sources that were told last, for servers that tell where they are used by their place.
+    /// The last reported sources, for servers that refer to sources by index.
     pub sources: Vec<Citation>,
-    /// Those that were given out, for servers that repeat them.
+    /// The returned citations, for servers that repeat them.
     seen: Vec<Citation>,
-    /// The text, for servers that count bytes.
+    /// The text so far, for servers that count bytes.
     text: Option<String>,
 }
 
 impl Passages {
-    /// The same, for a server that counts in bytes.
+    /// Configures the state for a server that counts bytes.
     pub fn of_bytes(mut self) -> Self {
         self.text = Some(String::new());
         self
     }
 
-    /// Counts a piece of text.
+    /// Advances the position by `text`.
     pub fn add(&mut self, text: &str) {
         let more = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
         self.said = self.said.saturating_add(more);
@@ -40,18 +40,18 @@ impl Passages {
             if kept.len() + text.len() <= MAX_TEXT {
                 kept.push_str(text);
             } else {
-                // What would be found in half a text is wrong.
+                // Offsets into an incomplete text would be wrong.
                 self.text = None;
             }
         }
     }
 
-    /// How many characters were said.
+    /// Number of characters so far.
     pub fn said(&self) -> u32 {
         self.said
     }
 
-    /// Something belongs to the block of that number; a new one begins here.
+    /// Opens block `block` at the current position, unless it is open already.
     pub fn enter(&mut self, block: u64) {
         if self.block.is_none_or(|(open, _)| open != block) {
             self.block = Some((block, self.said));
@@ -59,14 +59,14 @@ impl Passages {
         }
     }
 
-    /// Keeps a citation of the open block until it is known where that ends.
+    /// Holds a citation of the open block until the end of the block is known.
     pub fn hold(&mut self, citation: Option<Citation>) {
         if self.held.len() < MAX {
             self.held.extend(citation);
         }
     }
 
-    /// The open block ends here: its citations.
+    /// Closes the open block and returns its citations with their character range.
     pub fn leave(&mut self) -> Option<Vec<Citation>> {
         let (_, start) = self.block.take()?;
         let mut held = std::mem::take(&mut self.held);
@@ -76,7 +76,7 @@ impl Passages {
         some(held)
     }
 
-    /// Those that were not given out before.
+    /// Returns the citations that have not been returned before.
     pub fn fresh(&mut self, citations: Vec<Citation>) -> Option<Vec<Citation>> {
         let mut fresh = Vec::new();
         for citation in citations {
@@ -88,13 +88,13 @@ impl Passages {
         some(fresh)
     }
 
-    /// Whether none was given out.
+    /// Whether no citation has been returned.
     pub fn none_seen(&self) -> bool {
         self.seen.is_empty()
     }
 
-    /// Which character begins at that byte of the text and of what is said now; `None` where none
-    /// does, or the text was too long to be kept.
+    /// Converts a byte offset in the text, continued by `now`, to a character offset. `None` if the
+    /// offset is not a character boundary, or the text was too long to keep.
     pub fn character(&self, now: &str, byte: u32) -> Option<u32> {
         let kept = self.text.as_deref()?;
         let byte = usize::try_from(byte).ok()?;
@@ -109,34 +109,34 @@ impl Passages {
     }
 }
 
-/// Citations as a delta has them: none is `None`.
+/// Returns `None` for an empty list, as in a delta.
 pub fn some(citations: Vec<Citation>) -> Option<Vec<Citation>> {
     (!citations.is_empty()).then_some(citations)
 }
 
-/// A text in an object.
+/// A non-empty string field of an object.
 pub fn text(told: &Value, name: &str) -> Option<String> {
     let text = told[name].as_str().filter(|text| !text.is_empty());
     text.map(str::to_owned)
 }
 
-/// A count in an object.
+/// A count in an object, if it fits 32 bits.
 pub fn number(told: &Value, name: &str) -> Option<u32> {
     u32::try_from(told[name].as_u64()?).ok()
 }
 
-/// A stretch of a source in an object.
+/// A range of a source, from two fields of an object.
 pub fn stretch(unit: SpanUnit, told: &Value, from: &str, to: &str) -> Option<CitedSpan> {
     let (from, to) = (number(told, from)?, number(told, to)?);
     Some(CitedSpan { unit, from, to })
 }
 
-/// Annotations of OpenAI's, of both interfaces: in one their fields are inside.
+/// OpenAI's annotations, of chat completions and of responses. Chat completions nest the fields.
 pub fn annotations(told: &[Value]) -> Option<Vec<Citation>> {
     some(told.iter().filter_map(annotation).collect())
 }
 
-/// One annotation; `None` where it refers to nothing.
+/// One annotation; `None` if it has no source.
 pub fn annotation(told: &Value) -> Option<Citation> {
     let kind = told["type"].as_str()?;
     let inner = &told[kind];
@@ -151,7 +151,7 @@ pub fn annotation(told: &Value) -> Option<Citation> {
         ..Citation::default()
     };
     match text(inner, "url") {
-        // Another Volley's, of a source that is nowhere on the web.
+        // From another Volley, for a source without a web address.
         Some(url) if url.starts_with("document:") => {
             let name = &url["document:".len()..];
             match name.parse() {

@@ -1,10 +1,10 @@
-//! Conversations, as the formats need them.
+//! Accessors of conversations for the request formats.
 
 use serde_json::{Value, json};
 use volley_backend::items::Item;
 use volley_types::{ChatMessage, PredictError};
 
-/// A plain prompt is one user's message.
+/// The messages of an item. A plain prompt becomes one user message.
 pub fn messages(item: &Item) -> Vec<ChatMessage> {
     match item {
         Item::Prompt(prompt) => vec![ChatMessage::new("user", prompt)],
@@ -12,10 +12,10 @@ pub fn messages(item: &Item) -> Vec<ChatMessage> {
     }
 }
 
-/// The prompt, for servers that take nothing else.
+/// The prompt, for servers that only accept prompts.
 ///
 /// # Errors
-/// `InvalidInput` where there is a conversation.
+/// `InvalidInput` for a conversation.
 pub fn prompt(item: &Item) -> Result<&str, PredictError> {
     match item {
         Item::Prompt(prompt) => Ok(prompt),
@@ -26,7 +26,7 @@ pub fn prompt(item: &Item) -> Result<&str, PredictError> {
     }
 }
 
-/// A message in OpenAI's form.
+/// A message in OpenAI's format.
 pub fn message(message: &ChatMessage) -> Value {
     let mut fields = json!({ "role": message.role, "content": message.content });
     let calls = message.tool_calls.as_deref();
@@ -42,8 +42,8 @@ pub fn message(message: &ChatMessage) -> Value {
     fields
 }
 
-/// Messages in OpenAI's form. What a tool shows beside its text is in a message of the user behind
-/// all results, as theirs are text alone.
+/// Messages in OpenAI's format. Tool messages may only contain text there, so their images follow
+/// in a user message after all results.
 pub fn openai_messages(talk: &[ChatMessage]) -> Vec<Value> {
     let (mut made, mut shown) = (Vec::with_capacity(talk.len()), Vec::new());
     for given in talk {
@@ -72,7 +72,7 @@ pub fn openai_messages(talk: &[ChatMessage]) -> Vec<Value> {
     made
 }
 
-/// The content of a message that has images, in parts of OpenAI's form.
+/// The content parts of a message with images, in OpenAI's format.
 pub fn parts(message: &ChatMessage) -> Option<Vec<Value>> {
     match details(message)["parts"].take() {
         Value::Array(parts) => Some(parts),
@@ -80,15 +80,15 @@ pub fn parts(message: &ChatMessage) -> Option<Vec<Value>> {
     }
 }
 
-/// An image of a part.
+/// The image of a content part.
 pub enum Image {
-    /// Its media type, and its bytes in base64.
+    /// Media type and base64 data.
     Data(String, String),
-    /// An address from which it is fetched.
+    /// A URL from which the server fetches the image.
     Address(String),
 }
 
-/// The image of a part in OpenAI's form; `None` where it is none.
+/// The image of a part in OpenAI's format; `None` for other parts.
 pub fn image(part: &Value) -> Option<Image> {
     let url = part.pointer("/image_url/url")?.as_str()?;
     let data = url.strip_prefix("data:");
@@ -99,24 +99,25 @@ pub fn image(part: &Value) -> Option<Image> {
     })
 }
 
-/// That a server takes images as bytes alone.
+/// The error for an image URL, for servers that only accept image data.
 pub fn no_address(server: &str) -> PredictError {
     PredictError::invalid(format!(
         "field 'messages' has an image by its address: {server} accepts images as 'data:' URLs only"
     ))
 }
 
-/// The tools that a message calls, in OpenAI's form.
+/// The tool calls of a message, in OpenAI's format.
 pub fn calls(message: &ChatMessage) -> Vec<Value> {
     let calls = message.tool_calls.as_deref();
     let calls = calls.and_then(|calls| serde_json::from_str(calls).ok());
     calls.unwrap_or_default()
 }
 
-/// A call's arguments as the object that their text is; empty where there is no text.
+/// Parses a call's arguments into an object. No text yields an empty object.
 ///
 /// # Errors
-/// `InvalidInput` naming the call where the text is no object: a server of this kind is sent none.
+/// `InvalidInput` naming the call if the arguments are not an object. Servers of this kind accept
+/// only objects.
 pub fn arguments(call: &Value) -> Result<Value, PredictError> {
     let arguments = &call["function"]["arguments"];
     let read = match arguments.as_str().map(str::trim) {
@@ -134,14 +135,15 @@ pub fn arguments(call: &Value) -> Result<Value, PredictError> {
     })
 }
 
-/// What an assistant reasoned before, for servers of that format: as it was given, or not at all.
+/// The earlier reasoning of an assistant message in `format`, unchanged. Reasoning of other formats
+/// is omitted.
 pub fn reasoned(message: &ChatMessage, format: &str) -> Vec<Value> {
     let mut thinking = thinking(message);
     thinking.retain(|stretch| stretch["format"] == format);
     thinking
 }
 
-/// The text of what an assistant reasoned before, whoever it was.
+/// The text of the earlier reasoning of an assistant message, in any format.
 pub fn reasoning_text(message: &ChatMessage) -> Option<String> {
     let thinking = thinking(message);
     let texts = thinking.iter().filter_map(|it| it["text"].as_str());
@@ -156,7 +158,7 @@ fn thinking(message: &ChatMessage) -> Vec<Value> {
     }
 }
 
-/// Whether a tool's message tells that the tool failed.
+/// Whether a tool's message reports a failure.
 pub fn is_error(message: &ChatMessage) -> bool {
     details(message)["is_error"] == true
 }
@@ -167,7 +169,7 @@ fn details(message: &ChatMessage) -> Value {
     details.unwrap_or_default()
 }
 
-/// The name of the function whose result a tool's message is: the call stands before it.
+/// The function name of the call in `before` that `result` answers.
 pub fn called<'a>(
     before: impl DoubleEndedIterator<Item = &'a ChatMessage>,
     result: &ChatMessage,
@@ -179,12 +181,12 @@ pub fn called<'a>(
     })
 }
 
-/// Whether a message is about how to answer, and not a part of the talk.
+/// Whether a message has instructions (`system` or `developer`) and is not a turn.
 pub fn is_system(message: &ChatMessage) -> bool {
     matches!(message.role.as_str(), "system" | "developer")
 }
 
-/// The system messages as one text, where there are any, and all others.
+/// Splits the system messages, joined into one text if there are any, from the others.
 pub fn without_system(messages: Vec<ChatMessage>) -> (Option<String>, Vec<ChatMessage>) {
     let (system, rest): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_system);
     let texts: Vec<_> = system.into_iter().map(|message| message.content).collect();

@@ -1,25 +1,24 @@
-//! How much a model is to think, in the words of each provider: levels, numbers of tokens, or both.
-//! Pure.
+//! Converts reasoning effort between levels and token budgets. Pure.
 
 use serde_json::Value;
 use volley_types::PredictError;
 
 use crate::parameters::RequestFields;
 
-/// A level, from the least.
+/// A reasoning level, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effort {
-    /// Hardly any.
+    /// The least reasoning.
     Minimal,
-    /// Little.
+    /// Little reasoning.
     Low,
-    /// A fair amount.
+    /// Medium reasoning.
     Medium,
-    /// Much.
+    /// Much reasoning.
     High,
-    /// More than that.
+    /// More than `High`.
     Xhigh,
-    /// As much as the model can.
+    /// The maximum of the model.
     Max,
 }
 
@@ -38,19 +37,19 @@ impl Effort {
         known.map(|(_, effort, _)| *effort)
     }
 
-    /// Its name in OpenAI's interfaces.
+    /// The level's name in OpenAI's interfaces.
     pub fn as_str(self) -> &'static str {
         let known = EFFORTS.iter().find(|(_, effort, _)| *effort == self);
         known.map_or("medium", |(name, ..)| name)
     }
 
-    /// How many tokens it stands for, where a server wants a number.
+    /// The token budget that corresponds to the level.
     pub fn budget(self) -> u64 {
         let known = EFFORTS.iter().find(|(_, effort, _)| *effort == self);
         known.map_or(2_048, |(.., budget)| *budget)
     }
 
-    /// The level of a number of tokens: the greatest that stands for no more.
+    /// The highest level whose budget is at most `budget` tokens.
     fn of_budget(budget: u64) -> Self {
         let mut fitting = EFFORTS.iter().rev().filter(|(.., known)| *known <= budget);
         fitting
@@ -59,21 +58,21 @@ impl Effort {
     }
 }
 
-/// What a request says of thinking.
+/// The reasoning that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thinking {
-    /// Not at all.
+    /// No reasoning.
     Off,
-    /// As much as the model finds right.
+    /// The model decides.
     On,
-    /// At that level.
+    /// A level.
     Level(Effort),
-    /// With at most that many tokens.
+    /// A maximum number of tokens.
     Budget(u64),
 }
 
 impl Thinking {
-    /// As a level; none where the model decides.
+    /// As a level; `None` without reasoning, and where the model decides.
     pub fn level(self) -> Option<Effort> {
         match self {
             Self::Level(effort) => Some(effort),
@@ -82,7 +81,7 @@ impl Thinking {
         }
     }
 
-    /// As a number of tokens; none where the model decides.
+    /// As a number of tokens; `None` without reasoning, and where the model decides.
     pub fn budget(self) -> Option<u64> {
         match self {
             Self::Level(effort) => Some(effort.budget()),
@@ -92,10 +91,10 @@ impl Thinking {
     }
 }
 
-/// Takes `reasoning_effort`, and `thinking` of the providers that have that, out of the parameters.
+/// Removes `reasoning_effort` and `thinking` from the parameters and returns what they ask for.
 ///
 /// # Errors
-/// `InvalidInput` naming the one that is none.
+/// `InvalidInput` naming a malformed parameter, or both if they contradict each other.
 pub fn take(request: &mut RequestFields<'_>) -> Result<Option<Thinking>, PredictError> {
     let level = request
         .take("reasoning_effort")
@@ -129,7 +128,7 @@ fn of_effort(effort: &Value) -> Result<Thinking, PredictError> {
     })
 }
 
-/// `thinking` as Anthropic and Cohere have it.
+/// Parses `thinking` in the format of Anthropic and Cohere.
 fn of_thinking(thinking: &Value) -> Result<Thinking, PredictError> {
     let budget = ["budget_tokens", "token_budget"];
     let budget = budget.iter().find_map(|name| thinking[*name].as_u64());

@@ -1,37 +1,36 @@
-//! What servers say of their errors, in the words that each provider has for the same fault. Pure.
+//! Classifies upstream errors by the codes and messages of all providers. Pure.
 
 use serde_json::Value;
 use volley_types::ErrorCode;
 
 use crate::step::Step;
 
-/// What an error is about, where its server's words tell.
+/// Class of an upstream error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// The prompt does not fit the model's context.
     Context,
-    /// A filter of contents refused it.
+    /// A content filter rejected the request.
     Filter,
-    /// The request is wrong otherwise.
+    /// The request is invalid in another way.
     Request,
     /// The request is too large.
     Size,
-    /// The connector's credential.
+    /// The server rejected the connector's credential.
     Key,
     /// The account has no credit or quota left.
     Quota,
-    /// Too many requests of this account.
+    /// The account exceeded a rate limit.
     Rate,
-    /// The server has too much to do.
+    /// The server is overloaded.
     Overload,
-    /// The model is still being started.
+    /// The model is still starting.
     NotReady,
-    /// It took too long.
+    /// The request timed out.
     Timeout,
 }
 
-/// The words that servers have in `type`, `code`, `status`, `reason` and `error_type`, in lower
-/// case.
+/// Codes in `type`, `code`, `status`, `reason` and `error_type`, in lower case.
 const WORDS: [(&str, FaultKind); 33] = [
     ("context_length_exceeded", FaultKind::Context),
     ("exceed_context_size_error", FaultKind::Context),
@@ -68,7 +67,7 @@ const WORDS: [(&str, FaultKind); 33] = [
     ("validationexception", FaultKind::Request),
 ];
 
-/// The types of errors that are about the request.
+/// Values of `error_type` that denote an invalid request.
 pub const REQUEST_ERRORS: [&str; 4] = [
     "validation",
     "template_error",
@@ -76,7 +75,7 @@ pub const REQUEST_ERRORS: [&str; 4] = [
     "tool_error",
 ];
 
-/// How texts say that a prompt does not fit, in lower case.
+/// Messages that mean that the prompt exceeds the context, in lower case.
 const CONTEXT_TEXTS: [&str; 19] = [
     "maximum context length",
     "context_length_exceeded",
@@ -99,21 +98,21 @@ const CONTEXT_TEXTS: [&str; 19] = [
     "`inputs` tokens + `max_new_tokens` must be <=",
 ];
 
-/// How texts say that an account has nothing left, in lower case: some servers call that a wrong
-/// request.
+/// Messages that mean that the account has no credit left, in lower case. Some servers report that
+/// as an invalid request.
 const QUOTA_TEXTS: [&str; 3] = [
     "credit balance is too low",
     "reached your specified api usage limits",
     "spend limit",
 ];
 
-/// Whether a text says that the prompt does not fit the model's context.
+/// Whether a message means that the prompt exceeds the model's context.
 pub fn is_context_length(text: &str) -> bool {
     let text = text.to_lowercase();
     CONTEXT_TEXTS.iter().any(|known| text.contains(known))
 }
 
-/// What an exception of Amazon's is about, by its name.
+/// The class of an AWS exception, by its name.
 pub fn of_exception(name: &str) -> Option<FaultKind> {
     // The name may have a namespace after it.
     let name = name.split(':').next().unwrap_or(name);
@@ -126,7 +125,7 @@ fn word(word: &str) -> Option<FaultKind> {
     known.map(|(_, blame)| *blame)
 }
 
-/// What an error object is about.
+/// The class of an error object. `None` if it is unknown.
 pub fn of_error(error: &Value) -> Option<FaultKind> {
     if error.is_array() {
         return Some(FaultKind::Request);
@@ -154,7 +153,7 @@ pub fn of_error(error: &Value) -> Option<FaultKind> {
         .or_else(|| request.map(|_| FaultKind::Request))
 }
 
-/// What a status that stands in a body is about.
+/// The class of an HTTP status in a body.
 fn of_status(status: u64) -> Option<FaultKind> {
     Some(match status {
         400 | 422 => FaultKind::Request,
@@ -168,7 +167,8 @@ fn of_status(status: u64) -> Option<FaultKind> {
     })
 }
 
-/// The message of an error: an object with one, or text.
+/// The message of a JSON error: an object with `message`, or a string. Other text is returned as
+/// is.
 pub fn text(json: &str) -> String {
     match serde_json::from_str::<Value>(json) {
         Ok(Value::String(text)) => text,
@@ -180,7 +180,7 @@ pub fn text(json: &str) -> String {
     }
 }
 
-/// An error object in the middle of an answer, whose status is 200 by then.
+/// The step for an error object inside an answer, after the status 200 was sent.
 pub fn step(error: &str) -> Step {
     let told: Value = serde_json::from_str(error).unwrap_or_default();
     let message = text(error);
@@ -207,7 +207,7 @@ pub fn step(error: &str) -> Step {
     Step::Refused(code, message)
 }
 
-/// Where JSON is not as it should be, without what it says: that is the caller's.
+/// The position of a JSON error, without the content, which belongs to the caller.
 pub fn json_position(error: &serde_json::Error) -> String {
     let (kind, line, column) = (error.classify(), error.line(), error.column());
     format!("{kind:?} error in JSON at line {line}, column {column}")

@@ -1,28 +1,28 @@
-//! How bodies of answers are cut into events, and how good ones end.
+//! How bodies of answers are split into events, and how complete answers end.
 
-/// How a stream is cut into events.
+/// How a stream is split into events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
     /// Server-sent events.
     #[default]
     Sse,
-    /// Each line that is not blank is one.
+    /// Each line that is not blank is an event.
     Lines,
-    /// Amazon's binary frames.
+    /// AWS event-stream frames (`application/vnd.amazon.eventstream`).
     Frames,
 }
 
-/// How a body is cut into events.
+/// How a body is split into events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFraming {
-    /// It is one answer.
+    /// The body is one answer.
     Whole,
-    /// It is a stream.
+    /// The body is a stream.
     Stream(Framing),
 }
 
 impl BodyFraming {
-    /// The one of that name in a connector.
+    /// Returns the framing with that name in a connector: `json`, `sse` or `ndjson`.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         Some(match name {
@@ -33,7 +33,7 @@ impl BodyFraming {
         })
     }
 
-    /// The one of a body of that media type.
+    /// Returns the framing of a media type. `None` if it cannot be an answer.
     #[must_use]
     pub fn of_media(media: &str) -> Option<Self> {
         Some(match media {
@@ -50,13 +50,13 @@ impl BodyFraming {
     }
 }
 
-/// How a good answer ends.
+/// How a complete answer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEnd {
-    /// With an event that says so.
+    /// With a final event.
     Event,
-    /// With its body, once it has told why it ends.
+    /// With the end of the body, after a finish reason.
     BodyAfterReason,
-    /// With its body, where HTTP tells a whole one from one that was cut.
+    /// With the end of the body, if HTTP distinguishes a complete body from an aborted one.
     WholeBody,
 }

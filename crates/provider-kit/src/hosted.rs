@@ -5,7 +5,7 @@ use volley_types::{ParamValue, Parameters, PredictError};
 
 use crate::reserved::{PROVIDER_TOOLS, shown};
 
-/// Types of tools that have a meaning at the provider, and run at the caller all the same.
+/// Tool types that a provider defines, but that run at the caller.
 const OF_CALLERS: [&str; 9] = [
     "apply_patch",
     "bash_",
@@ -18,10 +18,10 @@ const OF_CALLERS: [&str; 9] = [
     "text_editor_",
 ];
 
-/// Whether callers may have such tools run: they may, unless the connector says `reject`.
+/// Whether callers may use tools that run at the provider. The default is yes.
 ///
 /// # Errors
-/// `InvalidInput` when the parameter is neither.
+/// `InvalidInput` if the connector's parameter is neither `allow` nor `reject`.
 pub fn allowed(connector: &Parameters) -> Result<bool, PredictError> {
     match connector.get(PROVIDER_TOOLS) {
         None => Ok(true),
@@ -33,7 +33,7 @@ pub fn allowed(connector: &Parameters) -> Result<bool, PredictError> {
     }
 }
 
-/// Refuses a body that has such a tool run.
+/// Rejects a body that uses a tool that runs at the provider.
 ///
 /// # Errors
 /// `InvalidInput` naming the field.
@@ -57,7 +57,7 @@ pub fn refuse(body: &Value, hosted: fn(&Value) -> Option<&str>) -> Result<(), Pr
     )))
 }
 
-/// The type of a tool that runs at the provider, where tools have the field `type`.
+/// The type of a tool that runs at the provider, for tools with the field `type`.
 pub fn of_type(tool: &Value) -> Option<&str> {
     let kind = tool["type"].as_str()?;
     let of_caller = OF_CALLERS.iter().any(|known| match known.ends_with('_') {

@@ -1,6 +1,10 @@
-//! What the providers of remote models share: the parameters of a request, the events of an
-//! answer, and the words of errors, in the one form that all are brought to. It knows no provider
-//! by name, opens no connection and keeps no state.
+//! Common parts of the providers of remote models: normalized parameters of requests, events of
+//! answers and classes of errors. The crate refers to no provider, opens no connection and keeps no
+//! state.
+//!
+//! Reading order: [`provider`] (what a provider defines), [`wire`] (request bodies and readers of
+//! one connector), [`parameters`] (request parameters), [`step`] (events of answers), [`calls`] and
+//! [`citations`] (state while an answer is read), [`rows`] (embedding and reranking).
 
 pub mod blocks;
 pub mod calls;

@@ -1,5 +1,5 @@
-//! Requests that go to a server as their dialect has them, and parts of answers that only one
-//! format knows. Pure.
+//! Requests that are forwarded in their dialect's own format, with the fields that only that format
+//! has. Pure.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
@@ -10,10 +10,10 @@ use crate::options::RequestOptions;
 use crate::provider::Provider;
 use crate::reserved;
 
-/// Fields of a body that are the worker's own to say.
+/// Fields of a body that the worker sets.
 const OURS: [&str; 3] = ["model", "stream", "stream_options"];
 
-/// The forms in which servers of that provider take requests as they are.
+/// The dialects whose requests the connector's server accepts unchanged.
 pub fn forms(provider: &Provider, connector: &ConnectorSpec) -> &'static [&'static str] {
     if connector.request_body.is_some() {
         return &[];
@@ -21,15 +21,16 @@ pub fn forms(provider: &Provider, connector: &ConnectorSpec) -> &'static [&'stat
     provider.native
 }
 
-/// Whether that server is sent the images of messages.
+/// Whether images of messages are sent to the connector's server.
 pub fn takes_images(provider: &Provider, connector: &ConnectorSpec) -> bool {
     connector.request_body.is_none() && provider.takes_images
 }
 
-/// Whether that server takes the request as it is.
+/// Whether the connector's server accepts the request unchanged.
 ///
 /// # Errors
-/// `InvalidInput` naming what the request's rows lack of it, where it does not.
+/// `InvalidInput` if it does not, and the request's rows cannot express the request. The message
+/// names what they lack.
 pub fn fits(
     native: &Native,
     provider: &Provider,
@@ -45,8 +46,7 @@ pub fn fits(
     }
 }
 
-/// The body of a request that is sent as it is, with the defaults of the connector and the model
-/// for what it does not say.
+/// The body of a forwarded request. Defaults of the connector and the model fill absent fields.
 pub fn body(
     native: &Native,
     provider: &Provider,
@@ -70,13 +70,13 @@ pub fn body(
     Value::Object(body)
 }
 
-/// Whether all of a body is in the request. That of a chat completion has only the messages, as its
-/// other fields are parameters by their own names.
+/// Whether the native body is the complete request. For a chat completion it has only the messages,
+/// because the other fields are parameters with the same names.
 pub fn is_whole(native: &Native) -> bool {
     native.format != "openai"
 }
 
-/// Puts the fields of the request in place of those that were made of its rows.
+/// Replaces fields that were built from rows by those of the native request.
 pub fn overlay(body: &mut Map<String, Value>, native: &Native) {
     for (name, value) in &native.body {
         if !OURS.contains(&name.as_str()) {
@@ -85,8 +85,8 @@ pub fn overlay(body: &mut Map<String, Value>, native: &Native) {
     }
 }
 
-/// Adds the headers of the request. A connector's own version wins; features are asked for
-/// together.
+/// Adds the headers of the request. A connector's `anthropic-version` takes precedence;
+/// `anthropic-beta` values are combined.
 pub fn headers(native: &Native, connector: &ConnectorSpec, headers: &mut HeaderMap) {
     let known = ["anthropic-version", "anthropic-beta"];
     for name in known {

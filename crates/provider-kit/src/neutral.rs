@@ -1,13 +1,13 @@
-//! Parameters that ask for what a server does anyway. They are left out where a server would
-//! refuse a name that it does not know. Pure.
+//! Parameters that ask for the default behavior. They are left out where a server would reject an
+//! unknown name. Pure.
 
 use serde_json::{Value, json};
 
-/// Whether a parameter with that value changes nothing.
+/// Whether a parameter with that value has no effect.
 pub fn is_neutral(name: &str, value: &Value) -> bool {
     let number = value.as_f64();
     match name {
-        // Usage is asked for anyway; whether the caller has it is the dialect's to say.
+        // Usage is always requested; the dialect decides whether the caller receives it.
         "stream_options" => true,
         "n" | "best_of" | "repetition_penalty" | "repeat_penalty" | "length_penalty" => {
             number == Some(1.0)
@@ -15,7 +15,7 @@ pub fn is_neutral(name: &str, value: &Value) -> bool {
         "presence_penalty" | "frequency_penalty" | "min_p" | "top_logprobs" | "min_tokens" => {
             number == Some(0.0)
         }
-        // Of all.
+        // All tokens.
         "top_k" => number == Some(-1.0) || number == Some(0.0),
         "logprobs" | "store" | "echo" | "ignore_eos" => *value == Value::Bool(false),
         "parallel_tool_calls" => *value == Value::Bool(true),
@@ -25,7 +25,7 @@ pub fn is_neutral(name: &str, value: &Value) -> bool {
         "modalities" => *value == json!(["text"]),
         "service_tier" => value == "auto",
         "user" | "suffix" => value == "",
-        // Servers that have no such name find what they have read before by what it says.
+        // Servers without the parameter find cached prefixes by content.
         "prompt_cache_key" => true,
         _ => false,
     }

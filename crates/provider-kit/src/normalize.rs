@@ -1,8 +1,8 @@
-//! Parameters that clients of OpenAI send, for servers with other words for them.
+//! Converts OpenAI parameters for servers with other formats.
 
 use serde_json::{Map, Value};
 
-/// Takes out who the caller's own user is, by OpenAI's newer name or its older one.
+/// Removes the caller's end user, `safety_identifier` or else the older `user`, and returns it.
 pub fn take_user(body: &mut Map<String, Value>) -> Option<String> {
     let both = [body.remove("safety_identifier"), body.remove("user")];
     let given = both.into_iter().flatten();
@@ -11,8 +11,8 @@ pub fn take_user(body: &mut Map<String, Value>) -> Option<String> {
         .next()
 }
 
-/// Where a choice is among some tools alone, leaves only those, for servers that cannot be told
-/// so.
+/// Resolves a tool choice of the type `allowed_tools` by removing all other tools, for servers
+/// without that choice.
 pub fn allowed_only(body: &mut Map<String, Value>) {
     let Some(choice) = body.get("tool_choice") else {
         return;
@@ -20,7 +20,7 @@ pub fn allowed_only(body: &mut Map<String, Value>) {
     if choice["type"] != "allowed_tools" {
         return;
     }
-    // OpenAI's chat completions have them one level deeper.
+    // Chat completions nest the list one level deeper than responses.
     let allowed = match &choice["allowed_tools"] {
         Value::Object(_) => &choice["allowed_tools"],
         _ => choice,
@@ -38,28 +38,29 @@ pub fn allowed_only(body: &mut Map<String, Value>) {
     body.insert("tool_choice".to_owned(), mode.into());
 }
 
-/// Whether a request that wants one call at a time can have no more: its tool is named, or there
-/// is but one. That is checked of the answer where the server cannot be told.
+/// Whether a request can cause at most one call: its choice names a tool, or it has at most one
+/// tool. For servers without `parallel_tool_calls`.
 pub fn is_one_call(body: &Map<String, Value>) -> bool {
     let named = body.get("tool_choice").is_some_and(Value::is_object);
     let tools = body.get("tools").and_then(Value::as_array);
     named || tools.is_none_or(|tools| tools.len() <= 1)
 }
 
-/// What `tool_choice` asks for.
+/// The meaning of `tool_choice`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToolChoice {
     /// The model decides.
     Auto,
     /// No tool.
     None,
-    /// Some tool.
+    /// Any tool.
     Required,
-    /// This one.
+    /// The tool with this name.
     Named(String),
 }
 
-/// Takes `tool_choice` out of the body, where it is in OpenAI's form.
+/// Removes `tool_choice` from the body and returns it; `None` if it is absent or not in OpenAI's
+/// format.
 pub fn take_tool_choice(body: &mut Map<String, Value>) -> Option<ToolChoice> {
     let given = body.get("tool_choice")?;
     let name = given.pointer("/function/name").and_then(Value::as_str);
@@ -74,25 +75,26 @@ pub fn take_tool_choice(body: &mut Map<String, Value>) -> Option<ToolChoice> {
     Some(choice)
 }
 
-/// Leaves only the tool of that name, for servers that cannot be told which to call.
+/// Removes all tools except `name`, for servers without a choice by name.
 pub fn only_tool(body: &mut Map<String, Value>, name: &str) {
     if let Some(Value::Array(tools)) = body.get_mut("tools") {
         tools.retain(|tool| tool["function"]["name"] == name);
     }
 }
 
-/// The form that `response_format` asks for.
+/// The meaning of `response_format`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResponseFormat {
     /// Any text.
     Text,
-    /// An object.
+    /// A JSON object.
     Object,
-    /// What the schema allows.
+    /// JSON that matches the schema.
     Schema(Value),
 }
 
-/// Takes `response_format` out of the body, where it is in OpenAI's form.
+/// Removes `response_format` from the body and returns it; `None` if it is absent or not in
+/// OpenAI's format.
 pub fn take_response_format(body: &mut Map<String, Value>) -> Option<ResponseFormat> {
     let given = body.get("response_format")?;
     let form = match (

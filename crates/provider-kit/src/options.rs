@@ -1,4 +1,4 @@
-//! What a request asks of a remote model, beside its rows. Pure.
+//! Options of a request to a remote model, besides its rows. Pure.
 
 use std::collections::BTreeSet;
 
@@ -7,25 +7,24 @@ use volley_types::{Dialect, Parameters, PredictError};
 
 use crate::{reserved, typed};
 
-/// What a request asks of a remote model, beside its rows.
+/// Options of a request to a remote model, besides its rows.
 #[derive(Clone, Debug, Default)]
 pub struct RequestOptions {
-    /// Its parameters over the model's and the connector's, each in its own type.
+    /// Typed parameters: the request's, then the model's, then the connector's.
     pub fields: Map<String, Value>,
-    /// The names of those that the request itself has.
+    /// Names of the parameters in the request itself.
     pub given: BTreeSet<String>,
-    /// The interface that it came by.
+    /// The dialect of the request.
     pub dialect: Dialect,
-    /// Nobody reads the answer's parts as they come.
+    /// The answer is not streamed to the caller.
     pub whole: bool,
 }
 
 impl RequestOptions {
-    /// A request's own parameters over `defaults`.
+    /// Merges a request's parameters with `defaults`.
     ///
     /// # Errors
-    /// `InvalidInput` naming a parameter that is not of its type, or that only a connector may
-    /// have.
+    /// `InvalidInput` naming a parameter of the wrong type, or one that only a connector may set.
     pub fn read(
         given: Parameters,
         defaults: &Parameters,
@@ -33,7 +32,7 @@ impl RequestOptions {
         whole: bool,
     ) -> Result<Self, PredictError> {
         reserved::refuse(&given)?;
-        // Those who call tensors mean the model, as those do who name it themselves.
+        // Inference requests address the model's own parameters, like requests in Volley's dialect.
         let dialect = match dialect {
             Dialect::OpenInference => Dialect::Own,
             other => other,

@@ -1,5 +1,5 @@
-//! What each provider's server takes of a request's parameters: one table for each, and one check
-//! for what is left over. Whatever a caller sends is translated, passed on or refused by its name.
+//! Parameter tables: the request parameters that each provider's server supports. Each parameter
+//! with an effect is translated, forwarded or rejected by name.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,24 @@ use crate::neutral::is_neutral;
 use crate::options::RequestOptions;
 use crate::reserved::{is_reserved, shown};
 
-/// What one provider's server takes.
+/// The request parameters that one provider's server supports.
 pub struct ParameterTable {
-    /// What it is called in a message.
+    /// The server's name in error messages.
     pub server: &'static str,
-    /// The interfaces whose callers may name fields that are written down nowhere here: they mean
-    /// this server, or one like it.
+    /// Dialects whose unknown fields are forwarded, because their callers address this server or a
+    /// compatible one.
     pub dialects: &'static [Dialect],
-    /// Parameters, and where they stand in the body; a dot leads into an object.
+    /// Parameters and their paths in the body; a dot separates objects.
     pub names: &'static [(&'static str, &'static str)],
-    /// Fields of its own that are sent as they are.
+    /// Fields of the server that are sent unchanged.
     pub own: &'static [&'static str],
-    /// The least and the greatest value of a parameter.
+    /// Minimum and maximum of numeric parameters, inclusive.
     pub ranges: &'static [(&'static str, f64, f64)],
-    /// How many stop sequences it takes.
+    /// Maximum number of stop sequences.
     pub stops: usize,
 }
 
-/// Parameters that have one meaning everywhere: where a server's table lacks them, it does not do
-/// what they ask for.
+/// Parameters with the same meaning everywhere. A server whose table lacks one does not support it.
 const KNOWN: [&str; 60] = [
     "audio",
     "bad_words",
@@ -92,7 +91,7 @@ const KNOWN: [&str; 60] = [
     "user",
 ];
 
-/// Names that callers of a dialect know for what is called otherwise here.
+/// Names of parameters in a dialect: dialect, name in Volley, name in the dialect.
 const CALLER_NAMES: [(Dialect, &str, &str); 12] = [
     (Dialect::Anthropic, "stop", "stop_sequences"),
     (Dialect::Cohere, "stop", "stop_sequences"),
@@ -108,9 +107,9 @@ const CALLER_NAMES: [(Dialect, &str, &str); 12] = [
     (Dialect::OpenAiResponses, "logprobs", "top_logprobs"),
 ];
 
-/// A request's parameters on their way into a body.
+/// A request's parameters while its body is built.
 pub struct RequestFields<'a> {
-    /// The parameters that are left to place.
+    /// The parameters that are not in the body yet.
     pub fields: Map<String, Value>,
     parameters: &'static ParameterTable,
     options: &'a RequestOptions,
@@ -119,17 +118,17 @@ pub struct RequestFields<'a> {
 }
 
 impl<'a> RequestFields<'a> {
-    /// All parameters of `options` that say something to that server.
+    /// Collects the parameters of `options` that affect the server.
     ///
     /// # Errors
-    /// `InvalidInput` naming one that is out of the server's range.
+    /// `InvalidInput` naming a parameter out of the server's range.
     pub fn new(
         parameters: &'static ParameterTable,
         options: &'a RequestOptions,
         headers: &'a BTreeMap<String, String>,
     ) -> Result<Self, PredictError> {
         let mut fields = options.fields.clone();
-        // Where a server is called is no field of what it is sent.
+        // Parameters about the connection are not part of the body.
         fields.retain(|name, value| {
             let is_said = !is_neutral(name, value) || parameters.own.contains(&name.as_str());
             name != "stream" && !is_reserved(name) && is_said
@@ -171,36 +170,37 @@ impl<'a> RequestFields<'a> {
         Ok(())
     }
 
-    /// The interface that the request came by.
+    /// The dialect of the request.
     pub fn dialect(&self) -> Dialect {
         self.options.dialect
     }
 
-    /// Whether the request itself has that parameter.
+    /// Whether the request itself has the parameter.
     pub fn is_given(&self, name: &str) -> bool {
         self.options.given.contains(name)
     }
 
-    /// The connector's header of that name, in lower case.
+    /// The connector's header; `name` is compared without case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut all = self.headers.iter();
         let found = all.find(|(given, _)| given.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
     }
 
-    /// What the caller calls that parameter.
+    /// The parameter's name in the caller's dialect.
     fn said<'b>(&self, name: &'b str) -> &'b str {
         let mut all = CALLER_NAMES.iter();
         let said = all.find(|(of, ours, _)| *of == self.options.dialect && *ours == name);
         said.map_or(name, |(_, _, said)| said)
     }
 
-    /// Takes a parameter out.
+    /// Removes and returns a parameter.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         self.fields.remove(name)
     }
 
-    /// That a server cannot do what a parameter asks for, and perhaps what can be done.
+    /// The error for a parameter that the server does not support. `why` suggests an alternative;
+    /// if empty, to leave the parameter out.
     pub fn refused(&self, name: &str, why: &str) -> PredictError {
         let (name, server) = (shown(self.said(name)), self.parameters.server);
         let why = if why.is_empty() { "leave it out" } else { why };
@@ -209,11 +209,12 @@ impl<'a> RequestFields<'a> {
         ))
     }
 
-    /// The fields of the body: those of the table under the server's names, and those that are
-    /// meant for it.
+    /// Builds the fields of the body: parameters in the table under the server's names, and
+    /// parameters that are forwarded.
     ///
     /// # Errors
-    /// `InvalidInput` naming what is left over, and two parameters that contradict each other.
+    /// `InvalidInput` naming an unsupported parameter, or two parameters that contradict each
+    /// other.
     pub fn finish(mut self) -> Result<Map<String, Value>, PredictError> {
         let mut body = Map::new();
         for name in self.parameters.own {
@@ -231,7 +232,8 @@ impl<'a> RequestFields<'a> {
                 body.insert((*name).to_owned(), value);
             }
         }
-        // The request's own come first: the connector's give way to them.
+        // The request's parameters are placed first, because they take precedence over the
+        // connector's.
         let mut placed: BTreeMap<&str, &str> = BTreeMap::new();
         for given in [true, false] {
             for (from, to) in self.parameters.names {
@@ -243,7 +245,7 @@ impl<'a> RequestFields<'a> {
                 };
                 let root = to.split('.').next().unwrap_or(to);
                 let before = placed.get(to).copied().unwrap_or(root);
-                // What stands in an object of the request's own, another default does not change.
+                // A default does not change a field inside an object that the request sets.
                 let root_given = self.options.given.contains(root);
                 match place(&mut body, to)? {
                     slot @ Value::Null => *slot = value,
@@ -271,8 +273,8 @@ impl<'a> RequestFields<'a> {
         Ok(body)
     }
 
-    /// Whether a parameter that no table knows is meant for the server: a connector's own is, and
-    /// one of a caller who speaks as the server does.
+    /// Whether a parameter in no table is forwarded: those of the connector, and those of callers
+    /// in one of the server's dialects.
     fn is_passed_on(&self, name: &str) -> bool {
         if KNOWN.contains(&name) {
             return false;
@@ -282,7 +284,7 @@ impl<'a> RequestFields<'a> {
     }
 }
 
-/// The place in a body that a path leads to, with the objects on the way.
+/// The slot in a body for a path. Creates the objects in between.
 fn place<'a>(body: &'a mut Map<String, Value>, path: &str) -> Result<&'a mut Value, PredictError> {
     let Some((object, rest)) = path.split_once('.') else {
         return Ok(body.entry(path).or_insert(Value::Null));

@@ -1,8 +1,8 @@
-//! Paths into JSON (RFC 9535), as connectors name what is where in a server's answers:
+//! JSONPath (RFC 9535), with which connectors locate values in a server's answers:
 //! `$.choices[0].text`, `$.output[*]['text']`.
 //!
-//! Beyond the RFC, `$` may be missing, and a name after a dot may have any characters that have no
-//! meaning in a path: `usage.prompt-tokens`.
+//! Extensions: `$` may be missing, and a name after a dot may contain any characters without a
+//! meaning in paths: `usage.prompt-tokens`.
 
 use std::sync::LazyLock;
 
@@ -11,19 +11,19 @@ use serde_json::Value;
 use serde_json_path::JsonPath;
 use volley_types::PredictError;
 
-/// Conditions and parentheses of one path. The parser reads what is in them more than once, each
-/// time with all that is in that.
+/// Maximum number of filters and parentheses in one path. The parser backtracks into them, so that
+/// its time is exponential in their depth.
 const MAX_NESTED: usize = 8;
 
-/// A path.
+/// A parsed JSONPath.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path(JsonPath);
 
 impl Path {
-    /// Reads a path; `what` is its name in errors.
+    /// Parses a path; `what` is its name in errors.
     ///
     /// # Errors
-    /// `InvalidInput` where it is none.
+    /// `InvalidInput` for an invalid path, or one with too many filters and parentheses.
     pub fn parse(text: &str, what: &str) -> Result<Self, PredictError> {
         let text = text.trim();
         let rest = text.strip_prefix('$').unwrap_or(text);
@@ -40,21 +40,21 @@ impl Path {
         }
     }
 
-    /// All that the path leads to, in order.
+    /// All values that match the path, in order.
     pub fn find<'a>(&self, value: &'a Value) -> Vec<&'a Value> {
         self.0.query(value).all()
     }
 
-    /// The first of what the path leads to that is not null.
+    /// The first match that is not null.
     pub fn first<'a>(&self, value: &'a Value) -> Option<&'a Value> {
         let mut found = self.find(value).into_iter();
         found.find(|value| !value.is_null())
     }
 }
 
-/// Names as JSON in brackets, where the RFC has them whatever is in them.
+/// Rewrites names to bracket notation, in which the RFC allows any characters.
 fn bracketed(path: &str) -> String {
-    /// A name in quotes, anything else in brackets, a name after a dot.
+    /// A quoted name, other brackets, or a name after a dot.
     static STEP: LazyLock<Result<Regex, regex::Error>> =
         LazyLock::new(|| Regex::new(r#"\['([^']*)'\]|\["([^"]*)"\]|\[[^\]]*\]|\.([^.\[?($@* ]+)"#));
     let step = |step: &Captures<'_>| match step.iter().skip(1).flatten().next() {
@@ -104,7 +104,7 @@ mod tests {
             ("$['j\\k']", vec![json!(7)]),
             ("$.ns:l", vec![json!(8)]),
             ("$.a[1]['c d'].f-g", vec![]),
-            // What RFC 9535 has beyond names and places.
+            // Features of RFC 9535 besides names and indexes.
             ("$..e", vec![json!(3)]),
             ("a[?@.b > 1]['c d'].e", vec![json!(3)]),
             ("$.a[?(@['c d'])].b", vec![json!(2)]),

@@ -1,5 +1,5 @@
-//! What a provider is: its name, how its servers are addressed and asked, and how their answers are
-//! read.
+//! Definition of a provider: its name, the addresses and bodies of requests, and the readers of
+//! answers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,93 +17,95 @@ use crate::rows::post_process::PostProcess;
 use crate::rows::pre_process::PreProcess;
 use crate::step::Step;
 
-/// A provider of remote models. A file of `volley-providers` has one, and nothing outside of that
-/// file and the list names it.
+/// A provider of remote models. Each module of `volley-providers` defines one; other code uses it
+/// only through the list of that crate.
 pub struct Provider {
-    /// The name in a connector, in metrics and in documents.
+    /// The name in connectors, metrics and documentation.
     pub name: ProviderName,
-    /// Other names that a connector may give it.
+    /// Other names for connectors.
     pub aliases: &'static [&'static str],
-    /// Its row in the reference of connectors.
+    /// The provider's row in the connector reference.
     pub page: Page,
-    /// The path of the route that is called, with `{model}` where the model's name stands in it.
+    /// The path of the route. `{model}` stands for the model's name.
     pub route: &'static str,
-    /// Whether servers may have their only route at the root.
+    /// Whether a server's only route may be at the root.
     pub at_root: bool,
-    /// Whether a connector's URL tells that its server is of this provider.
+    /// Whether a connector's URL belongs to this provider.
     pub recognizes: fn(&Address<'_>) -> bool,
-    /// The model that a URL names, where servers have it there.
+    /// The model in a URL, for servers with the model in the path.
     pub model_of_url: fn(&str) -> Option<&str>,
-    /// The header, in lower case, that carries the credential.
+    /// Header with the credential, in lower case.
     pub key_header: &'static str,
-    /// What stands before the key in its header.
+    /// Prefix of the key in the header.
     pub key_prefix: &'static str,
-    /// Headers that the server demands; a connector may have others in their place.
+    /// Headers that the server requires. A connector may override them.
     pub headers: &'static [(&'static str, &'static str)],
-    /// The service of Amazon's for which requests are signed, unless the credential is one token.
+    /// The AWS service whose requests are signed (Signature Version 4). A bearer token is sent
+    /// unsigned.
     pub signing_service: Option<&'static str>,
-    /// How streams are cut into events.
+    /// How streams are split into events.
     pub framing: Framing,
-    /// The media type of its streams.
+    /// The media type of streams.
     pub media: &'static str,
-    /// Whether `stream` is a field of the body, always true. Where it is none, something else asks
-    /// for a stream; where neither is said, the connector's template does.
+    /// How streaming is requested: `Some(true)` sets the field `stream` in the body, `Some(false)`
+    /// removes it because the route or a query parameter decides, `None` leaves it to the
+    /// connector's template.
     pub stream_field: Option<bool>,
-    /// The query parameter that a streaming route demands beside its path's ending.
+    /// Query parameter of the streaming route.
     pub stream_query: Option<(&'static str, &'static str)>,
-    /// The endings of a streaming route and of the route for whole answers, where they differ.
+    /// Suffixes of the streaming route and the route for whole answers, if they differ.
     pub whole_route: Option<(&'static str, &'static str)>,
-    /// Changes the body of a request for a whole answer, beyond `stream`.
+    /// Adapts the body of a request for a whole answer, besides `stream`.
     pub make_whole: fn(&mut Map<String, Value>),
-    /// How a good answer ends.
+    /// How a complete answer ends.
     pub ending: StreamEnd,
-    /// The request parameters that its server takes.
+    /// The request parameters that the server supports.
     pub parameters: &'static ParameterTable,
-    /// The dialects whose requests its server takes as they are.
+    /// Dialects whose requests the server accepts unchanged.
     pub native: &'static [&'static str],
-    /// Fields of a request that is sent as it is, unless the request has them.
+    /// Defaults of fields in a forwarded request.
     pub native_defaults: &'static [(&'static str, bool)],
-    /// Whether the server is sent the images of messages.
+    /// Whether the server accepts images in messages.
     pub takes_images: bool,
-    /// Whether the server takes conversations, and not prompts alone.
+    /// Whether the server accepts conversations. Otherwise only prompts.
     pub takes_messages: bool,
-    /// Whether the fields of its body are parameters under the same names.
+    /// Whether parameters are fields of the body with the same names.
     pub flat_body: bool,
-    /// The form of its whole answers, where OpenSearch's clients know it.
+    /// The format of whole answers, if clients of OpenSearch expect it.
     pub answer_form: Option<AnswerForm>,
-    /// Whether its server keeps to `parallel_tool_calls`; answers of others are checked.
+    /// Whether the server honors `parallel_tool_calls`. If not, answers are checked.
     pub limits_calls: bool,
-    /// Whether its server keeps to all of a schema; answers of others are checked.
+    /// Whether answers always match the schema. If not, they are checked.
     pub keeps_schemas: bool,
-    /// Whether its citations count the bytes of the text, and not the characters.
+    /// Whether citations count bytes instead of characters.
     pub counts_bytes: bool,
-    /// The type of a tool that runs at the provider; `None` for one that runs at the caller.
+    /// The type of a tool that runs at the provider; `None` for a tool that runs at the caller.
     pub hosted_tool: fn(&Value) -> Option<&str>,
-    /// How rows are sent to servers that embed or rerank, where the URL tells in a way that only
-    /// this provider has.
+    /// The row format of a URL that only this provider uses for embedding or reranking.
     pub rows: fn(&ConnectorSpec) -> Option<(PreProcess, PostProcess)>,
-    /// Reads what the connector says of its server, where that is for the connector to say.
+    /// Creates a reader from the connector's description of its server, for providers without a
+    /// fixed format.
     pub configure: Option<Configure>,
-    /// Makes the body of a request for a model.
+    /// Builds the body of a request.
     pub body: MakeBody,
-    /// Reads the data of an event.
+    /// Reads the data of one event. The error describes what is malformed.
     pub read: fn(&str, &mut ToolCallAccumulator) -> Result<Step, String>,
-    /// Reads a whole answer.
+    /// Reads a whole answer. The error describes what is malformed.
     pub read_whole: fn(&[u8], &mut ToolCallAccumulator) -> Result<Step, String>,
 }
 
-/// Makes the body of a request: for a model, of an item and its parameters.
+/// Builds the body of a request from a model name, an item and its parameters.
 pub type MakeBody = fn(&str, &Item, RequestFields<'_>) -> Result<Value, PredictError>;
 
-/// Makes the reader of the answers of one connector's server.
+/// Creates the reader of one connector's answers.
 pub type Configure = fn(&ConnectorSpec) -> Result<Arc<dyn ReadAnswer>, PredictError>;
 
-/// The tool whose input is the answer, for models that are told the form of one in no other way.
+/// The tool whose input is the answer, for models without another way to set the format of answers.
 pub const ANSWER_TOOL: &str = "answer_in_json";
 
 impl Provider {
-    /// A provider with what each must have. It speaks as most do: `stream` in the body, server-sent
-    /// events, a bearer token, and an event that ends the answer.
+    /// Creates a provider with the common defaults: `stream` in the body, server-sent events, a
+    /// bearer token, and a final event.
     #[must_use]
     pub const fn new(
         name: &'static str,
@@ -148,7 +150,7 @@ impl Provider {
         }
     }
 
-    /// Whether the connector describes its server, and this provider leaves that to it.
+    /// Whether the connector describes the server's format.
     #[must_use]
     pub fn is_configured(&self) -> bool {
         self.configure.is_some()
@@ -161,19 +163,19 @@ impl fmt::Debug for Provider {
     }
 }
 
-/// A provider's row in the reference of connectors, in Markdown.
+/// A provider's row in the connector reference, in Markdown.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
-    /// The endpoint that a connector's URL names.
+    /// The endpoint in a connector's URL.
     pub endpoint: &'static str,
-    /// How the key is sent.
+    /// How the credential is sent.
     pub key: &'static str,
-    /// What in a URL tells that it is of this provider.
+    /// The part of a URL that identifies the provider.
     pub url: &'static str,
 }
 
 impl Page {
-    /// A row that is still to be written.
+    /// A row without content.
     pub const NONE: Self = Self {
         endpoint: "",
         key: "`Authorization: Bearer`",
@@ -181,17 +183,17 @@ impl Page {
     };
 }
 
-/// Where a connector's URL leads, for telling the provider of its server.
+/// The host and path of a connector's URL, for [`Provider::recognizes`].
 #[derive(Clone, Debug)]
 pub struct Address<'a> {
     /// The host, in lower case and without a port.
     pub host: String,
-    /// The path, without the `/` that it begins with and without a query.
+    /// The path, without the leading `/` and the query.
     pub path: &'a str,
 }
 
 impl<'a> Address<'a> {
-    /// Reads a URL; what is none has an empty host or path.
+    /// Parses a URL. An invalid URL yields an empty host or path.
     #[must_use]
     pub fn of(url: &'a str) -> Self {
         let url = url.split_once("://").map_or(url, |(_, rest)| rest);
@@ -204,7 +206,7 @@ impl<'a> Address<'a> {
         }
     }
 
-    /// Whether the host is of that domain.
+    /// Whether the host is `domain` or a subdomain of it.
     #[must_use]
     pub fn is_of(&self, domain: &str) -> bool {
         let before = self.host.strip_suffix(domain);
@@ -212,7 +214,7 @@ impl<'a> Address<'a> {
     }
 }
 
-/// The part of a URL's path between `after` and the next `end`; `None` where that is empty.
+/// The part of a URL's path between `after` and the next `end`; `None` if it is empty.
 #[must_use]
 pub fn part_of_url<'a>(url: &'a str, after: &str, end: char) -> Option<&'a str> {
     let url = url.split(['?', '#']).next()?;
@@ -221,7 +223,7 @@ pub fn part_of_url<'a>(url: &'a str, after: &str, end: char) -> Option<&'a str> 
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// A form of whole answers that OpenSearch's clients know by its server.
+/// A format of whole answers that OpenSearch clients expect from a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerForm {
     /// OpenAI's chat completions.
@@ -236,21 +238,21 @@ pub enum AnswerForm {
 
 /// Reads the answers of one connector's server, as the connector describes them.
 pub trait ReadAnswer: fmt::Debug + Send + Sync {
-    /// How a body of that media type is cut; `None` where it cannot be an answer.
+    /// The framing of a media type; `None` if it cannot be an answer.
     fn shape(&self, media: &str) -> Option<BodyFraming>;
 
-    /// How a good answer ends.
+    /// How a complete answer ends.
     fn ending(&self) -> StreamEnd;
 
-    /// Reads the data of an event.
+    /// Reads the data of one event.
     ///
     /// # Errors
-    /// `Err` with what is wrong when it is not of the format; never with what the event says.
+    /// A description of what is malformed, without the event's content.
     fn read(&self, data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String>;
 
     /// Reads a whole answer.
     ///
     /// # Errors
-    /// `Err` with what is wrong when it is not of the format.
+    /// A description of what is malformed.
     fn read_whole(&self, body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String>;
 }

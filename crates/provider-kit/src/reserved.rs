@@ -1,10 +1,10 @@
-//! Names of parameters that are the connector's alone: where its server is called, with what, and
-//! how its answers are read. A request that has one is refused by that name. Pure.
+//! Names of parameters that only a connector may set: the address and credentials of its server,
+//! and how its answers are read. Requests with such a parameter are rejected. Pure.
 
 use volley_types::{ParamValue, Parameters, PredictError};
 
-/// Names of endpoints and credentials, in lower case and without `_`, `-` and `.`: clients write
-/// `api_base`, `apiBase` and `api-base`.
+/// Names of endpoints and credentials, in lower case without `_`, `-` and `.`, because clients
+/// write `api_base`, `apiBase` and `api-base`.
 const NAMES: [&str; 71] = [
     "accesskey",
     "accesskeyid",
@@ -78,9 +78,9 @@ const NAMES: [&str; 71] = [
     "xapikey",
     "xgoogapikey",
 ];
-/// How names begin that are some cloud's or library's own: `aws_secret_access_key`.
+/// Prefixes of names that belong to a cloud or a library: `aws_secret_access_key`.
 const BEGINNINGS: [&str; 3] = ["aws_", "azure_", "vertex_"];
-/// How they end where something stands before: `openai_api_key`.
+/// Suffixes of names with a prefix: `openai_api_key`.
 const ENDS: [&str; 12] = [
     "accesskey",
     "accesstoken",
@@ -95,7 +95,7 @@ const ENDS: [&str; 12] = [
     "secret",
     "secretkey",
 ];
-/// What a connector says of its server's answers and their costs.
+/// Parameters of a connector about its server's answers and their prices.
 const OF_ANSWERS: [&str; 9] = [
     "response",
     "response_filter",
@@ -108,25 +108,25 @@ const OF_ANSWERS: [&str; 9] = [
     KEY_HEADER,
 ];
 
-/// The parameter of a connector that tells prices.
+/// Connector parameter with the prices.
 pub const PRICES: &str = "prices";
 
-/// The parameter of a connector that names the header of its key.
+/// Connector parameter with the header of the credential.
 pub const KEY_HEADER: &str = "credential_header";
 
-/// The parameter of a connector that says whether callers may have tools run at its provider.
+/// Connector parameter that allows or rejects tools that run at the provider.
 pub const PROVIDER_TOOLS: &str = "provider_tools";
 
-/// The parameters of a connector that say how its requests are signed, and are no part of them.
+/// Connector parameters for signing. They are not sent in the body.
 pub const SIGNING: [&str; 2] = ["region", "service_name"];
 
-/// The parameter of a connector that has its server stream every answer.
+/// Connector parameter that makes the server stream every answer.
 pub const STREAM_UPSTREAM: &str = "stream_upstream";
 
-/// Refuses a request's own parameters where one has such a name.
+/// Rejects request parameters with a reserved name.
 ///
 /// # Errors
-/// `InvalidInput` naming it.
+/// `InvalidInput` naming the parameter.
 pub fn refuse(given: &Parameters) -> Result<(), PredictError> {
     match given.iter().find(|(name, _)| is_reserved(name)) {
         Some((name, _)) => Err(PredictError::invalid(format!(
@@ -138,12 +138,12 @@ pub fn refuse(given: &Parameters) -> Result<(), PredictError> {
     }
 }
 
-/// Whether a parameter has such a name.
+/// Whether only a connector may set the parameter.
 pub fn is_reserved(name: &str) -> bool {
     OF_ANSWERS.contains(&name) || is_endpoint(name)
 }
 
-/// Whether a parameter is named like an endpoint or a credential.
+/// Whether a parameter has the name of an endpoint or a credential.
 fn is_endpoint(name: &str) -> bool {
     let lower = name.trim().to_ascii_lowercase();
     let squeezed: String = lower
@@ -155,15 +155,15 @@ fn is_endpoint(name: &str) -> bool {
         || ENDS.iter().any(|end| squeezed.ends_with(end))
 }
 
-/// A name of the caller's as it may stand in a message.
+/// A caller's parameter name for error messages: without control characters, at most 64 characters.
 pub fn shown(name: &str) -> String {
     name.chars().filter(|c| !c.is_control()).take(64).collect()
 }
 
-/// Whether the connector wants its server to stream every answer.
+/// Whether the connector requests a stream for every answer.
 ///
 /// # Errors
-/// `InvalidInput` when the parameter is neither true nor false.
+/// `InvalidInput` if the parameter is neither true nor false.
 pub fn always_streams(connector: &Parameters) -> Result<bool, PredictError> {
     match connector.get(STREAM_UPSTREAM) {
         Some(ParamValue::Bool(always)) => Ok(*always),

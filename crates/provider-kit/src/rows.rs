@@ -1,4 +1,4 @@
-//! Rows of servers that embed or rerank: how they are sent, and how the answer is read.
+//! Requests and answers of servers that embed or rerank rows.
 
 pub mod format;
 pub mod google;

@@ -1,55 +1,55 @@
-//! What the events of an answer bring, in the one form that all are brought to.
+//! The normalized events of an answer.
 
 use volley_types::{Citation, Details, ErrorCode, FinishReason, Usage};
 
-/// What an event brings. Empty where it brings nothing.
+/// The content of an event; empty for events without content.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Delta {
-    /// A piece of the text.
+    /// A text delta.
     pub text: Option<String>,
-    /// A piece of what was thought.
+    /// A reasoning delta.
     pub thinking: Option<String>,
     /// A JSON array of tool-call deltas.
     pub tool_calls: Option<String>,
-    /// Why the answer ends.
+    /// The finish reason.
     pub finish_reason: Option<FinishReason>,
-    /// Tokens of the prompt.
+    /// Number of tokens in the prompt.
     pub prompt_tokens: Option<u32>,
-    /// Tokens of the completion.
+    /// Number of tokens in the completion.
     pub completion_tokens: Option<u32>,
-    /// Those of the prompt that a cache had.
+    /// Number of prompt tokens that were read from a cache.
     pub cached_tokens: Option<u32>,
-    /// Those of the prompt that were written to a cache.
+    /// Number of prompt tokens that were written to a cache.
     pub cache_write_tokens: Option<u32>,
-    /// Those of the completion that were reasoning.
+    /// Number of completion tokens that were reasoning.
     pub reasoning_tokens: Option<u32>,
-    /// The probabilities of the text's tokens, as a JSON array in OpenAI's form.
+    /// Log probabilities of the text's tokens, as a JSON array in OpenAI's format.
     pub logprobs: Option<String>,
-    /// What the text refers to; an empty list where a passage begins of which that is told later.
+    /// Citations in the text. An empty list starts a passage whose citations follow later.
     pub citations: Option<Vec<Citation>>,
-    /// What only some dialects have a place for.
+    /// Details that only some dialects can express.
     pub details: Option<Box<Details>>,
-    /// What is told of that with the answer's end.
+    /// Such details that belong to the end of the answer.
     pub end: Option<Box<Details>>,
 }
 
 impl Delta {
-    /// Whether it counts any tokens.
+    /// Whether the delta has a token count.
     pub fn has_usage(&self) -> bool {
         self.prompt_tokens.is_some() || self.completion_tokens.is_some()
     }
 
-    /// Details beside the rest.
+    /// The details, created if absent.
     pub fn details(&mut self) -> &mut Details {
         self.details.get_or_insert_default()
     }
 
-    /// Details for the answer's end.
+    /// The details of the end, created if absent.
     pub fn end(&mut self) -> &mut Details {
         self.end.get_or_insert_default()
     }
 
-    /// Whether it has something for the caller by itself.
+    /// Whether the delta has content for the caller besides usage and the finish reason.
     pub fn has_content(&self) -> bool {
         let some = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         some(&self.text)
@@ -61,24 +61,24 @@ impl Delta {
     }
 }
 
-/// What came of one event.
+/// The result of reading one event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// It brings something, or nothing.
+    /// Content; possibly empty.
     Delta(Delta),
-    /// It brings something, and is the answer's own end.
+    /// Content of the final event.
     Last(Delta),
-    /// It brings these, one after the other.
+    /// Several deltas, in order.
     All(Vec<Delta>),
-    /// It is the answer's own end.
+    /// The final event, without content.
     End,
-    /// The server says that it failed; its message.
+    /// The server reports a failure of unknown class: its message.
     Failed(String),
-    /// The server says that it does not do it, and whose fault that is; its message.
+    /// The server rejects the request: the error code and its message.
     Refused(ErrorCode, String),
 }
 
-/// Adds what is known of the usage.
+/// Overwrites the counts in `total` with those in `delta`.
 pub fn usage(total: &mut Usage, delta: &Delta) {
     total.prompt_tokens = delta.prompt_tokens.unwrap_or(total.prompt_tokens);
     total.completion_tokens = delta.completion_tokens.unwrap_or(total.completion_tokens);

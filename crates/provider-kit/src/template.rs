@@ -1,13 +1,14 @@
-//! Request body templates: `${parameters.name}` stands for a parameter.
+//! Request body templates with `${parameters.name}` placeholders.
 
 use serde_json::Value;
 use volley_types::PredictError;
 
-/// Fills a template. A parameter inside a JSON string is escaped for it; one that stands alone
-/// becomes the JSON that it is (text in quotes). `${parameters.name:-default}` has a default.
+/// Fills a template. A value inside a JSON string is escaped; a value outside is inserted as JSON.
+/// `${parameters.name:-default}` has a default.
 ///
 /// # Errors
-/// `InvalidInput` naming a parameter that is missing, or when the result is no JSON object.
+/// `InvalidInput` naming a missing parameter, for an unclosed placeholder, or if the result is not
+/// a JSON object.
 pub fn fill(template: &str, lookup: impl Fn(&str) -> Option<Value>) -> Result<Value, PredictError> {
     let mut body = String::with_capacity(template.len());
     let (mut rest, mut place) = (template, JsonCursor::default());
@@ -54,7 +55,7 @@ pub fn fill(template: &str, lookup: impl Fn(&str) -> Option<Value>) -> Result<Va
     }
 }
 
-/// Where in JSON one is. Values that are filled in leave it as it was.
+/// Whether a position in JSON is inside a string. Inserted values do not change that.
 #[derive(Default)]
 struct JsonCursor {
     in_string: bool,

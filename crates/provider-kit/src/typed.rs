@@ -1,12 +1,12 @@
-//! Parameters that both formats know, brought to the type that servers demand. Dialects that
-//! turn every value into text would otherwise have them refused.
+//! Converts well-known parameters to the types that servers require, because some dialects send
+//! every value as text.
 
 use serde_json::{Map, Value};
 use volley_types::{ParamValue, Parameters, PredictError};
 
 use crate::reserved::{KEY_HEADER, PRICES, PROVIDER_TOOLS, STREAM_UPSTREAM};
 
-/// Beside OpenAI's those of vLLM, SGLang and llama.cpp's server.
+/// Parameters of OpenAI, vLLM, SGLang and llama.cpp's server.
 const NUMBERS: [&str; 11] = [
     "temperature",
     "top_p",
@@ -20,7 +20,6 @@ const NUMBERS: [&str; 11] = [
     "dynatemp_range",
     "xtc_probability",
 ];
-/// `top_k` may be -1 where it means all.
 const COUNTS: [&str; 6] = [
     "max_tokens",
     "max_completion_tokens",
@@ -40,9 +39,9 @@ const FLAGS: [&str; 9] = [
     "separate_reasoning",
     "cache_prompt",
 ];
-/// They may be negative, which counts may not.
+/// Integers that may be negative; `top_k` is -1 for all tokens.
 const WHOLE: [&str; 4] = ["seed", "top_k", "truncate_prompt_tokens", "dimensions"];
-/// These may be plain text as well, as a stop sequence or `auto`.
+/// Parameters that may also be plain text, such as a stop sequence or `auto`.
 const JSON: [&str; 20] = [
     "stop",
     "stop_sequences",
@@ -66,10 +65,10 @@ const JSON: [&str; 20] = [
     "lora",
 ];
 
-/// `parameters`, with those that are known in their own type and all others as they are.
+/// Converts well-known `parameters` to their types. Others stay unchanged.
 ///
 /// # Errors
-/// `InvalidInput` naming a parameter that is not of its type.
+/// `InvalidInput` naming a parameter with a value of the wrong type.
 pub fn typed(parameters: &Parameters) -> Result<Parameters, PredictError> {
     let typed = parameters.iter().map(|(name, value)| {
         let known = one(parameters, name, value)?;
@@ -78,7 +77,7 @@ pub fn typed(parameters: &Parameters) -> Result<Parameters, PredictError> {
     typed.collect()
 }
 
-/// One parameter in its own type; `None` where it is as good as it is.
+/// Converts one parameter; `None` if it stays unchanged.
 fn one(
     parameters: &Parameters,
     name: &str,
@@ -119,7 +118,7 @@ fn is_nested_json(text: &str) -> bool {
         && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
-/// The parameters that say nothing to a server.
+/// Parameters that are not sent to servers.
 const NOT_SENT: [&str; 9] = [
     "raw",
     PRICES,
@@ -132,10 +131,10 @@ const NOT_SENT: [&str; 9] = [
     "input_docs_processed_step_size",
 ];
 
-/// All parameters as fields of a body. Names are the server's business.
+/// All parameters as fields of a body, with unchanged names.
 ///
 /// # Errors
-/// `InvalidInput` naming a parameter that is known and is not of its type.
+/// `InvalidInput` naming a parameter with a value of the wrong type, or 'n' other than 1.
 pub fn fields(parameters: &Parameters) -> Result<Map<String, Value>, PredictError> {
     let parameters = typed(parameters)?;
     let choices = parameters.unsigned("n")?;
@@ -144,7 +143,7 @@ pub fn fields(parameters: &Parameters) -> Result<Map<String, Value>, PredictErro
             "parameter 'n' must be 1: a request to a remote model has one answer",
         ));
     }
-    // `raw` is about chat templates, which are the upstream's business; the others are about the
+    // `raw` concerns the chat template, which the upstream applies. The others configure the
     // connector.
     let given = parameters
         .iter()

@@ -1,4 +1,4 @@
-//! How one server is spoken to: its provider's format, or what its connector says.
+//! Request bodies, URLs and readers of answers for one connector's server.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::provider::{Provider, ReadAnswer};
 use crate::step::{Delta, Step};
 use crate::{neutral, reserved, template};
 
-/// How the answers of one server are read: its provider's format, or what its connector says.
+/// Reads the answers of one server, in the provider's format or as the connector describes it.
 #[derive(Clone, Debug)]
 pub struct Wire {
-    /// Whose format.
+    /// The provider.
     pub provider: &'static Provider,
     reader: Option<Arc<dyn ReadAnswer>>,
 }
@@ -35,10 +35,11 @@ impl From<&'static Provider> for Wire {
 }
 
 impl Wire {
-    /// That of a connector's server.
+    /// Creates the reader for a connector's server.
     ///
     /// # Errors
-    /// `InvalidInput` where the connector does not say how its server is spoken to, and has to.
+    /// `InvalidInput` if the provider needs a description of the server, and the connector's is
+    /// missing or malformed.
     pub fn of(
         provider: &'static Provider,
         connector: &ConnectorSpec,
@@ -50,7 +51,7 @@ impl Wire {
         })
     }
 
-    /// How a body of that media type is cut; `None` where it cannot be an answer.
+    /// The framing of a media type; `None` if it cannot be an answer.
     pub fn shape(&self, media: &str) -> Option<BodyFraming> {
         let provider = self.provider;
         match (&self.reader, media) {
@@ -62,21 +63,22 @@ impl Wire {
         }
     }
 
-    /// How a good answer ends.
+    /// How a complete answer ends.
     pub fn ending(&self) -> StreamEnd {
         let reader = self.reader.as_ref().map(|reader| reader.ending());
         reader.unwrap_or(self.provider.ending)
     }
 
-    /// Whether an answer with nothing in it tells that the connector is wrong.
+    /// Whether the connector describes the format. An empty answer then indicates a wrong
+    /// description.
     pub fn is_custom(&self) -> bool {
         self.reader.is_some()
     }
 
-    /// Reads an event's data.
+    /// Reads the data of one event. Blank data yield an empty delta.
     ///
     /// # Errors
-    /// `Err` with what is wrong when it is not of the format; never with what the event says.
+    /// A description of what is malformed, without the event's content.
     pub fn read(&self, data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         let data = data.trim();
         if data.is_empty() {
@@ -88,10 +90,10 @@ impl Wire {
         }
     }
 
-    /// Reads an answer that is one whole JSON object, from a server that does not stream.
+    /// Reads a whole answer, one JSON object, from a server that does not stream.
     ///
     /// # Errors
-    /// `Err` with what is wrong when it is not of the format.
+    /// A description of what is malformed.
     pub fn read_whole(&self, body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         match &self.reader {
             Some(reader) => reader.read_whole(body, calls),
@@ -100,7 +102,7 @@ impl Wire {
     }
 }
 
-/// Where to call: what the connector says, with what the provider needs to be asked for a stream.
+/// The URL for a streamed answer: the connector's, with the provider's query parameter for streams.
 #[must_use]
 pub fn url(provider: &Provider, mut url: Url) -> Url {
     let Some((name, value)) = provider.stream_query else {
@@ -115,7 +117,7 @@ pub fn url(provider: &Provider, mut url: Url) -> Url {
     url
 }
 
-/// The same, where the answer is asked for whole.
+/// The URL for a whole answer.
 #[must_use]
 pub fn whole_url(provider: &Provider, mut url: Url) -> Url {
     let Some((streamed, whole)) = provider.whole_route else {
@@ -138,11 +140,11 @@ pub fn whole_url(provider: &Provider, mut url: Url) -> Url {
     url
 }
 
-/// The body of a request, for an answer that is streamed or `whole`.
+/// Builds the body of a request for a streamed or a `whole` answer.
 ///
 /// # Errors
-/// `InvalidInput` when a template lacks a parameter or makes no JSON object, or the server cannot
-/// do what a parameter asks for.
+/// `InvalidInput` if a template lacks a parameter or does not yield a JSON object, or naming a
+/// parameter that the server does not support.
 pub fn body(
     provider: &Provider,
     connector: &ConnectorSpec,
@@ -165,7 +167,7 @@ pub fn body(
     };
     if let Value::Object(fields) = &mut body {
         match provider.stream_field {
-            // Whatever the caller or a template says: this worker knows what it reads.
+            // Overrides callers and templates, because the reader depends on the field.
             Some(true) => _ = fields.insert("stream".to_owned(), (!whole).into()),
             Some(false) => _ = fields.remove("stream"),
             None => {}
@@ -180,10 +182,10 @@ pub fn body(
     Ok(body)
 }
 
-/// Whether each parameter of the request has a place in the connector's template.
+/// Checks that the connector's template uses each parameter of the request.
 ///
 /// # Errors
-/// `InvalidInput` naming one that has none.
+/// `InvalidInput` naming an unused parameter.
 fn placed(template: &str, options: &RequestOptions) -> Result<(), PredictError> {
     let has_place = |name: &str| {
         let place = format!("${{parameters.{name}");
@@ -209,10 +211,10 @@ fn placed(template: &str, options: &RequestOptions) -> Result<(), PredictError> 
     }
 }
 
-/// OpenAI's own servers, which alone know the next.
+/// OpenAI's own servers. Only they support `include_obfuscation`.
 const OPENAI: &str = "https://api.openai.com/";
 
-/// Asks for events without their random padding, which makes each unlike the one before.
+/// Disables the random padding of events, which would defeat the delta template.
 fn unpadded(body: &mut Map<String, Value>) {
     let options = body.entry("stream_options");
     let options = options.or_insert_with(|| Map::new().into());

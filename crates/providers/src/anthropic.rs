@@ -1,4 +1,4 @@
-//! Anthropic messages: [`request`] writes them, and here is what answers mean.
+//! Anthropic's Messages API. `request` writes requests; this module reads answers.
 
 pub(super) mod claude;
 mod request;
@@ -38,7 +38,7 @@ pub(crate) static PROVIDER: Provider = Provider {
 struct Body<'a> {
     #[serde(borrow, rename = "type")]
     kind: Cow<'a, str>,
-    /// Which block it is about.
+    /// Index of the block.
     #[serde(default)]
     index: u64,
     #[serde(borrow, default)]
@@ -131,13 +131,13 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
             }
         }
         "content_block_stop" => end(&mut delta, body.index, calls),
-        // Pings, and what later versions add.
+        // Pings, and events of later versions.
         _ => {}
     }
     Ok(Step::Delta(delta))
 }
 
-/// A block begins; some come whole.
+/// Reads the start of a block, which may already have content.
 fn begin(delta: &mut Delta, index: u64, block: Value, calls: &mut ToolCallAccumulator) {
     calls.passages.enter(index);
     let after_text = std::mem::take(&mut calls.native.after_text);
@@ -146,7 +146,7 @@ fn begin(delta: &mut Delta, index: u64, block: Value, calls: &mut ToolCallAccumu
         Some("text") => {
             calls.native.after_text = true;
             delta.text = block["text"].as_str().map(str::to_owned);
-            // It is a list where citations of this block may come.
+            // A list here announces citations of this block.
             match block["citations"].as_array() {
                 Some(begun) => {
                     delta.citations = Some(Vec::new());
@@ -177,7 +177,7 @@ fn begin(delta: &mut Delta, index: u64, block: Value, calls: &mut ToolCallAccumu
             delta.tool_calls = deltas(vec![call]);
         }
         Some(_) => calls.native.begin(index, block),
-        // Some servers leave the type out.
+        // Some servers omit the type.
         None => delta.text = block["text"].as_str().map(str::to_owned),
     }
     named(delta);
@@ -201,7 +201,7 @@ fn piece(delta: &mut Delta, index: u64, inner: Inner<'_>, calls: &mut ToolCallAc
     named(delta);
 }
 
-/// What a call has beside its input, such as who called.
+/// The additional fields of a call, such as its caller.
 fn of_call(block: &Value) -> Option<Value> {
     let known = ["type", "id", "name", "input"];
     let mut more = block.as_object()?.clone();
@@ -209,7 +209,7 @@ fn of_call(block: &Value) -> Option<Value> {
     (!more.is_empty()).then(|| more.into())
 }
 
-/// A block ends.
+/// Reads the end of a block.
 fn end(delta: &mut Delta, index: u64, calls: &mut ToolCallAccumulator) {
     delta.citations = calls.passages.leave();
     if let Some(block) = calls.native.end(index) {
@@ -223,7 +223,7 @@ fn end(delta: &mut Delta, index: u64, calls: &mut ToolCallAccumulator) {
     named(delta);
 }
 
-/// Why an answer ends, in its own words.
+/// The reason and details of an answer's end.
 struct Stop<'a> {
     reason: Option<&'a str>,
     sequence: Option<&'a str>,
@@ -249,8 +249,7 @@ fn stopped(delta: &mut Delta, stop: &Stop<'_>) {
     end.stop_details = stop.details.clone().filter(|it| !it.is_null());
 }
 
-/// What the end of a message has beside its reason and its usage: fields of the message as it has
-/// become.
+/// The fields of a `message_delta` event besides the stop reason and the usage.
 fn beside(data: &str) -> Option<Value> {
     let mut event: Value = serde_json::from_str(data).ok()?;
     let delta = event.get_mut("delta").map(Value::take);
@@ -270,6 +269,7 @@ fn beside(data: &str) -> Option<Value> {
     (!fields.is_empty()).then(|| fields.into())
 }
 
+/// Marks the details with the format that they belong to.
 fn named(delta: &mut Delta) {
     for details in [&mut delta.details, &mut delta.end].into_iter().flatten() {
         details.format = Some("anthropic".to_owned());
@@ -280,8 +280,8 @@ fn failed(error: Option<Value>) -> Step {
     fault::step(&error.unwrap_or(Value::Null).to_string())
 }
 
-/// What was read from a cache or written to one was part of the prompt as well. Numbers are those
-/// of the whole answer so far, and what is not told again stays.
+/// Merges usage. The server counts tokens read from or written to a cache separately, so that they
+/// are added to the prompt. The counts are cumulative, and absent ones keep their last value.
 fn tokens(delta: &mut Delta, told: Option<&Value>, calls: &mut ToolCallAccumulator) {
     let Some(told) = told.filter(|told| told.is_object()) else {
         return;
@@ -306,7 +306,7 @@ fn tokens(delta: &mut Delta, told: Option<&Value>, calls: &mut ToolCallAccumulat
     named(delta);
 }
 
-/// Its place in the answer is that of its block.
+/// Reads a citation. Its position in the answer is that of its block.
 fn citation(told: &Value) -> Option<Citation> {
     let kind = told["type"].as_str()?;
     let place = match kind {
@@ -351,7 +351,7 @@ fn citation(told: &Value) -> Option<Citation> {
 
 fn reason(reason: Option<&str>) -> Option<FinishReason> {
     Some(match reason? {
-        // A pause is an answer that is not whole yet.
+        // A paused answer is incomplete.
         "max_tokens" | "model_context_window_exceeded" | "pause_turn" => FinishReason::Length,
         "tool_use" => FinishReason::ToolCalls,
         "refusal" => FinishReason::ContentFilter,
@@ -359,7 +359,7 @@ fn reason(reason: Option<&str>) -> Option<FinishReason> {
     })
 }
 
-/// A whole message is read as the events that would bring it, so that its blocks keep their order.
+/// Reads a whole message as the events of a stream, so that its blocks keep their order.
 fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     let mut body: Value = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
     if body["type"] == "error" {

@@ -1,4 +1,4 @@
-//! Azure OpenAI: OpenAI's bodies and answers, a deployment in the URL, and a key of its own kind.
+//! Azure OpenAI: OpenAI's format with a deployment in the URL and the key in `api-key`.
 
 use volley_provider_kit::provider::{Page, Provider, part_of_url};
 use volley_types::registry::ProviderName;

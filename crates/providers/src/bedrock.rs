@@ -1,4 +1,4 @@
-//! Amazon Bedrock's Converse: [`request`] writes it, and here is what its events mean.
+//! Amazon Bedrock's Converse API. `request` writes requests; this module reads answers.
 
 mod model;
 mod request;
@@ -48,7 +48,7 @@ pub(crate) static PROVIDER: Provider = Provider {
     ..Provider::new("bedrock", &request::PARAMETERS, request::body)
 };
 
-/// Models that embed have a route of their own, each with the body of its maker.
+/// Row formats of embedding models. They use the route `/invoke`, with a body for each vendor.
 fn rows(connector: &ConnectorSpec) -> Option<(PreProcess, PostProcess)> {
     let url = connector.url.split(['?', '#']).next()?;
     match url.ends_with("/invoke") {
@@ -60,7 +60,7 @@ fn rows(connector: &ConnectorSpec) -> Option<(PreProcess, PostProcess)> {
     }
 }
 
-/// An event is the one member that it has.
+/// An event. Exactly one field is present.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Event<'a> {
@@ -212,17 +212,17 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     } else if let Some(stop) = event.message_stop {
         delta.finish_reason = reason(stop.stop_reason.as_deref());
     } else if let Some(metadata) = event.metadata {
-        // The last of all: why the answer ends came before.
+        // The metadata event is the last one and follows the stop reason.
         tokens(&mut delta, metadata.usage);
         return Ok(Step::Last(delta));
     } else if let Some(failure) = failure(&event) {
         return Ok(failure);
     }
-    // Beginnings of blocks, and what later versions add.
+    // Block starts, and events of later versions.
     Ok(Step::Delta(delta))
 }
 
-/// The signature of reasoning, or what is kept secret of it.
+/// Stores the signature of reasoning, or its redacted content.
 fn signed(delta: &mut Delta, signature: Option<&str>, redacted: Option<&str>) {
     if signature.is_some() || redacted.is_some() {
         let details = delta.details();
@@ -232,7 +232,7 @@ fn signed(delta: &mut Delta, signature: Option<&str>, redacted: Option<&str>) {
     }
 }
 
-/// The reasoning of a whole message, each stretch with its signature.
+/// The reasoning of a whole message. Each block has its signature.
 fn reasoned(blocks: &[Value]) -> Vec<Delta> {
     let stretches = blocks
         .iter()
@@ -250,7 +250,7 @@ fn reasoned(blocks: &[Value]) -> Vec<Delta> {
     made.collect()
 }
 
-/// Its place in the answer is that of its block.
+/// Reads a citation. Its position in the answer is that of its block.
 fn citation(told: &Value) -> Citation {
     let location = &told["location"];
     let of = |unit, name: &str| {
@@ -276,7 +276,7 @@ fn citation(told: &Value) -> Citation {
     }
 }
 
-/// The text of a whole message's blocks, and what it refers to.
+/// The text and the citations of a whole message's blocks.
 fn said(blocks: &[Value]) -> (String, Vec<Citation>) {
     let (mut text, mut cited) = (String::new(), Vec::new());
     let characters = |text: &str| u32::try_from(text.chars().count()).ok();
@@ -312,13 +312,13 @@ fn failure(event: &Event<'_>) -> Option<Step> {
             return Some(Step::Refused(ErrorCode::UpstreamTimeout, text(raw)));
         }
         let failed = event.error.or(event.internal_server_exception);
-        // It may have been the model that was throttled.
+        // The error may be a throttled model.
         let failed = failed.or(event.model_stream_error_exception);
         failed.map(|raw| fault::step(raw.get()))
     })
 }
 
-/// What was read from a cache or written to one was part of the prompt as well.
+/// Adds the tokens read from or written to a cache, which the server counts separately.
 fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
     let Some(tokens) = tokens else { return };
     let cached = [
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(delta(foreign, calls).tool_calls, None);
     }
 
-    /// Reasoning comes signed, or secret, and goes back as it came: streamed and whole.
+    /// Signed or redacted reasoning is returned unchanged, after streams and whole answers.
     #[test]
     fn signed_and_secret_reasoning_goes_back_as_it_came() {
         let calls = &mut ToolCallAccumulator::default();

@@ -1,4 +1,4 @@
-//! Cohere's chat, version 2.
+//! Cohere's Chat API, version 2.
 
 use std::borrow::Cow;
 
@@ -149,7 +149,7 @@ fn place_reasoning(sent: &ChatMessage, mut turn: Value) -> Value {
         turn["content"] = parts.into();
         return turn;
     }
-    // What an assistant says beside its calls is its plan for them.
+    // The text of a message with calls is its plan for them.
     if !calls_of(sent).is_empty() {
         let content = turn["content"].take();
         turn.as_object_mut().map(|turn| turn.remove("content"));
@@ -160,7 +160,7 @@ fn place_reasoning(sent: &ChatMessage, mut turn: Value) -> Value {
     turn
 }
 
-/// Whether tools are kept to strictly is said of all of them at once.
+/// Moves `strict` from the tools to the request, because the server has only one setting for all.
 fn strict(fields: &mut Map<String, Value>) {
     let Some(Value::Array(tools)) = fields.get_mut("tools") else {
         return;
@@ -178,17 +178,17 @@ fn strict(fields: &mut Map<String, Value>) {
 
 #[derive(Deserialize)]
 struct Body<'a> {
-    /// Which part of the message, or which call, it is about.
+    /// Index of the content part or the call.
     #[serde(default)]
     index: Option<u64>,
     #[serde(borrow, default, rename = "type")]
     kind: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     delta: Option<Inner<'a>>,
-    /// The tokens of a piece of text.
+    /// Log probabilities of the text delta.
     #[serde(default)]
     logprobs: Option<Value>,
-    /// Of an error, which has no type.
+    /// The message of an error event, which has no type.
     #[serde(borrow, default)]
     message: Option<Cow<'a, str>>,
 }
@@ -205,7 +205,7 @@ struct Inner<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// Each field is an object, a list or null by the event's type.
+/// The type of each field (object, list or null) depends on the event.
 #[derive(Deserialize)]
 struct Message<'a> {
     #[serde(borrow, default)]
@@ -252,7 +252,7 @@ struct Tokens {
     cached_tokens: Option<f64>,
 }
 
-/// The server writes counts as fractions at times.
+/// Counts may be fractional.
 #[derive(Clone, Copy, Deserialize)]
 struct Counts {
     #[serde(default)]
@@ -262,7 +262,7 @@ struct Counts {
 }
 
 fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
-    // Some proxies add this after the end; it is none.
+    // Some proxies append this after the final event.
     if data == "[DONE]" {
         return Ok(Step::Delta(Delta::default()));
     }
@@ -300,7 +300,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
                 }
             }
         }
-        // Beginnings and ends of parts, and what later versions add.
+        // Starts and ends of parts, and events of later versions.
         (Some(_), _) => {}
         (None, Some(message)) => return Ok(Step::Failed(message.into_owned())),
         (None, None) => return Err("no type".to_owned()),
@@ -312,13 +312,13 @@ fn one<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, String> {
     serde_json::from_str(raw.get()).map_err(|error| json_position(&error))
 }
 
-/// The probabilities of the tokens of one text in OpenAI's form, with their numbers.
+/// Converts the log probabilities of one text to OpenAI's format, with token ids.
 fn probabilities(told: &Value) -> Option<String> {
     let text = told["text"].as_str().unwrap_or_default();
     let numbers = told["token_ids"].as_array();
     let known = told["logprobs"].as_array()?.iter().enumerate();
     let tokens = known.map(|(at, logprob)| {
-        // The text is that of all of them.
+        // The server sends one text for all tokens.
         let text = if at == 0 { text } else { "" };
         let number = numbers.and_then(|numbers| numbers.get(at));
         json!({
@@ -330,14 +330,14 @@ fn probabilities(told: &Value) -> Option<String> {
     (!tokens.is_empty()).then(|| Value::Array(tokens).to_string())
 }
 
-/// One for each source, or for each of a list.
+/// Reads a citation or a list of them. Each source is a citation.
 fn citations(told: &Value) -> Vec<Citation> {
     if let Some(list) = told.as_array() {
         return list.iter().flat_map(citations).collect();
     }
     let sources = told["sources"].as_array().into_iter().flatten();
     let cited = sources.map(|source| {
-        // What a tool gave is a document as well.
+        // The output of a tool is a document too.
         let document = match &source["document"] {
             Value::Null => &source["tool_output"],
             document => document,
@@ -368,7 +368,7 @@ fn tool_call(call: Call<'_>, index: Option<u64>, calls: &mut ToolCallAccumulator
     }
 }
 
-/// The reasoning is a plan for calls, for which this format has a place of its own.
+/// Marks reasoning as a plan for calls, which has its own field in this format.
 fn planned(delta: &mut Delta) {
     if delta.thinking.as_ref().is_some_and(|plan| !plan.is_empty()) {
         let details = delta.details();
@@ -377,7 +377,7 @@ fn planned(delta: &mut Delta) {
     }
 }
 
-/// Why the answer ended and what it used, in the server's own words.
+/// Stores the finish reason and the usage as the server sent them.
 fn told(delta: &mut Delta, reason: Option<&str>, usage: Option<Value>) {
     let end = delta.end();
     end.format = Some("cohere".to_owned());
@@ -404,7 +404,7 @@ fn end(inner: &Inner<'_>) -> Result<Step, String> {
     })
 }
 
-/// The reason, or what to say where the answer ended in a failure.
+/// Converts the finish reason. The error is a message for answers that ended in a failure.
 fn reason(reason: Option<&str>) -> Result<Option<FinishReason>, &'static str> {
     Ok(Some(match reason {
         None => return Ok(None),
@@ -419,7 +419,7 @@ fn reason(reason: Option<&str>) -> Result<Option<FinishReason>, &'static str> {
 
 fn tokens(delta: &mut Delta, told: Option<&Tokens>) {
     let counts = told.and_then(|told| told.tokens.or(told.billed_units));
-    // A float becomes the nearest whole number that there is.
+    // A saturating conversion.
     let count = |count: Option<f64>| count.map(|count| count as u32);
     delta.prompt_tokens = count(counts.and_then(|counts| counts.input_tokens));
     delta.completion_tokens = count(counts.and_then(|counts| counts.output_tokens));

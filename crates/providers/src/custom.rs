@@ -1,5 +1,5 @@
-//! Any HTTP server: the connector's template makes the body, and its paths say what is where in
-//! the answer.
+//! Any HTTP server. The connector's template builds the body, and its paths locate values in the
+//! answer.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use volley_types::{Citation, FinishReason, ParamValue, Parameters, PredictError}
 
 use crate::openai;
 
-/// What is not in the connector's template is nowhere: there is no body but that.
+/// A request body is always built from the connector's template.
 pub(crate) static PROVIDER: Provider = Provider {
     page: Page {
         endpoint: "[any HTTP server](#any-http-server)",
@@ -44,7 +44,7 @@ fn without_template(_: &str, _: &Item, _: RequestFields<'_>) -> Result<Value, Pr
     Err(no_template())
 }
 
-/// There is no body that would fit any server.
+/// The error for a connector without a template: no other body fits all servers.
 fn no_template() -> PredictError {
     PredictError::invalid(
         "a connector of provider 'http' needs 'request_body', a template of the request to its \
@@ -52,13 +52,12 @@ fn no_template() -> PredictError {
     )
 }
 
-/// The parameters of a connector that say how its server's answers are read. A request's own have
-/// no say in it.
+/// Connector parameter that describes the answers of its server.
 const RESPONSE: &str = "response";
-/// OpenSearch's name for the path to the text.
+/// OpenSearch's parameter with the path of the text.
 const FILTER: &str = "response_filter";
 
-/// What a connector says of its server's answers.
+/// A connector's description of its server's answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Custom {
     shape: Option<BodyFraming>,
@@ -70,17 +69,17 @@ struct Custom {
     prompt_tokens: Option<Path>,
     completion_tokens: Option<Path>,
     error: Option<Path>,
-    /// Leads to something that is neither null nor false in the last event.
+    /// Path to a value that is neither null nor false in the final event.
     done: Option<Path>,
-    /// The whole data of an event that is the end.
+    /// Complete data of the final event.
     terminator: Option<String>,
 }
 
 impl Custom {
-    /// Reads parameters `response` and `response_filter`.
+    /// Parses the parameters `response` and `response_filter`.
     ///
     /// # Errors
-    /// `InvalidInput` naming what is missing, unknown or no path.
+    /// `InvalidInput` naming a missing or unknown field, or an invalid path.
     fn of(parameters: &Parameters) -> Result<Self, PredictError> {
         let given = match parameters.get(RESPONSE) {
             None => Map::new(),
@@ -190,7 +189,8 @@ impl ReadAnswer for Custom {
     }
 }
 
-/// Addresses of sources, or annotations of OpenAI's form with or without their type.
+/// Reads citations from URLs of sources, or from annotations in OpenAI's format with or without a
+/// type.
 fn cited(path: &Path, event: &Value) -> Vec<Citation> {
     let found = path.find(event).into_iter();
     let found = found.flat_map(|found| match found {
@@ -212,7 +212,7 @@ fn cited(path: &Path, event: &Value) -> Vec<Citation> {
     cited.collect()
 }
 
-/// All that is there as one text; what is no text as the JSON that it is.
+/// Joins all matches into one text. Values that are not strings are inserted as JSON.
 fn texts(path: &Path, event: &Value) -> Option<String> {
     let found = path
         .find(event)
@@ -225,7 +225,7 @@ fn texts(path: &Path, event: &Value) -> Option<String> {
     texts.reduce(|all, text| all + &text)
 }
 
-/// Any provider's word for why an answer ends.
+/// Converts the finish reasons of all providers.
 fn finish_reason(reason: &str) -> Option<FinishReason> {
     Some(match reason.to_ascii_lowercase().as_str() {
         "" | "null" | "none" => return None,
@@ -236,7 +236,7 @@ fn finish_reason(reason: &str) -> Option<FinishReason> {
     })
 }
 
-/// The fields of parameter `response`, taken out one by one.
+/// The fields of parameter `response` that have not been read.
 struct Fields(Map<String, Value>);
 
 impl Fields {

@@ -1,6 +1,6 @@
-//! Google Gemini: [`request`] writes requests, and here is what answers mean.
+//! Google Gemini. `request` writes requests; this module reads answers.
 //!
-//! A stream has no end of its own: it has succeeded when its body ends after a finish reason.
+//! A stream has no final event. It is complete if its body ends after a finish reason.
 
 mod grounding;
 mod request;
@@ -51,7 +51,7 @@ const GEMINI: Provider = Provider {
     ..Provider::new("gemini", &request::PARAMETERS, request::body)
 };
 
-/// At Vertex a token of the account takes the place of a key.
+/// Vertex AI uses an OAuth access token instead of a key.
 pub(crate) static VERTEX: Provider = Provider {
     name: ProviderName::from_static("vertex"),
     page: Page {
@@ -78,12 +78,12 @@ fn is_of_google(address: &Address<'_>) -> bool {
         || address.path.contains("/publishers/google/") && method == Some("predict")
 }
 
-/// Vertex has a host for each region: `europe-west4-aiplatform.googleapis.com`.
+/// Vertex AI has one host per region: `europe-west4-aiplatform.googleapis.com`.
 fn is_of_vertex(address: &Address<'_>) -> bool {
     address.host.ends_with("aiplatform.googleapis.com")
 }
 
-/// A tool that runs at the caller has functions; others are named after what they do.
+/// The type of a tool that runs at the provider. Only functions run at the caller.
 fn hosted_tool(tool: &Value) -> Option<&str> {
     let mut names = tool.as_object()?.keys();
     let name = names.find(|name| !name.starts_with("function"))?;
@@ -176,11 +176,11 @@ struct Tokens {
 }
 
 fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
-    // Some proxies add this; it is no answer's end.
+    // Some proxies append this; it is not part of the format.
     if data == "[DONE]" {
         return Ok(Step::Delta(Delta::default()));
     }
-    // An error that is written among the events may be in a list.
+    // An error in the stream may be in a list.
     if data.starts_with('[') {
         return read_whole(data.as_bytes(), calls);
     }
@@ -195,7 +195,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     Ok(step)
 }
 
-/// One response, or the list of them that a URL without `alt=sse` gives.
+/// Reads one response, or the list of responses of a URL without `alt=sse`.
 fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     let responses: Vec<Response<'_>> = if body.trim_ascii_start().starts_with(b"[") {
         serde_json::from_slice(body).map_err(|error| json_position(&error))?
@@ -251,7 +251,7 @@ fn step(response: Response<'_>, calls: &mut ToolCallAccumulator) -> Result<Step,
     tokens(&mut delta, response.usage_metadata);
     delta.finish_reason = blocked.map(|_| FinishReason::ContentFilter);
     let mut candidates = response.candidates.into_iter().flatten();
-    // Only the first is asked for.
+    // Requests ask for one candidate.
     let Some(candidate) = candidates.find(|candidate| candidate.index.unwrap_or(0) == 0) else {
         return Ok(Step::Delta(delta));
     };
@@ -290,8 +290,8 @@ fn step(response: Response<'_>, calls: &mut ToolCallAccumulator) -> Result<Step,
     Ok(Step::Delta(delta))
 }
 
-/// What a model thought before a call has a signature, which the next request must repeat: it
-/// travels where Google's own OpenAI interface has it.
+/// Reads a call. The signature of the reasoning before a call must be part of the next request. It
+/// is stored in the field that Google's OpenAI-compatible interface uses.
 fn call(
     function: &Function<'_>,
     signature: Option<&str>,
@@ -305,7 +305,7 @@ fn call(
     call
 }
 
-/// `None` where the answer ended in a failure, and none inside where it has not ended.
+/// Converts the finish reason: `None` for a failure, `Some(None)` if the answer has not ended.
 fn reason(reason: &str, calls: &ToolCallAccumulator) -> Option<Option<FinishReason>> {
     Some(Some(match reason {
         "" | "FINISH_REASON_UNSPECIFIED" => return Some(None),
@@ -327,7 +327,7 @@ fn reason(reason: &str, calls: &ToolCallAccumulator) -> Option<Option<FinishReas
         | "TOO_MANY_TOOL_CALLS" => {
             return None;
         }
-        // The server says `STOP` as well where it calls tools.
+        // The server also sends `STOP` for tool calls.
         _ if calls.any() => FinishReason::ToolCalls,
         _ => FinishReason::Stop,
     }))

@@ -1,20 +1,20 @@
-//! The providers of remote models: a file for each, and one list.
+//! The providers of remote models: one module for each, and one list.
 //!
-//! A file has its [`Provider`]: how a request is written, what an event of an answer means, and
-//! what the rest of Volley has to know of it. All of it is pure. To add one, write its file and
-//! add its line to the list below; `docs/contributing/add-a-provider.md` is the guide.
+//! A module defines its [`Provider`]: how requests are written, how events of answers are read, and
+//! the properties that the rest of Volley uses. All modules are pure. To add a provider, write its
+//! module and add a line to the list below; see `docs/contributing/add-a-provider.md`.
 
 pub use volley_provider_kit::provider::{Address, AnswerForm, Page, Provider};
 use volley_types::PredictError;
 use volley_types::registry::ProviderName;
 
-/// Declares a module for each file, and the list of the providers in them.
+/// Declares the modules and the list of their providers.
 macro_rules! providers {
     ($($module:ident: $($provider:ident),+;)+) => {
         $(mod $module;)+
 
-        /// All providers. Of those that recognize a URL the first one counts, so what is told by a
-        /// path stands before what is told by a host.
+        /// All providers. The first one that recognizes a URL is chosen, so providers that check
+        /// the path come before those that check the host.
         pub static PROVIDERS: &[&Provider] = &[$($(&$module::$provider),+),+];
     };
 }
@@ -34,17 +34,17 @@ providers! {
     custom: PROVIDER;
 }
 
-/// The provider of that name, or that other name of it.
+/// Returns the provider with a name or an alias.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Provider> {
     let mut all = PROVIDERS.iter().copied();
     all.find(|provider| provider.name.as_str() == name || provider.aliases.contains(&name))
 }
 
-/// The provider of a connector, on a worker that has to call it.
+/// Returns the provider of a connector, on a worker that calls it.
 ///
 /// # Errors
-/// `InvalidInput` that says what to do, where this version does not have it.
+/// `InvalidInput` with the next step if this version does not support the provider.
 pub fn known(name: ProviderName) -> Result<&'static Provider, PredictError> {
     named(name.as_str()).ok_or_else(|| {
         PredictError::invalid(format!(
@@ -56,15 +56,14 @@ pub fn known(name: ProviderName) -> Result<&'static Provider, PredictError> {
     })
 }
 
-/// The names of all, for messages.
+/// The names of all providers, separated by commas, for messages.
 #[must_use]
 pub fn names() -> String {
     let names = PROVIDERS.iter().map(|provider| provider.name.as_str());
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The provider that a connector's URL tells, where it names none. What no other recognizes is of
-/// OpenAI's format.
+/// Returns the provider of a URL, for connectors that do not name one. The default is OpenAI.
 #[must_use]
 pub fn of_url(url: &str) -> &'static Provider {
     let address = Address::of(url);

@@ -1,4 +1,4 @@
-//! Mistral's chat completions: OpenAI's, less some fields and with tool calls of its own making.
+//! Mistral's chat completions: OpenAI's format with fewer fields and unnumbered tool calls.
 
 use serde_json::{Value, json};
 use volley_backend::items::Item;

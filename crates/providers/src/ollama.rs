@@ -1,4 +1,4 @@
-//! Ollama's chat: JSON by lines, and parameters in `options`.
+//! Ollama's chat API: lines of JSON, and parameters in `options`.
 
 use std::borrow::Cow;
 
@@ -104,7 +104,7 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
     let think: Option<Value> = match effort::take(&mut request)? {
         Some(Thinking::Off) => Some(false.into()),
         Some(Thinking::On) => Some(true.into()),
-        // The server knows three levels.
+        // The server supports three levels.
         Some(thinking) => thinking.level().map(|level| match level {
             Effort::Minimal | Effort::Low => "low".into(),
             Effort::Medium => "medium".into(),
@@ -163,10 +163,10 @@ fn turn(messages: &[ChatMessage], at: usize) -> Result<Value, PredictError> {
 struct Line<'a> {
     #[serde(borrow, default)]
     message: Option<Message<'a>>,
-    /// The text, where a connector calls `/api/generate`.
+    /// The text, for connectors that call `/api/generate`.
     #[serde(borrow, default)]
     response: Option<Cow<'a, str>>,
-    /// Already in OpenAI's form.
+    /// Log probabilities in OpenAI's format.
     #[serde(borrow, default)]
     logprobs: Option<&'a RawValue>,
     #[serde(default)]
@@ -190,7 +190,7 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// How long what took, in nanoseconds.
+    /// The durations, in nanoseconds.
     fn durations(&self) -> Map<String, Value> {
         let told = [
             ("total_duration", self.total_duration),
@@ -247,7 +247,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     if line.done != Some(true) {
         return Ok(Step::Delta(delta));
     }
-    // The server says `stop` as well where it calls tools.
+    // The server also sends `stop` for tool calls.
     delta.finish_reason = Some(match line.done_reason.as_deref() {
         Some("length") => FinishReason::Length,
         _ if calls.any() => FinishReason::ToolCalls,

@@ -1,6 +1,6 @@
 //! Servers of the Open Inference Protocol, version 2: `/v2/models/NAME/generate_stream`.
 //!
-//! Such a stream has no end of its own: it has succeeded when HTTP says that its body is whole.
+//! A stream has no final event. It is complete if its HTTP body is complete.
 
 use std::borrow::Cow;
 
@@ -42,7 +42,7 @@ pub(crate) static PROVIDER: Provider = Provider {
     ..Provider::new("open_inference", &PARAMETERS, body)
 };
 
-/// Some backends of this protocol are told among the parameters.
+/// Some backends read `stream` from the parameters.
 fn make_whole(body: &mut Map<String, Value>) {
     let stream = body
         .get_mut("parameters")
@@ -52,8 +52,7 @@ fn make_whole(body: &mut Map<String, Value>) {
     }
 }
 
-/// Its parameters are the backend's own: any may be one, and the backend refuses what it does not
-/// know.
+/// Parameters belong to the backend, so that all are forwarded. The backend rejects unknown ones.
 static PARAMETERS: ParameterTable = ParameterTable {
     server: "the Open Inference Protocol",
     dialects: &Dialect::ALL,
@@ -93,17 +92,17 @@ static PARAMETERS: ParameterTable = ParameterTable {
 fn body(_: &str, item: &Item, request: RequestFields<'_>) -> Result<Value, PredictError> {
     let prompt = prompt(item)?;
     let mut fields = request.finish()?;
-    // Some backends want to be told here as well.
+    // Some backends require the field here too.
     fields.insert("stream".to_owned(), true.into());
     Ok(json!({ "text_input": prompt, "parameters": fields }))
 }
 
 #[derive(Deserialize)]
 struct Event<'a> {
-    /// Text, or a list of texts.
+    /// A text, or a list of texts.
     #[serde(borrow, default)]
     text_output: Option<&'a RawValue>,
-    /// Where the server speaks of tensors, as MLServer does.
+    /// Output tensors, which servers such as MLServer send.
     #[serde(borrow, default)]
     outputs: Option<Vec<Output<'a>>>,
     #[serde(borrow, default)]

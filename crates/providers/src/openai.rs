@@ -1,5 +1,5 @@
-//! OpenAI chat completions, and the many servers that speak them: [`request`] writes them, and here
-//! is what answers mean.
+//! OpenAI chat completions and compatible servers. `request` writes requests; this module reads
+//! answers.
 
 mod chunk;
 pub(super) mod request;
@@ -20,7 +20,7 @@ use self::chunk::{Choice, Chunk, Content, ContentPart};
 
 pub(crate) static PROVIDER: Provider = CHAT;
 
-/// What servers have in common that speak chat completions.
+/// The common definition of servers with chat completions.
 pub(crate) const CHAT: Provider = Provider {
     page: Page {
         endpoint: "OpenAI's chat completions, `…/v1/chat/completions`, and every compatible \
@@ -47,10 +47,10 @@ struct UsageField {
     prompt_tokens_details: Option<PromptTokens>,
     #[serde(default)]
     completion_tokens_details: Option<CompletionTokens>,
-    /// DeepSeek's name for the prompt's tokens that a cache had.
+    /// DeepSeek's field for cached prompt tokens.
     #[serde(default)]
     prompt_cache_hit_tokens: Option<u32>,
-    /// What some servers call that of the details.
+    /// The name of some servers for the count in the details.
     #[serde(default)]
     reasoning_tokens: Option<u32>,
 }
@@ -70,7 +70,7 @@ struct CompletionTokens {
 }
 
 fn tokens(delta: &mut Delta, told: &RawValue) {
-    // What is no usage is none; the answer is there all the same.
+    // Malformed usage is ignored, because the answer is valid without it.
     let Ok(usage) = serde_json::from_str::<UsageField>(told.get()) else {
         return;
     };
@@ -88,7 +88,7 @@ fn tokens(delta: &mut Delta, told: &RawValue) {
     }
 }
 
-/// What a server says in a choice that has no meaning in other dialects.
+/// The fields of a choice that other dialects cannot express.
 fn beside(choice: &Choice<'_>, content: &Content<'_>) -> Option<Value> {
     if choice.rest.is_empty() && content.rest.is_empty() {
         return None;
@@ -120,7 +120,7 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
     let mut delta = Delta::default();
     let ended = |choice: &Choice<'_>| choice.finish_reason.is_some();
     let choices = chunk.choices.iter().flatten();
-    // What a server tells of itself, it tells at the beginning or the end.
+    // Fields about the whole answer come in its first or last chunks.
     let ends = choices.clone().next().is_none() || choices.clone().any(ended);
     if let Some(usage) = chunk.usage {
         tokens(&mut delta, usage);
@@ -131,7 +131,7 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
     if let Some(end) = &mut delta.end {
         end.format = Some("openai".to_owned());
     }
-    // Only the first choice is asked for.
+    // Requests ask for one choice.
     let mut choices = chunk.choices.into_iter().flatten();
     let Some(mut choice) = choices.find(|choice| choice.index.unwrap_or(0) == 0) else {
         return Ok(Step::Delta(delta));
@@ -176,13 +176,13 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
     Ok(Step::Delta(delta))
 }
 
-/// A list of tokens with their probabilities, unless it is empty or null.
+/// A list of log probabilities, unless it is empty or null.
 pub(super) fn probabilities(json: &str) -> Option<String> {
     let is_list = json.starts_with('[') && json != "[]";
     is_list.then(|| json.to_owned())
 }
 
-/// The text of typed parts, and what was thought among them.
+/// Splits typed parts into text, reasoning and citations.
 fn split(parts: &[Value], delta: &mut Delta) {
     let texts = |parts: &[Value]| -> String {
         let texts = parts.iter().filter_map(|part| part["text"].as_str());
@@ -195,7 +195,7 @@ fn split(parts: &[Value], delta: &mut Delta) {
     delta.citations = some(references(parts));
 }
 
-/// References to what tools gave, by its ids, as Mistral has them; each stands behind its passage.
+/// References to tool outputs by id, in Mistral's format. A reference follows its passage.
 fn references(parts: &[Value]) -> Vec<Citation> {
     let ids = parts
         .iter()
@@ -217,7 +217,7 @@ fn references(parts: &[Value]) -> Vec<Citation> {
 
 fn reason_of(reason: &str) -> Option<FinishReason> {
     Some(match reason {
-        // Where others send null.
+        // Some servers send this instead of null.
         "" => return None,
         "length" | "model_length" => FinishReason::Length,
         "tool_calls" | "function_call" => FinishReason::ToolCalls,

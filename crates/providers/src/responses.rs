@@ -1,4 +1,4 @@
-//! OpenAI's responses: [`request`] writes them, and here is what their events mean.
+//! OpenAI's Responses API. `request` writes requests; this module reads answers.
 
 mod request;
 
@@ -40,12 +40,12 @@ struct Event<'a> {
     output_index: u64,
     #[serde(default)]
     summary_index: u64,
-    /// Whether it is about an item.
+    /// Whether the event belongs to an output item.
     #[serde(default, rename = "item_id", deserialize_with = "is_some")]
     has_item: bool,
     #[serde(default)]
     annotation: Option<Value>,
-    /// New text, or new arguments.
+    /// A text or argument delta.
     #[serde(borrow, default)]
     delta: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -76,7 +76,7 @@ struct Item<'a> {
     arguments: Option<Cow<'a, str>>,
 }
 
-/// Its output was read already, piece by piece.
+/// A response at the end of a stream. Its output was read from earlier events.
 #[derive(Deserialize)]
 struct Response<'a> {
     #[serde(default)]
@@ -120,7 +120,7 @@ struct OutputTokens {
 }
 
 fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
-    // It is none of this format, but some proxies end all streams so.
+    // Not part of the format, but some proxies append it to all streams.
     if data == "[DONE]" {
         return Ok(Step::Delta(Delta::default()));
     }
@@ -176,7 +176,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
             Some(error) => return Ok(fault::step(error.get())),
             None => return Err("no type".to_owned()),
         },
-        // Tools that run at the provider, and what later versions add.
+        // Tools that run at the provider, and events of later versions.
         kind if event.has_item && !is_told_otherwise(kind) => pass_on(&mut delta, data),
         _ => {}
     }
@@ -233,7 +233,7 @@ fn is_some<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error>
     Option::<IgnoredAny>::deserialize(deserializer).map(|given| given.is_some())
 }
 
-/// Whether an event of that kind is a beginning or an end of what is read piece by piece.
+/// Whether an event starts or ends a part that is read from its deltas.
 fn is_told_otherwise(kind: &str) -> bool {
     const READ: [&str; 5] = [
         "response.content_part.",
@@ -245,7 +245,7 @@ fn is_told_otherwise(kind: &str) -> bool {
     READ.iter().any(|start| kind.starts_with(start))
 }
 
-/// Keeps an event as it is, for a caller of the same dialect.
+/// Keeps an event unchanged for callers of the same dialect.
 fn pass_on(delta: &mut Delta, data: &str) {
     if let Ok(event) = serde_json::from_str(data) {
         let details = delta.details();
@@ -258,7 +258,7 @@ fn one<'a>(item: &'a RawValue) -> Result<Item<'a>, String> {
     serde_json::from_str(item.get()).map_err(|error| json_position(&error))
 }
 
-/// What a whole item has that was not read piece by piece.
+/// The fields of a complete item that its deltas did not have.
 fn done(item: &RawValue) -> Option<Details> {
     let item: Value = serde_json::from_str(item.get()).ok()?;
     let mut details = Details {
@@ -289,7 +289,7 @@ fn end(response: Option<Response<'_>>, calls: &ToolCallAccumulator) -> Delta {
     delta
 }
 
-/// The whole response, but for what it repeats of the request.
+/// The complete response, without the fields that repeat the request.
 fn beside(data: &str) -> Option<Details> {
     let mut event: Value = serde_json::from_str(data).ok()?;
     let mut response = event.get_mut("response")?.take();
@@ -322,7 +322,7 @@ fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
     delta.reasoning_tokens = details.and_then(|details| details.reasoning_tokens);
 }
 
-/// A whole response is read item by item, so that they keep their order.
+/// Reads the items of a whole response in order.
 fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     let body: Value = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
     if !body["error"].is_null() {
@@ -374,7 +374,7 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
     Ok(Step::All(all))
 }
 
-/// A part of a message.
+/// Reads a part of a message.
 fn said(part: &Value) -> Delta {
     let noted = part["annotations"].as_array().into_iter().flatten();
     let told = part["logprobs"].as_array().filter(|told| !told.is_empty());
@@ -391,7 +391,7 @@ fn said(part: &Value) -> Delta {
     delta
 }
 
-/// What an item of reasoning says: its summary, or its own text.
+/// Reads a reasoning item: its summary, its text or both.
 fn reasoned(item: &Value) -> Option<Delta> {
     let texts = |name: &str| {
         let parts = item[name].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! What is sent to every provider, of whatever a caller asks for.
+//! Requests to all providers, for all parameters of callers.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ fn connector(url: &str) -> ConnectorSpec {
     }
 }
 
-/// What `make` makes of a request with these parameters, which came by `dialect`.
+/// Applies `make` to a request with these parameters in `dialect`.
 pub(super) fn asking_in<T>(
     dialect: Dialect,
     parameters: &'static ParameterTable,
@@ -43,7 +43,7 @@ pub(super) fn asking_in<T>(
     make(RequestFields::new(parameters, &options, &headers)?)
 }
 
-/// As [`asking_in`], in Volley's own.
+/// Like [`asking_in`], in Volley's own dialect.
 pub(super) fn asking<T>(
     parameters: &'static ParameterTable,
     fields: Map<String, Value>,
@@ -79,7 +79,7 @@ fn sent(provider: &str, dialect: Dialect, fields: Value) -> Result<Value, Predic
     )
 }
 
-/// What callers ask for, in the form that all dialects are brought to.
+/// Parameters of callers, in the normalized format.
 fn parameters() -> Vec<(&'static str, Value)> {
     let schema = json!({ "type": "object", "properties": { "a": { "type": "integer" } } });
     let form = json!({ "type": "json_schema", "json_schema": { "name": "s", "schema": schema } });
@@ -394,7 +394,7 @@ fn a_parameter_of_the_wrong_type_is_named() {
     }
 }
 
-/// A tag that its server has no place for would be lost, and is refused.
+/// A tag that the server does not support is rejected, because it would be lost.
 #[test]
 fn who_has_no_place_for_a_user_says_so() {
     let tagged = |provider: &str| sent(provider, Dialect::OpenAi, json!({ "user": "u-1" }));

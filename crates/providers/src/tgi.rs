@@ -1,4 +1,4 @@
-//! Text Generation Inference: its own `/generate_stream`. For chats it has OpenAI's.
+//! Text Generation Inference's `/generate_stream`. Chats need its OpenAI interface.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ pub(crate) static PROVIDER: Provider = Provider {
     route: "/generate_stream",
     at_root: true,
     recognizes: |address| address.path.ends_with("generate_stream"),
-    // It serves one, and its OpenAI interface calls that so.
+    // A server has one model; its OpenAI interface uses this name.
     model_of_url: |_| Some("tgi"),
     whole_route: Some(("/generate_stream", "/generate")),
     takes_images: false,
@@ -81,7 +81,7 @@ fn body(_: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Value, P
             .entry("grammar")
             .or_insert(json!({ "type": "json", "value": schema }));
     }
-    // These tell the number of tokens and why the answer ends.
+    // `details` adds the token counts and the finish reason.
     fields.entry("details").or_insert(true.into());
     Ok(json!({ "inputs": prompt, "parameters": fields }))
 }
@@ -90,7 +90,7 @@ fn body(_: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Value, P
 struct Event<'a> {
     #[serde(borrow, default)]
     token: Option<Token<'a>>,
-    /// The whole text, in the last event alone.
+    /// The whole text, only in the last event.
     #[serde(borrow, default)]
     generated_text: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -136,7 +136,7 @@ fn read(data: &str) -> Result<Step, String> {
     })
 }
 
-/// `/generate` answers with an object, and `/` with a list of one.
+/// Reads the object of `/generate`, or the list of one object of `/`.
 fn read_whole(body: &[u8]) -> Result<Step, String> {
     let event: Event<'_> = if body.trim_ascii_start().starts_with(b"[") {
         let list: Vec<Event<'_>> =
@@ -154,7 +154,7 @@ fn read_whole(body: &[u8]) -> Result<Step, String> {
     Ok(Step::Delta(delta))
 }
 
-/// The status is 200 by then, whatever is wrong.
+/// Reads an error after the status 200.
 fn failure(event: &Event<'_>) -> Option<Step> {
     let message = error_text(event.error?.get());
     Some(match event.error_type.as_deref() {

@@ -1,4 +1,4 @@
-//! Bodies of answers: their pieces, how long they may take and how long they may be.
+//! Reads bodies of answers with limits on time and size.
 
 use std::time::Duration;
 
@@ -10,13 +10,14 @@ use volley_types::PredictError;
 
 use crate::upstream;
 
-/// Pieces of a body are joined up to this size.
+/// Chunks of a body are joined up to this size, in bytes.
 const MAX_GATHERED_BYTES: usize = 64 << 10;
-/// A piece of a body, as it comes.
+/// A chunk of a body as received.
 pub type Piece = reqwest::Result<Bytes>;
 
-/// Joins the pieces that are there already to `first`, so that they become one batch of rows:
-/// what a batch costs, it costs once. What is there and is no piece of a body is `held`.
+/// Joins the chunks that are already available to `first`, so that they become one record batch,
+/// because each batch has a fixed cost. An error or the end of the body, if reached, goes to
+/// `held`. Never waits.
 pub fn gather(
     first: Bytes,
     pieces: &mut (impl Stream<Item = Piece> + Unpin),
@@ -39,7 +40,7 @@ pub fn gather(
     joined.map_or(first, BytesMut::freeze)
 }
 
-/// The result of `work`, unless it takes longer than `limit`.
+/// Awaits `work` for at most `limit`. Cancel safe if `work` is.
 ///
 /// # Errors
 /// `UpstreamTimeout`.
@@ -49,18 +50,20 @@ pub async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result
         .map_err(|_| upstream::silent(limit))
 }
 
-/// Whether a body that is cut is told from one that ends. Without a length, and before HTTP/2, it
-/// ends with the connection, however that ends.
+/// Whether an aborted body is distinguishable from a complete one. An HTTP/1 body without a length
+/// or chunks ends with its connection in both cases.
 pub fn is_bounded(response: &Response) -> bool {
     let lengths = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
     let has = |name: &HeaderName| response.headers().contains_key(name);
     http::Version::HTTP_2 <= response.version() || lengths.iter().any(has)
 }
 
-/// A body of at most `limit` bytes, with at most `stall` between two pieces.
+/// Reads a body of at most `limit` bytes, with at most `stall` between two chunks. Dropping the
+/// future loses the chunks and closes the connection.
 ///
 /// # Errors
-/// As a stream's; `UpstreamFailed` past the limit.
+/// `UpstreamTimeout` for a stall, `UpstreamIncomplete` for a broken connection, and
+/// `UpstreamFailed` for a body over the limit.
 pub async fn bounded(
     mut response: Response,
     limit: usize,

@@ -1,15 +1,16 @@
-//! The retry budget: calls made again may add only a fraction to the load of servers in trouble.
+//! The retry budget, which limits retries to a fraction of the load, so that they cannot overload
+//! failing servers.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// A call made again costs this many units.
+/// Cost of a retry.
 const UNIT: i64 = 1_000;
-/// What each first call earns: one in five may be made again.
+/// Earned by each first call: one retry for five calls.
 const EARNED: i64 = UNIT / 5;
-/// What can be saved up: a burst of this many.
+/// Maximum balance: a burst of ten retries.
 const BURST: i64 = 10 * UNIT;
 
-/// A token bucket without a clock: calls fill it, those made again empty it.
+/// A token bucket without a clock: first calls fill it, retries empty it.
 #[derive(Debug)]
 pub struct Budget(AtomicI64);
 
@@ -20,7 +21,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// A first call is made.
+    /// Records a first call.
     pub fn earn(&self) {
         let add = |balance: i64| Some((balance + EARNED).min(BURST));
         let _ = self
@@ -28,7 +29,7 @@ impl Budget {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Whether one more may be made again; takes it from the budget.
+    /// Takes one retry from the budget; false if it is exhausted.
     pub fn spend(&self) -> bool {
         let take = |balance: i64| (UNIT <= balance).then_some(balance - UNIT);
         self.0

@@ -1,4 +1,4 @@
-//! The HTTP clients that call remote models' servers.
+//! HTTP clients for the servers of remote models.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,18 +7,18 @@ use std::time::Duration;
 use crate::config::RemoteConfig;
 use crate::egress::CheckedResolver;
 
-/// One client speaks HTTP/2 over one connection for each host, which carries some hundred
-/// streams; several spread the load.
+/// Each client uses one HTTP/2 connection per host, with some hundred streams. Several clients
+/// spread the load.
 const CLIENTS: usize = 16;
-/// Shorter than what servers and balancers in between allow an idle connection.
+/// Shorter than the idle timeouts of common servers and load balancers.
 const POOL_IDLE: Duration = Duration::from_secs(4);
 
-/// A stream whose caller reads slowly must not stop the others on its connection: each may
-/// hold this much, in bytes, and the connection as much as all of them.
+/// Flow control window of a stream, in bytes. The window of the connection is the maximum, so that
+/// a slow stream does not block the others.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = i32::MAX as u32;
 
-/// HTTP clients, taken in turns.
+/// A set of HTTP clients, used in turn.
 #[derive(Debug)]
 pub struct Clients {
     clients: Vec<reqwest::Client>,
@@ -26,18 +26,18 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Clients that check servers by the certificates of the machine's authorities.
+    /// Creates clients that verify servers with the system's CA certificates.
     ///
     /// # Errors
-    /// Where there are none, or a client cannot be set up otherwise.
+    /// The system has no CA certificates, or a client cannot be created.
     pub fn new(config: &RemoteConfig) -> Result<Self, reqwest::Error> {
         Self::build(config, |builder| builder)
     }
 
-    /// Clients for servers without TLS.
+    /// Creates clients for servers without TLS.
     ///
     /// # Errors
-    /// Where a client cannot be set up.
+    /// A client cannot be created.
     pub fn without_tls(config: &RemoteConfig) -> Result<Self, reqwest::Error> {
         Self::build(config, |builder| builder.tls_certs_only([]))
     }
@@ -66,7 +66,7 @@ impl Clients {
         })
     }
 
-    /// The client whose turn it is.
+    /// The next client in turn.
     pub fn next(&self) -> &reqwest::Client {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         &self.clients[turn % self.clients.len()]

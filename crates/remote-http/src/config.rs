@@ -1,32 +1,31 @@
-//! The knobs of remote models.
+//! Configuration of remote models.
 
 use std::time::Duration;
 
 use volley_types::egress::{EgressPolicy, HostPattern};
 
-/// The knobs of remote models.
+/// Configuration of remote models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteConfig {
-    /// Streams of one replica at a time.
+    /// Maximum number of concurrent streams of one replica.
     pub max_streams: usize,
-    /// How long a connection may take.
+    /// Time limit for establishing a connection.
     pub connect_timeout: Duration,
-    /// From the request to the answer's headers, and from there to its first event.
+    /// Time limit from the request to the headers of the answer, and from there to its first event.
     pub first_byte_timeout: Duration,
-    /// Between two pieces of an answer.
+    /// Time limit between two chunks of an answer.
     pub stall_timeout: Duration,
-    /// How long a call may wait for its turn where its connector limits them, and before it is
-    /// made again.
+    /// Maximum time that a call waits for the connector's limits, or before a retry.
     pub queue_wait: Duration,
-    /// Whether servers at private and loopback addresses may be called. Link-local addresses,
-    /// where clouds keep their machines' secrets, never are.
+    /// Whether servers at private and loopback addresses are allowed. Link-local addresses, such as
+    /// the metadata services of clouds, are never allowed.
     pub allow_private: bool,
-    /// The only hosts that may be called, where given.
+    /// If present, the only hosts that are allowed.
     pub allowed_hosts: Option<Vec<HostPattern>>,
 }
 
 impl RemoteConfig {
-    /// Where calls may go.
+    /// The egress policy.
     pub fn egress(&self) -> EgressPolicy {
         EgressPolicy {
             allow_private: self.allow_private,

@@ -1,4 +1,4 @@
-//! Secrets: read where they are used, on the worker, each time.
+//! Secrets of connectors. A worker reads them for each call and does not keep them.
 
 mod keys;
 
@@ -12,23 +12,22 @@ use volley_types::{ErrorCode, PredictError};
 
 pub use crate::credential::keys::SigningKeys;
 
-/// The longest secret, in bytes: a reference to something endless must not fill memory.
+/// Maximum length of a secret in bytes, in case the file is endless.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// A secret. It shows itself to nobody but the header that it goes into.
+/// A secret. `Debug` does not show it.
 #[derive(Clone)]
 pub enum Secret {
-    /// What stands in a header.
+    /// A token for a header.
     Text(String),
-    /// What requests are signed with.
+    /// Keys for signing requests.
     Keys(SigningKeys),
 }
 
-/// What the name of a variable ends with that holds the first of several keys; the others' names
-/// end with the two after it.
+/// Suffixes of the environment variables of AWS keys.
 const KEY_VARIABLES: [&str; 3] = ["ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN"];
 
-/// Opens the secrets that came sealed, where this worker can.
+/// Opens sealed secrets; `None` on a worker without the master key.
 #[derive(Clone, Default)]
 pub struct Opener(pub Option<Arc<dyn OpenSecret>>);
 
@@ -45,21 +44,20 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Reads what `reference` names.
+    /// Reads the secret at `reference`. Cancel safe.
     ///
     /// # Errors
-    /// `Unavailable` that says which kind of reference leads nowhere, and not where: another worker
-    /// may have what this one lacks, and no caller can mend it.
+    /// `Unavailable`. The message names the kind of reference, but no variable or path. Another
+    /// worker may have the secret, and the caller cannot correct the reference.
     pub async fn read(reference: &CredentialRef, opener: &Opener) -> Result<Self, PredictError> {
         read_text(reference, opener).await.map(Self::Text)
     }
 
-    /// Reads what `reference` names as the keys that requests are signed with: a variable
-    /// `…ACCESS_KEY_ID` and those beside it, or all of them in one place. What is none of these is
-    /// a token that stands in a header.
+    /// Reads the signing keys at `reference`: a variable `…ACCESS_KEY_ID` and those with the same
+    /// prefix, or one text with all keys. Any other text is a bearer token. Cancel safe.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// Those of [`Self::read`].
     pub async fn read_keys(
         reference: &CredentialRef,
         opener: &Opener,
@@ -83,10 +81,11 @@ impl Secret {
         })
     }
 
-    /// A header value, marked so that it is never logged; `None` for keys that sign.
+    /// The header value of a token, marked as sensitive so that it is not logged. `None` for
+    /// signing keys.
     ///
     /// # Errors
-    /// `InvalidInput` when the secret cannot stand in a header.
+    /// `InvalidInput` if the secret has characters that headers do not allow.
     pub fn header(&self, prefix: &str) -> Result<Option<HeaderValue>, PredictError> {
         let Self::Text(text) = self else {
             return Ok(None);
@@ -100,13 +99,13 @@ impl Secret {
         Ok(Some(value))
     }
 
-    /// `text` without the key that a call was made with, should a server repeat it.
+    /// Removes the secret of a call, if any, from `text`.
     #[must_use]
     pub fn redacted(secret: Option<&Self>, text: &str) -> String {
         secret.map_or_else(|| text.to_owned(), |secret| secret.redact(text))
     }
 
-    /// `text` with the secret taken out, should a server repeat it.
+    /// Removes the secret from `text`, because servers may repeat it in their errors.
     pub fn redact(&self, text: &str) -> String {
         match self {
             Self::Text(secret) => text.replace(secret, "[redacted]"),
@@ -145,7 +144,8 @@ async fn read_text(reference: &CredentialRef, opener: &Opener) -> Result<String,
     value.ok_or_else(|| unreadable(&format!("its {what} is missing or empty on this worker")))
 }
 
-/// It is this worker's own lack: the log tells its operator, and the request may go elsewhere.
+/// Logs and returns the error for an unreadable credential. It is specific to this worker, so that
+/// the request may go to another one.
 fn unreadable(why: &str) -> PredictError {
     let message = format!("the connector's credential cannot be read: {why}");
     tracing::warn!("{message}");
@@ -153,7 +153,7 @@ fn unreadable(why: &str) -> PredictError {
 }
 
 async fn read_file(path: &str) -> Option<String> {
-    // Anything but a regular file, as a pipe, might never end.
+    // Only regular files: a pipe, for example, may be endless.
     if !tokio::fs::metadata(path).await.ok()?.is_file() {
         return None;
     }

@@ -1,6 +1,5 @@
-//! Where calls may go, once names are resolved. A resolver alone is not enough: addresses written
-//! as such never reach it, so the URL's host is checked as well, by
-//! [`volley_types::egress::EgressPolicy`].
+//! Egress checks of resolved addresses. The resolver does not see IP addresses in URLs, which
+//! [`volley_types::egress::EgressPolicy`] checks.
 
 use std::error::Error;
 use std::fmt;
@@ -8,7 +7,7 @@ use std::fmt;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use volley_types::address::may_be_called;
 
-/// The resolver found addresses, and none that may be called.
+/// Error: the host has addresses, but none of them is allowed.
 #[derive(Debug)]
 pub struct EgressDenied;
 
@@ -20,14 +19,15 @@ impl fmt::Display for EgressDenied {
 
 impl Error for EgressDenied {}
 
-/// Resolves with the system's resolver and leaves out what may not be called.
+/// Resolves names with the system's resolver and removes addresses that are not allowed.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckedResolver {
     allow_private: bool,
 }
 
 impl CheckedResolver {
-    /// A resolver that leaves out private and loopback addresses, unless they are allowed.
+    /// Creates a resolver that removes private and loopback addresses, unless `allow_private` is
+    /// true. Link-local addresses are always removed.
     pub fn new(allow_private: bool) -> Self {
         Self { allow_private }
     }

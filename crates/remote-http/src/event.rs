@@ -1,14 +1,14 @@
-//! One event of a stream, and why there is none.
+//! An event of a stream, and the errors of reading one.
 
 use bytes::Bytes;
 
-/// The longest line, and the most data of one event, in bytes.
-/// What comes of one still fits into a message between nodes, which holds 16 MiB.
+/// Maximum size of a line and of an event's data, in bytes. An event must fit into a message
+/// between nodes, which is limited to 16 MiB.
 pub const MAX_EVENT_BYTES: usize = 12 << 20;
 
-/// The data of one event: the values of its `data` fields, joined by line feeds. Where it came in
-/// one piece it is a part of that piece, and not copied. Names of events say nothing that the data
-/// of the formats does not, and are passed over.
+/// The data of one event: the values of its `data` fields, joined by line feeds. Data in a single
+/// line is a slice of the received chunk and is not copied. Event names are ignored, because the
+/// data repeats them in all formats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventData(pub Bytes);
 
@@ -16,19 +16,19 @@ impl EventData {
     /// The data as text.
     ///
     /// # Errors
-    /// [`SseError::NotText`].
+    /// [`SseError::NotText`] if the data is not UTF-8.
     pub fn text(&self) -> Result<&str, SseError> {
         std::str::from_utf8(&self.0).map_err(|_| SseError::NotText)
     }
 }
 
-/// Why a stream cannot be read on.
+/// An error that makes a stream unreadable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SseError {
-    /// A line or an event is over the limit.
+    /// A line or an event exceeds [`MAX_EVENT_BYTES`].
     TooLong,
-    /// An event is no UTF-8.
+    /// An event is not UTF-8.
     NotText,
-    /// A frame's checksum does not fit, or its headers are none.
+    /// A frame has a wrong checksum, length or header.
     Damaged,
 }

@@ -1,8 +1,8 @@
-//! Amazon's event streams: binary frames, each with its length and two checksums.
+//! AWS event streams (`application/vnd.amazon.eventstream`): binary frames, each with its length
+//! and two checksums.
 //!
-//! A frame becomes an event as the interface's documents write it, as a member of a union:
-//! `{"contentBlockDelta": {…}}`, `{"throttlingException": {…}}`, and `{"error": {…}}` for one that
-//! the service could not even name.
+//! A frame becomes an event with the JSON union of the API reference: `{"contentBlockDelta": {…}}`,
+//! `{"throttlingException": {…}}`, or `{"error": {…}}` for an unmodeled error.
 
 use aws_smithy_eventstream::frame::read_message_from;
 use aws_smithy_types::event_stream::Message;
@@ -11,20 +11,20 @@ use serde_json::json;
 
 use crate::event::{EventData, MAX_EVENT_BYTES, SseError};
 
-/// A frame's lengths and checksums, without anything in it.
+/// The size of a frame without headers and payload, in bytes.
 const EMPTY_FRAME_BYTES: usize = 16;
 
-/// Cuts frames out of bytes that come in pieces.
+/// Splits received bytes into frames.
 #[derive(Debug, Default)]
 pub struct Frames {
     held: BytesMut,
 }
 
 impl Frames {
-    /// Reads one piece and appends its events.
+    /// Reads a chunk and appends its events to `events`.
     ///
     /// # Errors
-    /// [`SseError`]; the stream is of no use after it.
+    /// [`SseError`]. The stream is unreadable after an error.
     pub fn push(&mut self, piece: &[u8], events: &mut Vec<EventData>) -> Result<(), SseError> {
         self.held.extend_from_slice(piece);
         while let Some(length) = self.held.first_chunk() {
@@ -46,7 +46,7 @@ impl Frames {
     }
 }
 
-/// A message's header of that name, where it is text.
+/// A text header of a message.
 fn header<'a>(message: &'a Message, name: &str) -> Option<&'a str> {
     let mut headers = message.headers().iter();
     let header = headers.find(|header| header.name().as_str() == name)?;
@@ -117,7 +117,8 @@ mod tests {
 
     #[test]
     fn a_frame_is_laid_out_as_the_format_says() {
-        // Written by hand: `a: b` as text, and `hi`; checksums by the common CRC-32.
+        // A hand-written frame: header `a: b` as text, payload `hi`, checksums with the common
+        // CRC-32.
         let mut bytes = vec![0, 0, 0, 24, 0, 0, 0, 6];
         bytes.extend_from_slice(&crc32(&bytes).to_be_bytes());
         bytes.extend_from_slice(&[1, b'a', 7, 0, 1, b'b']);
@@ -126,7 +127,7 @@ mod tests {
         assert_eq!(frame(&[("a", "b")], "hi"), bytes);
     }
 
-    /// The CRC-32 of zlib, bit by bit.
+    /// The CRC-32 of zlib, bitwise.
     fn crc32(bytes: &[u8]) -> u32 {
         let step = |crc: u32| (crc >> 1) ^ (0xEDB8_8320 & (crc & 1).wrapping_neg());
         !bytes.iter().fold(u32::MAX, |crc, byte| {
@@ -166,7 +167,7 @@ mod tests {
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 1;
-            // Another length may make it wait for more; it never makes an event.
+            // A larger length makes the reader wait, but never yields an event.
             let read = read(&[&bad]);
             assert!(read.is_err() || (at < 4 && read == Ok(vec![])), "at {at}");
         }

@@ -1,6 +1,11 @@
-//! Calls to the servers of remote models over HTTP: the clients and where they may go, credentials
-//! and signatures, limits and retries, and the cutting of a body into events. The only crate that
-//! names the signing and framing libraries of Amazon.
+//! HTTP calls to the servers of remote models: clients, egress checks, credentials, signatures,
+//! limits, retries and the splitting of bodies into events. No other crate uses the AWS libraries
+//! for signing and framing.
+//!
+//! Reading order: [`config`], [`client`] and [`egress`] (connections), [`credential`] and
+//! [`signing`] (credentials), [`limits`], [`retry`] and [`budget`] (whether and when to call),
+//! [`body`], [`sse`], [`frames`] and [`event`] (answers), [`upstream`] and [`upstream_error`]
+//! (errors).
 
 pub mod body;
 pub mod budget;

@@ -1,4 +1,4 @@
-//! How many calls of one worker a connector's servers get.
+//! A worker's limits on calls through one connector.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tokio::time::{Instant, sleep, timeout};
 use volley_types::registry::ConnectorPolicy;
 use volley_types::{ErrorCode, PredictError};
 
-/// Over a call's whole stream; none where there is no limit.
+/// Permit for a call and its stream; `None` without a limit.
 pub type Permit = Option<OwnedSemaphorePermit>;
 
-/// The limits of one connector.
+/// The limits of one connector on this worker.
 #[derive(Debug)]
 pub struct ConnectorLimits {
     concurrent: Option<Arc<Semaphore>>,
@@ -22,7 +22,7 @@ pub struct ConnectorLimits {
 }
 
 impl ConnectorLimits {
-    /// Those of a connector's policy.
+    /// Creates the limits of a connector's policy.
     pub fn new(policy: &ConnectorPolicy) -> Self {
         let concurrent = policy.max_concurrent.map(|most| most as usize);
         let rate = policy.max_per_minute.and_then(NonZeroU32::new);
@@ -33,10 +33,11 @@ impl ConnectorLimits {
         }
     }
 
-    /// The right to make a call, which lasts as long as its stream.
+    /// Acquires a permit for a call and its stream. Dropping the future gives up the place in the
+    /// queue.
     ///
     /// # Errors
-    /// `Overloaded` when there is none within `limit`.
+    /// `Overloaded` if there is no permit within `limit`.
     pub async fn permit(&self, limit: Duration) -> Result<Permit, PredictError> {
         let Some(concurrent) = &self.concurrent else {
             return Ok(None);
@@ -47,10 +48,11 @@ impl ConnectorLimits {
         }
     }
 
-    /// Waits for the turn to begin a call.
+    /// Waits until the rate limit allows another call. Cancel safe: a dropped future takes nothing
+    /// from the rate.
     ///
     /// # Errors
-    /// `Overloaded` when that would take longer than `limit`, with how long.
+    /// `Overloaded` with the required wait, if that exceeds `limit`.
     pub async fn turn(&self, limit: Duration) -> Result<(), PredictError> {
         let Some(rate) = &self.rate else {
             return Ok(());

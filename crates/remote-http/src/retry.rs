@@ -1,30 +1,30 @@
-//! Whom to call for an item, and whom again. Pure.
+//! Selects the server for a call or a retry. Pure.
 
 use std::time::Duration;
 
 use volley_types::{ErrorCode, ErrorReason, PredictError};
 
-/// A server's place among those of its connector.
+/// The priority of a server among those of its connector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {
-    /// Its share; at least 1 is taken.
+    /// Share of the calls; 0 counts as 1.
     pub weight: u32,
-    /// Whether it is called only when all that are none have failed.
+    /// Whether the server is only called after all others have failed.
     pub fallback: bool,
 }
 
-/// What is known of a server during the tries for one item.
+/// State of a server during the calls for one item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Fresh,
-    /// It did no work, and may be asked again, at the earliest after so long.
+    /// The call failed without work done. A retry is allowed after this time.
     Again(Duration),
-    /// It is of no use for this item.
+    /// The server is not called again for this item.
     Out,
 }
 
-/// The tries for one item. Servers that have not been called come first, those that are no
-/// fallbacks before the others; then those that did no work may be called again.
+/// Calls for one item. Servers that have not been called come first, with fallbacks last. After
+/// that, servers that did no work may be retried.
 #[derive(Debug)]
 pub struct RetryState<'a> {
     ranks: &'a [Rank],
@@ -32,7 +32,7 @@ pub struct RetryState<'a> {
 }
 
 impl<'a> RetryState<'a> {
-    /// No server was called yet.
+    /// Creates the state before the first call.
     pub fn new(ranks: &'a [Rank]) -> Self {
         Self {
             ranks,
@@ -40,12 +40,14 @@ impl<'a> RetryState<'a> {
         }
     }
 
-    /// A server that has not been called, by weight; `draw` gives a number below its argument.
+    /// Selects a server that has not been called, by weight. `draw` returns a random number below
+    /// its argument.
     pub fn fresh(&self, draw: impl FnOnce(u64) -> u64) -> Option<usize> {
         self.one_of(|state| state == State::Fresh, draw)
     }
 
-    /// A server that may be called again, and the time that it wants to be left alone before.
+    /// Selects a server for a retry, and returns the wait before it. Servers with the shortest wait
+    /// come first.
     pub fn again(&self, draw: impl FnOnce(u64) -> u64) -> Option<(usize, Duration)> {
         let waits = |state: State| match state {
             State::Again(wait) => Some(wait),
@@ -73,10 +75,10 @@ impl<'a> RetryState<'a> {
         None
     }
 
-    /// The call to that server failed.
+    /// Records a failed call to server `at`.
     pub fn failed(&mut self, at: usize, error: &PredictError) {
         self.states[at] = match error.code {
-            // These two say that no work was done: nothing can be billed twice.
+            // These codes mean that no work was done, so that a retry is not billed twice.
             ErrorCode::Unavailable | ErrorCode::Overloaded
                 if error.reason != Some(ErrorReason::QuotaExhausted) =>
             {
@@ -86,19 +88,19 @@ impl<'a> RetryState<'a> {
         };
     }
 
-    /// That server is not to be called.
+    /// Excludes server `at`.
     pub fn out(&mut self, at: usize) {
         self.states[at] = State::Out;
     }
 }
 
-/// Whether the request is at fault, so that no other server would do better.
+/// Whether the request caused the error, so that other servers would return it too.
 pub fn blames_request(error: &PredictError) -> bool {
     matches!(error.code, ErrorCode::InvalidInput | ErrorCode::TooLarge)
 }
 
-/// Whether the server is at fault, so that it may be better left alone. One that lacks a model
-/// answers, and may have the others.
+/// Whether the server caused the error, so that it counts for the circuit breaker. A missing model
+/// does not count, because the server may have others.
 pub fn blames_server(error: &PredictError) -> bool {
     if error.reason == Some(ErrorReason::ModelMissing) {
         return false;

@@ -1,4 +1,4 @@
-//! Requests signed as Amazon's services want it, by Signature Version 4.
+//! Signs requests with AWS Signature Version 4.
 
 use std::time::SystemTime;
 
@@ -15,7 +15,7 @@ use volley_types::registry::ConnectorSpec;
 
 use crate::credential::SigningKeys;
 
-/// For which service, and where, a server's requests are signed.
+/// The service and region of a server's signed requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signer {
     region: String,
@@ -23,11 +23,11 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// That of a connector's server, where such a server wants signed requests. The region is
-    /// the one in Amazon's own host names, or else parameter `region`.
+    /// Creates the signer of a connector's server; `None` if requests are not signed. The region
+    /// comes from parameter `region`, or else from an AWS host name.
     ///
     /// # Errors
-    /// `InvalidInput` when nothing tells the region.
+    /// `InvalidInput` if the region is unknown.
     pub fn of(
         provider: &Provider,
         connector: &ConnectorSpec,
@@ -53,10 +53,10 @@ impl Signer {
         Ok(Some(Self { region, service }))
     }
 
-    /// Adds the signature to `headers`, and what it is made over.
+    /// Adds the signature and the signed headers to `headers`. `now` is the time of the signature.
     ///
     /// # Errors
-    /// `InvalidInput` when the request cannot be signed with these keys.
+    /// `InvalidInput` if signing fails with these keys.
     pub fn sign(
         &self,
         keys: &SigningKeys,
@@ -110,7 +110,8 @@ impl Signer {
     }
 }
 
-/// `bedrock-runtime.REGION.amazonaws.com`, and its like with a VPC's endpoint before it.
+/// Returns the region in `bedrock-runtime.REGION.amazonaws.com` and similar names, including those
+/// of VPC endpoints.
 fn region_of(host: &str) -> Option<&str> {
     let mut labels = host.split('.');
     labels.find(|label| label.starts_with("bedrock-runtime") || *label == "sagemaker")?;

@@ -1,9 +1,10 @@
-//! Server-sent events (WHATWG HTML, §9.2.6), and JSON by lines, read incrementally and within
-//! limits.
+//! Incremental parser with size limits for server-sent events (WHATWG HTML, §9.2.6) and lines of
+//! JSON.
 //!
-//! Each byte is looked at once, wherever the network cuts it. A line or an event over the limit
-//! is an error at once, and so is text that is no UTF-8: a stream must not go mute over it. Some
-//! servers write an error among their events as bare JSON, over several lines; it is an event.
+//! Each byte is examined once, regardless of the chunks. A line or an event over the limit is an
+//! immediate error, and so is invalid UTF-8, because a stream must not hang silently. Some servers
+//! write an error between events as bare JSON over several lines; the parser returns it as an
+//! event.
 
 use bytes::{Buf, Bytes, BytesMut};
 use volley_provider_kit::framing::Framing;
@@ -13,29 +14,29 @@ use crate::frames::Frames;
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// Reads events out of bytes that come in pieces.
+/// Parses events from received chunks.
 #[derive(Debug, Default)]
 pub struct Parser {
     framing: Framing,
     bare: BareJson,
     frames: Frames,
-    /// A line whose end has not come yet.
+    /// A line without its end so far.
     partial: BytesMut,
     data: Data,
-    /// Something of the stream was read, so a byte order mark can no longer come.
+    /// Whether a byte was read. A byte order mark is only valid before that.
     begun: bool,
-    /// The last line ended in CR: an LF that follows belongs to it.
+    /// Whether the last line ended in CR. An LF that follows belongs to it.
     after_cr: bool,
 }
 
-/// The data of an event that has not ended.
+/// The data of an unfinished event.
 #[derive(Debug, Default)]
 enum Data {
     #[default]
     None,
-    /// One line, where it came.
+    /// A line, not copied.
     Line(Bytes),
-    /// Several, joined.
+    /// Several lines, joined.
     Lines(BytesMut),
 }
 
@@ -68,7 +69,7 @@ impl Data {
 }
 
 impl Parser {
-    /// A parser for streams that are cut in that way.
+    /// Creates a parser for a framing.
     pub fn new(framing: Framing) -> Self {
         Self {
             framing,
@@ -76,10 +77,10 @@ impl Parser {
         }
     }
 
-    /// Reads one piece and appends its events.
+    /// Reads a chunk and appends its events to `events`.
     ///
     /// # Errors
-    /// [`SseError`]; the stream is of no use after it.
+    /// [`SseError`]. The stream is unreadable after an error.
     pub fn push(&mut self, mut piece: Bytes, events: &mut Vec<EventData>) -> Result<(), SseError> {
         if self.framing == Framing::Frames {
             return self.frames.push(&piece, events);
@@ -106,8 +107,8 @@ impl Parser {
         Ok(())
     }
 
-    /// The end of the stream: a last event whose blank line is missing, as sloppy servers leave
-    /// it. The standard drops it; a terminator in it is worth having.
+    /// Ends the stream. Appends a last event whose blank line is missing: the standard discards it,
+    /// but some servers end with such an event.
     ///
     /// # Errors
     /// [`SseError`].
@@ -151,7 +152,7 @@ impl Parser {
             self.dispatch(events);
             return Ok(());
         }
-        // Comments have an empty field name; names, ids and retry times mean nothing here.
+        // Comments have an empty field name. The fields `event`, `id` and `retry` are not used.
         let value = match line.strip_prefix(b"data") {
             Some(b"") => line.split_off(line.len()),
             Some([b':', b' ', ..]) => line.split_off(b"data: ".len()),
@@ -174,7 +175,7 @@ impl Parser {
     }
 }
 
-/// JSON among the events that is none of them, until its last bracket.
+/// Bare JSON between events, until its last bracket.
 #[derive(Debug, Default)]
 struct BareJson {
     text: BytesMut,

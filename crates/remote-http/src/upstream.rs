@@ -1,4 +1,4 @@
-//! What goes wrong between a worker and a remote model's server, as Volley's errors.
+//! Converts failures of calls to servers of remote models to Volley's errors.
 
 use std::error::Error;
 use std::time::Duration;
@@ -9,15 +9,16 @@ use volley_types::{ErrorCode, ErrorOrigin, ErrorReason, PredictError};
 use crate::egress::EgressDenied;
 use crate::event::SseError;
 
-/// How much of a server's own message is passed on, in characters.
+/// Maximum length of a server's message in an error, in characters.
 pub const MAX_MESSAGE: usize = 512;
 
-/// An error of a remote model's server.
+/// Creates an error with the origin `Model`.
 pub fn error(code: ErrorCode, message: impl Into<String>) -> PredictError {
     PredictError::new(code, message).with_origin(ErrorOrigin::Model)
 }
 
-/// A server's text as it may stand in a message: no control characters, not too long.
+/// Shortens a server's text for an error message to [`MAX_MESSAGE`] characters without control
+/// characters.
 pub fn shortened(text: &str) -> String {
     text.chars()
         .filter(|c| !c.is_control())
@@ -25,7 +26,7 @@ pub fn shortened(text: &str) -> String {
         .collect()
 }
 
-/// The call failed before an answer.
+/// The error for a call that failed before the headers of the answer.
 pub fn call(failure: reqwest::Error) -> PredictError {
     let failure = failure.without_url();
     if is_forbidden(&failure) {
@@ -36,7 +37,7 @@ pub fn call(failure: reqwest::Error) -> PredictError {
         .with_source(failure);
     }
     if failure.is_connect() {
-        // Nothing was sent: another worker may try.
+        // No request was sent, so that another worker may retry.
         return error(
             ErrorCode::Unavailable,
             "the remote model's server cannot be reached",
@@ -61,12 +62,12 @@ fn is_forbidden(failure: &reqwest::Error) -> bool {
     false
 }
 
-/// The connection broke in the middle of an answer.
+/// The error for a connection that broke inside an answer.
 pub fn broken(failure: reqwest::Error) -> PredictError {
     incomplete().with_source(failure.without_url())
 }
 
-/// Nothing came in time.
+/// The error for a server that sent nothing within `limit`.
 pub fn silent(limit: Duration) -> PredictError {
     error(
         ErrorCode::UpstreamTimeout,
@@ -77,7 +78,7 @@ pub fn silent(limit: Duration) -> PredictError {
     )
 }
 
-/// The answer is no stream and no completion.
+/// The error for an answer in an unexpected format.
 pub fn not_a_stream(what: &str) -> PredictError {
     error(
         ErrorCode::UpstreamFailed,
@@ -88,7 +89,7 @@ pub fn not_a_stream(what: &str) -> PredictError {
     )
 }
 
-/// The events cannot be read.
+/// The error for an unreadable stream.
 pub fn unreadable(failure: SseError) -> PredictError {
     error(
         ErrorCode::UpstreamFailed,
@@ -100,7 +101,7 @@ pub fn unreadable(failure: SseError) -> PredictError {
     )
 }
 
-/// An event is not of the provider's format.
+/// The error for an event that is not in the provider's format.
 pub fn malformed(cause: String) -> PredictError {
     error(
         ErrorCode::UpstreamFailed,
@@ -110,7 +111,7 @@ pub fn malformed(cause: String) -> PredictError {
     .with_source(cause)
 }
 
-/// The server says that it failed.
+/// The error for a failure that the server reports without a class. `redact` removes the secret.
 pub fn failed(message: &str, redact: impl Fn(&str) -> String) -> PredictError {
     let message = shortened(&redact(message));
     error(
@@ -119,7 +120,7 @@ pub fn failed(message: &str, redact: impl Fn(&str) -> String) -> PredictError {
     )
 }
 
-/// The server says in its answer that it does not do it.
+/// The error for a rejection that the server reports inside an answer. `redact` removes the secret.
 pub fn refused(code: ErrorCode, message: &str, redact: impl Fn(&str) -> String) -> PredictError {
     let message = shortened(&redact(message));
     let said = match code {
@@ -136,7 +137,7 @@ pub fn refused(code: ErrorCode, message: &str, redact: impl Fn(&str) -> String) 
     told
 }
 
-/// Nothing of an answer is where the connector says.
+/// The error for an answer in which no response path of the connector has a value.
 pub fn not_found() -> PredictError {
     error(
         ErrorCode::UpstreamFailed,
@@ -145,7 +146,7 @@ pub fn not_found() -> PredictError {
     )
 }
 
-/// The stream ended without the provider's own end.
+/// The error for a stream that ended without a terminal event.
 pub fn incomplete() -> PredictError {
     error(
         ErrorCode::UpstreamIncomplete,

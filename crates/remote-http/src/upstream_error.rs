@@ -1,4 +1,5 @@
-//! Answers of a remote model's server that are errors, by their status and what they say. Pure.
+//! Converts error responses of a remote model's server to Volley's errors, by status and body.
+//! Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,22 +10,22 @@ use volley_types::{ErrorCode, ErrorReason, PredictError};
 
 use crate::upstream::{error, shortened};
 
-/// The longest wait that a server is believed.
+/// Maximum of a server's `Retry-After`.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3_600);
 
-/// An answer whose status is no success.
+/// A response with an error status.
 pub struct Refusal<'a> {
-    /// The status of the answer.
+    /// The status.
     pub status: StatusCode,
-    /// Its headers.
+    /// The headers.
     pub headers: &'a HeaderMap,
-    /// As much of its body as was read.
+    /// The body, or its beginning.
     pub body: &'a [u8],
 }
 
 impl Refusal<'_> {
-    /// What the caller is told. What the server says is passed on through `redact`: some repeat
-    /// the key that they refuse.
+    /// The error for the caller. `redact` removes the secret from the server's message, because
+    /// some servers repeat a rejected key.
     pub fn error(&self, redact: impl Fn(&str) -> String) -> PredictError {
         let body = ErrorBody::read(self.body, self.headers);
         let text = body.message.as_ref().map_or(String::new(), |text| {
@@ -121,11 +122,11 @@ fn refused_key() -> PredictError {
     )
 }
 
-/// What an error body says; nothing where it is not JSON, as an HTML page.
+/// The content of an error body; empty if it is not JSON, such as an HTML page.
 #[derive(Default)]
 struct ErrorBody {
     message: Option<String>,
-    /// The servers' own words for it.
+    /// The class of the error, from the body or a header.
     blame: Option<FaultKind>,
     retry_after: Option<Duration>,
 }
@@ -136,10 +137,10 @@ impl ErrorBody {
             .get("x-amzn-errortype")
             .and_then(|it| it.to_str().ok());
         let blame = named.and_then(fault::of_exception);
-        // Triton answers with an event even then.
+        // Triton formats even errors as events.
         let body = body.trim_ascii();
         let body = body.strip_prefix(b"data:").unwrap_or(body);
-        // Google may put the object into a list.
+        // Google may wrap the object in a list.
         let body = match serde_json::from_slice::<Value>(body) {
             Ok(Value::Array(mut list)) if list.len() == 1 => list.remove(0),
             Ok(body) => body,
@@ -171,8 +172,8 @@ impl ErrorBody {
     }
 }
 
-/// What is wrong with a request, as servers that check it by a schema list it. Each fault has the
-/// place, a text, and what was sent, which is left out.
+/// Joins the messages of a validation error, each with its location. The submitted value is
+/// omitted.
 fn faults_text(faults: &[Value]) -> String {
     let text = |fault: &Value| {
         let place = fault["loc"].as_array().into_iter().flatten();
@@ -186,7 +187,7 @@ fn faults_text(faults: &[Value]) -> String {
     faults.iter().map(text).collect::<Vec<_>>().join("; ")
 }
 
-/// In milliseconds, in seconds, or as a date.
+/// Reads `retry-after-ms` in milliseconds, or `retry-after` in seconds or as a date.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: &str| headers.get(name)?.to_str().ok();
     let exact = text("retry-after-ms").and_then(seconds);
@@ -199,7 +200,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     })
 }
 
-/// A number of seconds, not negative.
+/// Parses a number of seconds that is not negative.
 fn seconds(text: &str) -> Option<Duration> {
     let number: f64 = text.trim().parse().ok()?;
     let bounded = (0.0..)

@@ -1,8 +1,10 @@
-//! Texts into tokens and back: vocabularies, the bytes of each token, and text that grows by a
-//! token at a time.
+//! Tokenization and detokenization: vocabularies, the bytes of each token, and incremental text.
 //!
 //! This is the only crate that depends on `tokenizers`; others use its types through
 //! [`tokenizers`].
+//!
+//! Reading order: [`vocabulary`] (loading a tokenizer), [`token_bytes`] (bytes for constraints),
+//! [`text`] (text of an answer).
 
 pub mod text;
 pub mod token_bytes;

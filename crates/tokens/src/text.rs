@@ -1,38 +1,38 @@
-//! Tokens into text, a piece at a time: never half a character, and nothing of a stop string.
+//! Converts tokens to text incrementally, without incomplete characters and stop strings.
 
 use std::collections::BTreeMap;
 
 use volley_tool_calls::is_mark;
 
-/// Turns ids into text; a token's text can depend on those before it.
+/// Decodes token ids. The text of a token may depend on the preceding ones.
 pub trait Decode {
-    /// The text of `ids`, special tokens left out.
+    /// Decodes `ids` without special tokens.
     fn decode(&self, ids: &[u32]) -> String;
 
-    /// The text of one token alone.
+    /// Decodes a single token.
     fn decode_one(&self, id: u32) -> String {
         self.decode(&[id])
     }
 
-    /// Whether a token is written the same whatever stands before it, but for characters that
-    /// are spread over several.
+    /// Whether the text of a token is independent of the preceding ones, except for characters that
+    /// span several tokens.
     fn is_context_free(&self) -> bool {
         false
     }
 }
 
-/// A tokenizer with the text of every token at hand: half of what a [`Detokenizer`] asks for is
-/// the text of one token, and a look-up costs a tenth of the decoding.
+/// A tokenizer with a table of the texts of single tokens. Half of the decoding in a
+/// [`Detokenizer`] is of single tokens, and a look-up takes a tenth of the time of decoding.
 pub struct TokenTexts {
     tokenizer: tokenizers::Tokenizer,
     texts: Vec<Box<str>>,
-    /// Special tokens that calls are written with, by their ids.
+    /// The special tokens around calls, by id.
     marks: BTreeMap<u32, String>,
     context_free: bool,
 }
 
 impl TokenTexts {
-    /// Decodes every token of the vocabulary once.
+    /// Decodes every token once; `vocabulary` is the number of tokens.
     pub fn new(tokenizer: tokenizers::Tokenizer, vocabulary: usize) -> Self {
         let ids = 0..u32::try_from(vocabulary).unwrap_or(u32::MAX);
         let texts = ids.map(|id| text_of(&tokenizer, &[id]).into_boxed_str());
@@ -41,7 +41,7 @@ impl TokenTexts {
         Self {
             marks: marks.map(|(id, token)| (id, token.content)).collect(),
             texts: texts.collect(),
-            // Joins the bytes of its tokens, and nothing else.
+            // This decoder only concatenates the bytes of its tokens.
             context_free: matches!(
                 tokenizer.get_decoder(),
                 Some(tokenizers::DecoderWrapper::ByteLevel(_))
@@ -50,30 +50,31 @@ impl TokenTexts {
         }
     }
 
-    /// The mark that a special token writes calls with; such tokens have no other text.
+    /// Returns the mark of a special token around calls; `None` for other tokens. Marks have no
+    /// other text.
     pub fn mark(&self, id: u32) -> Option<&str> {
         self.marks.get(&id).map(String::as_str)
     }
 
-    /// The special token of that name, if it is a mark that calls are written with.
+    /// Returns the id of a mark around calls; `None` if it is not a special token.
     pub fn mark_id(&self, name: &str) -> Option<u32> {
         let mut marks = self.marks.iter();
         marks.find_map(|(id, mark)| (mark == name).then_some(*id))
     }
 
-    /// The text of `ids`, with that of special tokens.
+    /// Decodes `ids` including special tokens.
     pub fn decode_whole(&self, ids: &[u32]) -> String {
         (*self.tokenizer).decode(ids, false).unwrap_or_default()
     }
 
-    /// The tokenizer itself.
+    /// The tokenizer.
     pub fn tokenizer(&self) -> &tokenizers::Tokenizer {
         &self.tokenizer
     }
 }
 
 fn text_of(tokenizer: &tokenizers::Tokenizer, ids: &[u32]) -> String {
-    // An id outside the vocabulary has no text.
+    // Ids outside of the vocabulary have no text.
     (**tokenizer).decode(ids, true).unwrap_or_default()
 }
 
@@ -92,26 +93,27 @@ impl Decode for TokenTexts {
     }
 }
 
-/// Detokenises one request's tokens as they come.
+/// Detokenizes the tokens of one answer incrementally.
 ///
-/// Text is given out once the tokens that make it are all there: a character may be spread over
-/// several tokens, and how a token is written may depend on the one before it. So a few tokens
-/// that were given out already are decoded again with each new one, and what they add is new.
+/// Text is returned once all its tokens are known: a character may span several tokens, and the
+/// text of a token may depend on the preceding one. Some tokens that were already returned are
+/// therefore decoded again with each new one, and the difference is the new text.
 #[derive(Debug, Default)]
 pub struct Detokenizer {
-    /// Tokens that were given out and serve as context, then tokens that were not.
+    /// Returned tokens for context, followed by tokens that were not returned.
     window: Vec<u32>,
-    /// How many of them were given out.
+    /// Number of returned tokens in `window`.
     given: usize,
-    /// Their text.
+    /// The text of the returned tokens in `window`.
     given_text: String,
 }
 
-/// Tokens that make no whole character for this long never will: their text is given as it is.
+/// Number of tokens after which an incomplete character is returned as is, because it will not be
+/// completed.
 const MAX_PENDING: usize = 16;
 
 impl Detokenizer {
-    /// Takes one token and gives the text that it completes.
+    /// Adds a token and returns the text that it completes.
     pub fn push(&mut self, token: u32, decode: &impl Decode) -> String {
         if decode.is_context_free() && self.window.len() == self.given {
             let text = decode.decode_one(token);
@@ -132,7 +134,7 @@ impl Detokenizer {
         self.give(&text, decode)
     }
 
-    /// The text of what is still held back.
+    /// Returns the remaining text.
     pub fn finish(&mut self, decode: &impl Decode) -> String {
         let text = decode.decode(&self.window);
         self.give(&text, decode)
@@ -150,8 +152,9 @@ impl Detokenizer {
     }
 }
 
-/// How many bytes of whole characters two texts begin with alike. All of the second, unless a
-/// token changed how those before it are written; what differs then is given again, not lost.
+/// Length of the common prefix of two texts, in bytes of complete characters. It covers the second
+/// text, unless a token changed the text before it. The changed text is then returned again instead
+/// of lost.
 fn common(one: &str, other: &str) -> usize {
     let pairs = one.char_indices().zip(other.chars());
     let alike = pairs.take_while(|((_, one), other)| one == other);
@@ -160,26 +163,27 @@ fn common(one: &str, other: &str) -> usize {
         .map_or(0, |((at, last), _)| at + last.len_utf8())
 }
 
-/// Holds back text that may turn out to be the beginning of a stop string.
+/// Holds back text that may be the beginning of a stop string.
 #[derive(Debug)]
 pub struct StopFilter {
     stops: Vec<String>,
-    /// What was found is given out too.
+    /// Whether the stop string is part of the text.
     included: bool,
     held: String,
 }
 
-/// What a piece of text came to.
+/// The result of a piece of text.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FilteredText {
-    /// What may be given out.
+    /// Text that is safe to return.
     pub text: String,
-    /// A stop string was found; what followed it is gone.
+    /// Whether a stop string was found. Text after it is dropped.
     pub stopped: bool,
 }
 
 impl StopFilter {
-    /// A filter for these strings; the one that is found is given out where it is `included`.
+    /// Creates a filter for `stops`. If `included`, the text ends with the stop string, otherwise
+    /// before it.
     pub fn new(stops: Vec<String>, included: bool) -> Self {
         Self {
             stops,
@@ -188,7 +192,7 @@ impl StopFilter {
         }
     }
 
-    /// Takes a piece of text.
+    /// Adds a piece of text and searches it for stop strings.
     pub fn push(&mut self, text: &str) -> FilteredText {
         if self.stops.is_empty() {
             return FilteredText {
@@ -221,7 +225,7 @@ impl StopFilter {
         }
     }
 
-    /// Takes a piece of text in which nothing is looked for.
+    /// Adds a piece of text without searching it.
     pub fn pass(&mut self, text: &str) -> FilteredText {
         self.held.push_str(text);
         FilteredText {
@@ -230,13 +234,13 @@ impl StopFilter {
         }
     }
 
-    /// What was held back, at the end.
+    /// Returns the held text at the end of the answer.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
 
-/// How many bytes at the end of `text` are the beginning of `stop`.
+/// Length of the longest suffix of `text` that is the beginning of `stop`, in bytes.
 fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len().saturating_sub(1));
     let fits = |length: &usize| {
@@ -251,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    /// One byte a token, the way byte-level tokenisers break up what they do not know.
+    /// One byte per token, like byte-level tokenizers for unknown text.
     struct Bytes;
 
     impl Decode for Bytes {
@@ -308,7 +312,8 @@ mod tests {
                 spelled.push_str(&detokenizer.push(u32::from(*byte), &Bytes));
             }
             spelled.push_str(&detokenizer.finish(&Bytes));
-            // How many replacement characters stand for broken bytes depends on where they are cut.
+            // The number of replacement characters for invalid bytes depends on the positions of
+            // splits.
             let whole = String::from_utf8_lossy(&bytes).replace(char::REPLACEMENT_CHARACTER, "");
             prop_assert_eq!(spelled.replace(char::REPLACEMENT_CHARACTER, ""), whole);
         }

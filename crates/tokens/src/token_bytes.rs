@@ -1,15 +1,15 @@
-//! The bytes that each token of a vocabulary writes.
+//! The bytes of each token in a vocabulary.
 
 use tokenizers::{AddedToken, Tokenizer};
 
-/// In front of the bytes of a special token: a byte that no text has.
+/// Prefix of the bytes of special tokens. No UTF-8 text contains this byte.
 pub const SPECIAL: u8 = 0xff;
 
-/// The bytes of all tokens, by their ids.
+/// The bytes of all tokens, by id.
 pub struct TokenBytes(Vec<Vec<u8>>);
 
 impl TokenBytes {
-    /// Those of a vocabulary of this size. Takes a moment: some 100 ms for 100,000 tokens.
+    /// Computes the bytes of `vocabulary` tokens. Takes about 100 ms for 100,000 tokens.
     pub fn new(tokenizer: &Tokenizer, vocabulary: usize) -> Self {
         let added = tokenizer.get_added_tokens_decoder();
         let byte_level = is_byte_level(tokenizer);
@@ -23,12 +23,12 @@ impl TokenBytes {
         Self(bytes.collect())
     }
 
-    /// Those of all tokens; a special token's are behind a byte that no text has.
+    /// The bytes of all tokens, indexed by id. Those of special tokens have the prefix [`SPECIAL`].
     pub fn all(&self) -> &[Vec<u8>] {
         &self.0
     }
 
-    /// What one token writes, or is called where it is a special one.
+    /// The bytes of one token, or the name of a special token. Empty for unknown ids.
     pub fn of(&self, id: u32) -> &[u8] {
         let bytes = self.0.get(id as usize).map_or(&[][..], Vec::as_slice);
         bytes.strip_prefix(&[SPECIAL]).unwrap_or(bytes)
@@ -63,8 +63,8 @@ fn is_byte_level(tokenizer: &Tokenizer) -> bool {
     )
 }
 
-/// The byte that a character stands for in a byte-level vocabulary: printable ones for
-/// themselves, the others, in their order, for the characters from U+0100 on.
+/// The byte of a character in a byte-level vocabulary (GPT-2): printable bytes map to themselves,
+/// the others in order to the characters from U+0100.
 fn byte_of(character: char) -> Option<u8> {
     let printable = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     let code = u32::from(character);

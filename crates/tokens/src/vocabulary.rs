@@ -1,5 +1,5 @@
-//! A model's tokenizer: `tokenizer.json`, or one of WordPiece that is made of `vocab.txt`, as models
-//! of BERT's family have it that were saved before there was the former.
+//! Loads a model's tokenizer from `tokenizer.json`, or builds a WordPiece tokenizer from
+//! `vocab.txt` for older models of the BERT family.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,15 +9,15 @@ use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 use volley_types::PredictError;
 
-/// The file that a tokenizer can be made of.
+/// Vocabulary of a BERT tokenizer, one token per line.
 pub const VOCABULARY: &str = "vocab.txt";
-/// The file that is one.
+/// Complete tokenizer of Hugging Face `tokenizers`.
 pub const TOKENIZER: &str = "tokenizer.json";
 
-/// The longest vocabulary, in bytes.
+/// Maximum size of a vocabulary, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The classes of tokenizers in `tokenizer_config.json` that are BERT's own.
+/// BERT tokenizer classes in `tokenizer_config.json`.
 const CLASSES: [&str; 8] = [
     "BertTokenizer",
     "DistilBertTokenizer",
@@ -29,7 +29,7 @@ const CLASSES: [&str; 8] = [
     "RetriBertTokenizer",
 ];
 
-/// What `tokenizer_config.json` says, with what it stands for where it says nothing.
+/// The contents of `tokenizer_config.json`, with defaults.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
 struct Settings {
@@ -44,7 +44,7 @@ struct Settings {
     mask_token: Token,
 }
 
-/// A token's text, which newer files have inside an object.
+/// The text of a token. Newer files have it in an object.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Token {
@@ -77,10 +77,10 @@ impl Default for Settings {
     }
 }
 
-/// The tokenizer of a directory.
+/// Loads the tokenizer of a model directory. `tokenizer.json` takes precedence. Blocks on file I/O.
 ///
 /// # Errors
-/// `InvalidInput` naming the file that is missing or malformed.
+/// `InvalidInput` naming the missing or malformed file.
 pub fn tokenizer(directory: &Path) -> Result<Tokenizer, PredictError> {
     let (file, malformed) = match directory.join(TOKENIZER).is_file() {
         true => (None, "tokenizer.json is missing or malformed"),
@@ -96,10 +96,10 @@ pub fn tokenizer(directory: &Path) -> Result<Tokenizer, PredictError> {
     made.map_err(|error| PredictError::invalid(malformed).with_source(error.to_string()))
 }
 
-/// What `tokenizer.json` would be.
+/// Builds the contents of `tokenizer.json` from `vocab.txt`. Blocks on file I/O.
 ///
 /// # Errors
-/// `InvalidInput` when `vocab.txt` is missing or is no vocabulary of BERT's.
+/// `InvalidInput` if `vocab.txt` is missing, or is not the vocabulary of a BERT tokenizer.
 pub fn of_vocabulary(directory: &Path) -> Result<Value, PredictError> {
     let settings = settings(directory)?;
     let class = settings.tokenizer_class.as_deref().unwrap_or(CLASSES[0]);
@@ -168,11 +168,11 @@ pub fn of_vocabulary(directory: &Path) -> Result<Value, PredictError> {
     }))
 }
 
-/// Saves a tokenizer in the form that is read here.
+/// Command that saves a tokenizer as `tokenizer.json`.
 const SAVE: &str = "python -c \"from transformers import AutoTokenizer; \
                     AutoTokenizer.from_pretrained('DIRECTORY').save_pretrained('DIRECTORY')\"";
 
-/// Why a model of text without a tokenizer cannot be served.
+/// The error for a text model without a tokenizer.
 pub fn missing(directory: &Path) -> PredictError {
     let others = [
         "spiece.model",
@@ -185,7 +185,7 @@ pub fn missing(directory: &Path) -> PredictError {
     let mut told = String::new();
     for name in there {
         let joint = if told.is_empty() { " beside " } else { " and " };
-        // Writing into a text does not fail.
+        // Writing to a string does not fail.
         let _ = write!(told, "{joint}{name}");
     }
     PredictError::invalid(format!(
@@ -206,12 +206,12 @@ fn settings(directory: &Path) -> Result<Settings, PredictError> {
     let text = std::fs::read(path).map_err(|error| malformed(error.to_string()))?;
     let mut file: Map<String, Value> =
         serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))?;
-    // What is null says nothing.
+    // Null values count as absent.
     file.retain(|_, value| !value.is_null());
     serde_json::from_value(Value::Object(file)).map_err(|error| malformed(error.to_string()))
 }
 
-/// The tokens of `vocab.txt`, one a line, numbered from 0.
+/// The tokens of `vocab.txt`, numbered by line from 0.
 fn vocabulary(directory: &Path) -> Result<Map<String, Value>, PredictError> {
     let unreadable = |error: std::io::Error| {
         PredictError::invalid("vocab.txt is missing or is not text").with_source(error)

@@ -1,23 +1,23 @@
-//! One call, and where reading goes on behind it: what all forms have in common.
+//! Common types of all formats of calls.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A function that may be called.
+/// A function that the model may call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Function {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The schema of its arguments.
+    /// The JSON schema of the arguments.
     pub parameters: Value,
 }
 
-/// One call.
+/// A parsed call.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct ParsedCall {
     #[serde(alias = "tool_name")]
     pub name: String,
-    /// Null where there are none.
+    /// The arguments; null if there are none.
     #[serde(alias = "parameters", default)]
     pub arguments: Value,
 }
@@ -25,15 +25,15 @@ pub(super) struct ParsedCall {
 /// What follows a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallEnd {
-    /// Another call begins there.
+    /// Another call, from this byte offset.
     Next(usize),
-    /// Text begins there.
+    /// Text, from this byte offset.
     Text(usize),
-    /// That is open.
+    /// More input is needed to decide.
     Open,
 }
 
-/// The calls of a text that is nothing but JSON: one, or a list.
+/// Parses a text that is one JSON call or a list of them.
 pub(crate) fn json(text: &str) -> Option<Vec<ParsedCall>> {
     Some(match serde_json::from_str(text).ok()? {
         list @ Value::Array(_) => serde_json::from_value(list).ok()?,

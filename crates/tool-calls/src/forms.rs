@@ -1,12 +1,12 @@
-//! The forms that chat templates teach models to write calls in, each as a whole text.
+//! Parsers for complete calls in the formats of common chat templates.
 //!
-//! | form | of |
+//! | format | models |
 //! |---|---|
 //! | JSON: `{"name": …, "arguments": {…}}`, `parameters` for `arguments`, `tool_name` for `name`; one, or a list | Hermes, Qwen, Llama 3, Mistral, Granite, Phi, Command R |
 //! | `<function=NAME>{…}</function>` | Llama 3.1, Functionary |
 //! | `<function=NAME><parameter=KEY>VALUE</parameter></function>` | Qwen3-Coder |
 //! | `NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>` | GLM-4.5 |
-//! | `[NAME(KEY=VALUE, …)]` | Llama 3.2 and 4, as Python writes it |
+//! | `[NAME(KEY=VALUE, …)]` | Llama 3.2 and 4, Python syntax |
 //! | `[TOOL_CALLS]NAME[ARGS]{…}` | Mistral |
 //! | names and JSON between special tokens | DeepSeek, Kimi |
 
@@ -23,8 +23,8 @@ const KEY: (&str, &str) = ("<arg_key>", "</arg_key>");
 const VALUE: (&str, &str) = ("<arg_value>", "</arg_value>");
 const ACTION: &str = "Action:";
 
-/// The calls that `text` is, of one or several of the forms; `None` when it is none. Where a form
-/// has no types of its own, those of the functions' schemas hold.
+/// Parses a text that consists of calls in one of the formats; `None` for other text. In formats
+/// without types, the functions' schemas determine the types of values.
 pub(crate) fn read(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>> {
     let text = text.trim();
     let calls = special::read(text, functions)
@@ -35,7 +35,7 @@ pub(crate) fn read(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>
     (!calls.is_empty()).then_some(calls)
 }
 
-/// What stands in the block after `Action:`, as Command R writes it; else the text itself.
+/// The content of the block after `Action:` (Command R), or the text itself.
 fn unfenced(text: &str) -> &str {
     let block = || {
         let block = text.strip_prefix(ACTION)?.trim_start();
@@ -45,7 +45,7 @@ fn unfenced(text: &str) -> &str {
     block().unwrap_or(text)
 }
 
-/// Whether an answer that begins so may be nothing but calls; `None` while that is open.
+/// Whether an answer with this beginning may consist of calls only; `None` if more input is needed.
 pub(super) fn may_be_whole(text: &str) -> Option<bool> {
     let text = text.trim_start();
     if special::begins(text)? {
@@ -58,13 +58,13 @@ pub(super) fn may_be_whole(text: &str) -> Option<bool> {
     }
 }
 
-/// `<function=NAME>…</function>`, one after the other.
+/// Parses a sequence of `<function=NAME>…</function>`.
 fn elements(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>> {
     let mut calls = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
         let (name, after) = rest.strip_prefix(FUNCTION)?.split_once('>')?;
-        // The last may be cut off.
+        // The last element may be truncated.
         let (body, after) = after.split_once(FUNCTION_END).unwrap_or((after, ""));
         let name = name.trim_matches(['"', '\'', ' ']);
         let body = body.trim();
@@ -84,14 +84,14 @@ fn elements(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>> {
     Some(calls)
 }
 
-/// `<parameter=KEY>VALUE</parameter>`, one after the other.
+/// Parses a sequence of `<parameter=KEY>VALUE</parameter>`.
 fn parameters(text: &str, schema: Option<&Value>) -> Option<Value> {
     let mut found = Map::new();
     let mut rest = text;
     while !rest.is_empty() {
         let (key, after) = rest.strip_prefix(PARAMETER)?.split_once('>')?;
         let (value, after) = after.split_once(PARAMETER_END)?;
-        // The template puts a line break around a value.
+        // Templates put line breaks around values.
         let value = value.strip_prefix('\n').unwrap_or(value);
         let value = value.strip_suffix('\n').unwrap_or(value);
         found.insert(key.trim().to_owned(), typed(value, key.trim(), schema));
@@ -100,7 +100,7 @@ fn parameters(text: &str, schema: Option<&Value>) -> Option<Value> {
     Some(Value::Object(found))
 }
 
-/// A name, and keys with their values.
+/// Parses a name that is followed by keys and values.
 fn keys(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>> {
     let (name, rest) = text.split_at(text.find(KEY.0).unwrap_or(text.len()));
     let name = name.trim();
@@ -122,7 +122,7 @@ fn keys(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>> {
     }])
 }
 
-/// A list of calls as Python writes them, of functions that there are.
+/// Parses a Python list of calls to known functions.
 fn pythonic(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>> {
     let calls = python::calls(text)?;
     let known = |name: &String| functions.iter().any(|function| function.name == *name);
@@ -139,7 +139,7 @@ fn schema<'f>(functions: &'f [Function], name: &str) -> Option<&'f Value> {
     function.map(|function| &function.parameters)
 }
 
-/// A value that is written without quotes: text where the schema says so, or it is no JSON.
+/// Converts an unquoted value: text if the schema requires it or the value is not JSON.
 fn typed(value: &str, key: &str, schema: Option<&Value>) -> Value {
     let property = schema.and_then(|schema| schema.get("properties")?.get(key)?.get("type"));
     if property.and_then(Value::as_str) == Some("string") {

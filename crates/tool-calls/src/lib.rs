@@ -1,6 +1,8 @@
-//! Tool calls in an answer's text, in the forms that common chat templates teach: between marks
-//! (`<tool_call>`, `<function=…>`, special tokens), or as an answer that is nothing but calls.
-//! `forms` lists them.
+//! Parses tool calls in the text of answers, in the formats of common chat templates: between marks
+//! (`<tool_call>`, `<function=…>`, special tokens), or as answers that consist of calls only. The
+//! module `forms` lists the formats.
+//!
+//! [`ToolCalls`] parses an answer incrementally. [`grammar`] constrains an answer to calls.
 
 mod call;
 mod forms;
@@ -21,7 +23,8 @@ use self::stream::CallProgress;
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
-/// What calls stand between, inside of text. Where the second is empty, all that follows is calls.
+/// Marks around calls in text. An empty closing mark means that calls extend to the end of the
+/// answer.
 const MARKS: [(&str, &str); 5] = [
     (OPEN, CLOSE),
     (forms::FUNCTION, "</function>"),
@@ -30,46 +33,46 @@ const MARKS: [(&str, &str); 5] = [
     special::MARKS[2],
 ];
 
-/// What a piece of text brings.
+/// The result of a piece of text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ParsedCalls {
-    /// Text that is no part of a call.
+    /// Text that is not part of a call.
     pub text: String,
-    /// Calls, as a JSON array of deltas in OpenAI's form.
+    /// Calls as a JSON array of deltas in OpenAI's format.
     pub calls: Option<String>,
 }
 
-/// Finds the calls in one answer.
+/// Incremental parser of the calls in one answer.
 #[derive(Debug, Default)]
 pub struct ToolCalls {
     place: ParserState,
-    /// Not given out yet.
+    /// Text that was not returned yet.
     held: String,
-    /// How many calls there were.
+    /// Number of calls so far.
     found: usize,
-    /// What may be called.
+    /// The functions that the model may call.
     functions: Vec<Function>,
-    /// The call that is read.
+    /// Progress of the current call.
     reading: CallProgress,
-    /// Whether a call was given out since the last opening mark.
+    /// Whether a call was returned since the last opening mark.
     streamed: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ParserState {
-    /// Nothing has come that tells what the answer is.
+    /// The type of the answer is not known yet.
     #[default]
     Start,
-    /// In text.
+    /// Outside of calls.
     Text,
-    /// Between the marks of that number.
+    /// After the opening mark with this index in [`MARKS`].
     Call(usize),
-    /// In an answer that may be nothing but calls.
+    /// In an answer that may consist of calls only.
     Whole,
 }
 
 impl ToolCalls {
-    /// Calls of `tools`, a list in OpenAI's form.
+    /// Creates a parser for `tools`, a list in OpenAI's format. Tools of other formats are ignored.
     pub fn of(tools: &Value) -> Self {
         let tools = tools.as_array().into_iter().flatten();
         Self {
@@ -78,23 +81,23 @@ impl ToolCalls {
         }
     }
 
-    /// Whether the answer calls anything.
+    /// Whether the answer has calls.
     pub fn any(&self) -> bool {
         0 < self.found
     }
 
-    /// Whether a call is whole, and none is begun.
+    /// Whether the answer has complete calls and no incomplete one.
     pub fn any_whole(&self) -> bool {
         let between = matches!(self.place, ParserState::Start | ParserState::Text);
         self.any() && (between || self.reading == CallProgress::Behind)
     }
 
-    /// Takes a special token that [is a mark](is_mark). Where it makes no sense it is left out.
+    /// Processes a special token that [is a mark](is_mark). A misplaced mark is dropped.
     pub fn mark(&mut self, mark: &str) -> ParsedCalls {
         match self.place {
             ParserState::Call(_) => self.push(mark),
             ParserState::Start | ParserState::Text if special::opens(mark) => {
-                // What is held may begin a mark that does not come now.
+                // Held text that looks like the beginning of a mark is plain text after all.
                 self.place = ParserState::Text;
                 let mut found = ParsedCalls {
                     text: std::mem::take(&mut self.held),
@@ -108,7 +111,8 @@ impl ToolCalls {
         }
     }
 
-    /// Takes the next piece of an answer.
+    /// Processes the next piece of an answer. Returns the text and the call deltas that are
+    /// complete.
     pub fn push(&mut self, text: &str) -> ParsedCalls {
         self.held.push_str(text);
         let mut found = ParsedCalls::default();
@@ -167,7 +171,7 @@ impl ToolCalls {
         found
     }
 
-    /// Goes back to text behind a closing mark.
+    /// Returns to text after a closing mark.
     fn leave(&mut self) {
         self.place = ParserState::Text;
         (self.reading, self.streamed) = (CallProgress::Head, false);
@@ -175,8 +179,8 @@ impl ToolCalls {
         self.held.drain(..blank);
     }
 
-    /// Gives out what is there of a call, behind the opening mark of that number or without one.
-    /// True where its closing mark was passed.
+    /// Returns available deltas of a call after the opening mark with this index, or of an answer
+    /// without marks. True if the closing mark was passed.
     fn stream(&mut self, mark: Option<usize>, calls: &mut Vec<Value>) -> bool {
         loop {
             match &mut self.reading {
@@ -225,7 +229,7 @@ impl ToolCalls {
         }
     }
 
-    /// The first delta of the next call.
+    /// Creates the first delta of the next call.
     fn begin(&mut self, name: &str, arguments: &str) -> Value {
         let index = self.found;
         self.found += 1;
@@ -237,11 +241,12 @@ impl ToolCalls {
         })
     }
 
-    /// What is left when the answer ends.
+    /// Ends the answer and returns the rest.
     pub fn finish(&mut self) -> ParsedCalls {
         let rest = std::mem::take(&mut self.held);
         if self.streamed {
-            // What closes a call, or begins another that does not come, is no text.
+            // Remaining closing characters, or the beginning of a call that was not finished, are
+            // not text.
             let text = match (self.place, &self.reading) {
                 (ParserState::Whole, CallProgress::Behind) => {
                     let closes = |c: char| c.is_whitespace() || matches!(c, '}' | ']' | '`');
@@ -265,16 +270,16 @@ impl ToolCalls {
         ParsedCalls { text, calls }
     }
 
-    /// The calls that stand between marks.
+    /// Parses the calls between marks.
     fn read_marked(&mut self, number: usize, inside: &str) -> Option<Vec<Value>> {
         match MARKS[number] {
             (OPEN, _) => self.read(inside),
-            // The name is part of the mark.
+            // The name follows the mark directly.
             (open, _) => self.read(&format!("{open}{inside}")),
         }
     }
 
-    /// The calls that `text` is: one, or several; `None` when it is none.
+    /// Parses a text that consists of calls; `None` for other text.
     fn read(&mut self, text: &str) -> Option<Vec<Value>> {
         let calls = forms::read(text, &self.functions)?;
         let known = |name: &str| self.functions.iter().any(|function| function.name == name);
@@ -297,8 +302,8 @@ impl ToolCalls {
     }
 }
 
-/// What stands between marks and is no call: with the marks, which are the answer's own then, unless
-/// they are special tokens.
+/// The text of a marked section without calls. Marks are part of the text unless they are special
+/// tokens.
 fn no_call(number: usize, inside: &str, close: &str) -> String {
     let open = MARKS[number].0;
     match special::opens(open) {
@@ -307,7 +312,7 @@ fn no_call(number: usize, inside: &str, close: &str) -> String {
     }
 }
 
-/// How many bytes at the end of `text` may be the beginning of `mark`.
+/// Length of the longest suffix of `text` that may be the beginning of `mark`, in bytes.
 fn partial(text: &str, mark: &str) -> usize {
     (1..mark.len())
         .rev()

@@ -1,11 +1,11 @@
-//! Calls as Python writes them: `[weather(city="Bern", days=[1, 2]), time()]`.
+//! Parser for calls in Python syntax: `[weather(city="Bern", days=[1, 2]), time()]`.
 
 use serde_json::{Map, Number, Value};
 
-/// How deep values may be nested.
+/// Maximum nesting of values.
 const MAX_DEPTH: usize = 32;
 
-/// The calls of a list, with their names and arguments; `None` when the text is no such list.
+/// Parses a list of calls to names and arguments; `None` for other text.
 pub(crate) fn calls(text: &str) -> Option<Vec<(String, Map<String, Value>)>> {
     let mut reader = Reader { rest: text.trim() };
     reader.expect('[')?;
@@ -37,7 +37,7 @@ struct Reader<'t> {
 }
 
 impl<'t> Reader<'t> {
-    /// Whether that comes next; it is passed then.
+    /// Consumes `wanted` after white space if it comes next.
     fn takes(&mut self, wanted: char) -> bool {
         match self.rest.trim_start().strip_prefix(wanted) {
             Some(rest) => {

@@ -1,5 +1,5 @@
-//! Calls that an answer must make: what may be called, and the grammar of one call as the model's
-//! template teaches it.
+//! Required calls: the callable functions, and the grammar of calls in the format of the model's
+//! template.
 
 use serde_json::{Value, json};
 
@@ -9,19 +9,19 @@ use super::special::{MarkIds, literal};
 use super::{CLOSE, OPEN};
 use crate::schema::prepared;
 
-/// How a template teaches to write a call.
+/// The format of calls in a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallStyle {
-    /// JSON between the marks.
+    /// JSON between marks.
     Marked,
-    /// Nothing but JSON.
+    /// JSON without marks.
     Bare,
-    /// Between special tokens.
+    /// Names and JSON between special tokens.
     Special(special::Style),
 }
 
 impl CallStyle {
-    /// That of a template with this source.
+    /// Determines the format from the source of a template.
     pub fn of(template: &str) -> Self {
         match special::Style::of(template) {
             Some(style) => Self::Special(style),
@@ -32,11 +32,11 @@ impl CallStyle {
 }
 
 impl Function {
-    /// The function that a tool in OpenAI's form is; `None` when it is none.
+    /// Converts a tool in OpenAI's format; `None` for other tools.
     pub fn of(tool: &Value) -> Option<Self> {
         let function = tool.get("function")?;
         let parameters = match function.get("parameters") {
-            // As OpenAI has it: a function without parameters.
+            // OpenAI's default: a function without parameters.
             None | Some(Value::Null) => {
                 json!({ "type": "object", "properties": {}, "additionalProperties": false })
             }
@@ -50,16 +50,16 @@ impl Function {
     }
 }
 
-/// What stands around calls, in Lark's notation.
+/// The frame of calls, in Lark notation.
 struct Frame {
     open: String,
-    /// Between two calls.
+    /// Separator of calls.
     between: String,
     close: String,
 }
 
-/// The grammar, in Lark's notation, of one to `most` calls of `functions`; `mark` gives the id of a
-/// special token that is a mark.
+/// Returns the grammar, in Lark notation, of one to `most` calls of `functions`. `mark` returns the
+/// ids of marks that are special tokens.
 pub fn grammar(functions: &[Function], most: usize, style: CallStyle, mark: MarkIds<'_>) -> String {
     let names: Vec<_> = (0..functions.len())
         .map(|at| format!("call_{at}"))
@@ -73,7 +73,7 @@ pub fn grammar(functions: &[Function], most: usize, style: CallStyle, mark: Mark
     } = frame;
     let mut grammar = match (style, more) {
         (CallStyle::Bare, 0) => "start: call\n".to_owned(),
-        // A list of them, where there are several.
+        // Several calls are a list.
         (CallStyle::Bare, _) => {
             format!("start: call | {open} call ({between} call){{1,{more}}} {close}\n")
         }
@@ -84,7 +84,7 @@ pub fn grammar(functions: &[Function], most: usize, style: CallStyle, mark: Mark
     for (at, function) in functions.iter().enumerate() {
         let (before, after) = style.around(&function.name, mark);
         let schema = prepared(&function.parameters);
-        // Each schema is a document of its own, so that what it refers to is found.
+        // A schema is embedded as a document of its own, so that its references resolve.
         grammar.push_str(&format!(
             "call_{at}: {before} arguments_{at} {after}\narguments_{at}: %json {schema}\n"
         ));
@@ -116,7 +116,7 @@ impl CallStyle {
         }
     }
 
-    /// What stands around the arguments of a call of `name`.
+    /// The text around the arguments of a call of `name`.
     fn around(self, name: &str, mark: MarkIds<'_>) -> (String, String) {
         let head = format!("{{\"name\": {}, \"arguments\": ", Value::from(name));
         match self {

@@ -1,29 +1,29 @@
-//! Schemas as answers are held to them: compact, and with no more fields than they name.
+//! Prepares schemas for constrained answers: compact JSON, and closed objects.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-/// How the library is told of white space, in a schema.
+/// Field with llguidance's options in a schema.
 const OPTIONS: &str = "x-guidance";
-/// What says itself which other fields an object may have.
+/// Keywords that determine whether an object is open.
 const OPENS: [&str; 3] = [
     "additionalProperties",
     "patternProperties",
     "unevaluatedProperties",
 ];
-/// What joins schemas, so that one alone does not say all fields.
+/// Keywords that combine schemas, so that one schema does not list all fields.
 const JOINS: [&str; 6] = ["allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas"];
-/// Where the schemas of parts are.
+/// Keywords with subschemas.
 const NAMED: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
 const LISTED: [&str; 3] = ["anyOf", "oneOf", "prefixItems"];
 const SINGLE: [&str; 2] = ["additionalProperties", "items"];
 
-/// The schema with no white space between its parts, and with objects that have the fields that
-/// they name alone, unless they say otherwise.
+/// Returns the schema without white space between tokens, in which objects are closed unless they
+/// state otherwise.
 pub fn prepared(schema: &Value) -> Value {
     let mut schema = match schema {
-        // Anything at all.
+        // Allows any value.
         Value::Bool(true) => json!({}),
         schema => schema.clone(),
     };
@@ -38,7 +38,7 @@ pub fn prepared(schema: &Value) -> Value {
     schema
 }
 
-/// The same with white space of this pattern.
+/// Sets a regular expression for the white space in a prepared schema.
 pub fn spaced(mut schema: Value, pattern: &str) -> Value {
     if let Some(fields) = schema.as_object_mut() {
         let options = json!({ "whitespace_pattern": pattern });
@@ -47,7 +47,7 @@ pub fn spaced(mut schema: Value, pattern: &str) -> Value {
     schema
 }
 
-/// Names of definitions that an `allOf` joins with others.
+/// Names of definitions that an `allOf` combines with others.
 fn joined_definitions(schema: &Value, joins: bool, found: &mut HashSet<String>) {
     match schema {
         Value::Object(fields) => {
@@ -66,7 +66,7 @@ fn joined_definitions(schema: &Value, joins: bool, found: &mut HashSet<String>) 
     }
 }
 
-/// Closes the objects of a schema; itself only where it is `whole`.
+/// Closes the objects in a schema. The schema itself is closed only if it is `whole`.
 fn close(schema: &mut Value, whole: bool, joined: &HashSet<String>) {
     let Some(fields) = schema.as_object_mut() else {
         return;

@@ -1,20 +1,20 @@
-//! Calls between marks that are tokens of their own, around bare names: a section of calls as
-//! DeepSeek and Kimi write it, and Mistral's `[TOOL_CALLS]NAME[ARGS]{…}`.
+//! Calls between special tokens, around plain names: sections of calls (DeepSeek, Kimi), and
+//! Mistral's `[TOOL_CALLS]NAME[ARGS]{…}`.
 //!
-//! In most vocabularies these marks are special tokens, which have no text. Where tools may be
-//! called they come here all the same ([`is_mark`]), and none of them is ever given out as text.
+//! In most vocabularies these marks are special tokens without text. The parser receives them
+//! separately ([`is_mark`]) if tools are allowed, and never returns them as text.
 
 use serde_json::Value;
 
 use super::call::{CallEnd, Function, ParsedCall, json};
 
-/// How a model family writes a section of calls.
+/// The marks of a model family.
 struct Section {
     open: &'static str,
     close: &'static str,
-    /// Around one call.
+    /// Marks around one call.
     call: (&'static str, &'static str),
-    /// Between what is called and the arguments.
+    /// Between the name and the arguments.
     separator: &'static str,
 }
 
@@ -35,37 +35,38 @@ const SECTIONS: [Section; 2] = [
     },
 ];
 
-/// Around arguments.
+/// Fence around arguments.
 const BLOCK: (&str, &str) = ("```json", "```");
 
-/// Before each call of Mistral's, up to the answer's end; before version 11, before a list of them.
+/// Precedes each call of Mistral models; before tokenizer version 11, a list of calls. Calls extend
+/// to the end of the answer.
 const CALL: &str = "[TOOL_CALLS]";
 const CALL_ID: &str = "[CALL_ID]";
 const ARGUMENTS: &str = "[ARGS]";
 
-/// What calls stand between: where the second is empty, they go on to the answer's end.
+/// Marks around calls. An empty closing mark means that calls extend to the end of the answer.
 pub(super) const MARKS: [(&str, &str); 3] = [
     (SECTIONS[0].open, SECTIONS[0].close),
     (SECTIONS[1].open, SECTIONS[1].close),
     (CALL, ""),
 ];
 
-/// How a template of one of these families teaches to write a call.
+/// The format of calls in a template of one of these families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// A mark, then the name and the arguments of each call.
+    /// A mark, name and arguments for each call.
     Mistral,
     /// A section of calls, each with an id.
     Section {
-        /// The number of the family in the table of marks.
+        /// Index of the family in the table of marks.
         at: usize,
-        /// The arguments stand in a block, behind the kind and the name.
+        /// Whether arguments are in a fenced block after the type and the name.
         block: bool,
     },
 }
 
 impl Style {
-    /// That of a template with this source; `None` where it is none of these.
+    /// Determines the format from the source of a template; `None` for other templates.
     pub(crate) fn of(template: &str) -> Option<Self> {
         if template.contains(ARGUMENTS) {
             return Some(Self::Mistral);
@@ -76,8 +77,7 @@ impl Style {
         Some(Self::Section { at, block })
     }
 
-    /// What stands around all calls, in Lark's notation. Marks are the tokens that `mark` gives, or
-    /// texts.
+    /// The frame of all calls, in Lark notation. Marks are the tokens that `mark` returns, or text.
     pub(super) fn section(self, mark: MarkIds<'_>) -> (String, String) {
         match self {
             Self::Mistral => (String::new(), String::new()),
@@ -88,7 +88,7 @@ impl Style {
         }
     }
 
-    /// What stands around the arguments of a call of `name`, as [`Style::section`].
+    /// The frame of the arguments of a call of `name`, as in [`Style::section`].
     pub(super) fn around(self, name: &str, mark: MarkIds<'_>) -> (String, String) {
         let Self::Section { at, block } = self else {
             let before = [written(CALL, mark), literal(name), written(ARGUMENTS, mark)];
@@ -96,7 +96,7 @@ impl Style {
         };
         let section = &SECTIONS[at];
         let (kind, name) = match (at, block) {
-            // Calls are counted.
+            // Calls are numbered.
             (1, _) => {
                 let kind = literal(&format!("functions.{name}:"));
                 (format!("{kind} /[0-9]/"), String::new())
@@ -119,7 +119,7 @@ impl Style {
     }
 }
 
-/// A mark: its token, or its text.
+/// A mark as a token or text, in Lark notation.
 fn written(text: &str, mark: MarkIds<'_>) -> String {
     match mark(text) {
         Some(id) => format!("<[{id}]>"),
@@ -127,20 +127,20 @@ fn written(text: &str, mark: MarkIds<'_>) -> String {
     }
 }
 
-/// A text in Lark's notation.
+/// A text literal in Lark notation.
 pub(crate) fn literal(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// Gives the id of a special token that is a mark.
+/// Returns the id of a mark that is a special token; `None` for other names.
 pub type MarkIds<'m> = &'m dyn Fn(&str) -> Option<u32>;
 
-/// Whether a special token of this name is one of the marks.
+/// Whether a special token with this name is a mark.
 pub fn is_mark(token: &str) -> bool {
     all().any(|mark| mark == token)
 }
 
-/// Whether calls begin with that.
+/// Whether a text is an opening mark.
 pub(super) fn opens(text: &str) -> bool {
     MARKS.iter().any(|(open, _)| text == *open)
 }
@@ -158,7 +158,7 @@ fn all() -> impl Iterator<Item = &'static str> {
     sections.chain([CALL, CALL_ID, ARGUMENTS])
 }
 
-/// Whether an answer that begins so begins with one of the marks; `None` while that is open.
+/// Whether an answer begins with an opening mark; `None` if more input is needed.
 pub(crate) fn begins(text: &str) -> Option<bool> {
     let mut opens = MARKS.iter().map(|(open, _)| *open);
     if opens.clone().any(|open| text.starts_with(open)) {
@@ -170,22 +170,22 @@ pub(crate) fn begins(text: &str) -> Option<bool> {
     }
 }
 
-/// A text that was no call, without the marks.
+/// Removes the marks from text that was not a call.
 pub(super) fn without_marks(text: &str) -> String {
     all().fold(text.to_owned(), |text, mark| text.replace(mark, ""))
 }
 
-/// How a call of one of these families begins.
+/// The parsed beginning of a call.
 pub(super) enum CallHead {
-    /// A call of that name, whose arguments begin there.
+    /// A call of this name, whose arguments start at this byte offset.
     Call(String, usize),
-    /// As JSON.
+    /// A call in JSON.
     Json,
     Open,
     Never,
 }
 
-/// The beginning of a call behind the opening mark `open`.
+/// Parses the beginning of a call after the opening mark `open`.
 pub(crate) fn head(open: &str, text: &str) -> CallHead {
     let begins = text.trim_start();
     if begins.is_empty() {
@@ -217,7 +217,7 @@ pub(crate) fn head(open: &str, text: &str) -> CallHead {
     }
 }
 
-/// What follows the arguments of a call behind the opening mark `open`.
+/// Determines what follows the arguments of a call after the opening mark `open`.
 pub(super) fn after(open: &str, text: &str) -> Option<CallEnd> {
     if open == CALL {
         let rest = text.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '}' | ']'));
@@ -236,7 +236,7 @@ pub(super) fn after(open: &str, text: &str) -> Option<CallEnd> {
         .then(|| CallEnd::Next(text.len() - rest.len()))
 }
 
-/// The calls that `text` is, from its first mark on; `None` when it is none.
+/// Parses a text that consists of calls and begins with a mark; `None` for other text.
 pub(crate) fn read(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>> {
     if let Some(rest) = text.strip_prefix(CALL) {
         return json(rest.trim()).or_else(|| one_by_one(rest, functions));
@@ -245,7 +245,8 @@ pub(crate) fn read(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>
     section.read(text)
 }
 
-/// `NAME[ARGS]{…}`, perhaps with `[CALL_ID]ID` after the name, and with the mark between two.
+/// Parses `NAME[ARGS]{…}`, with an optional `[CALL_ID]ID` after the name, and the mark between
+/// calls.
 fn one_by_one(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>> {
     let (mut calls, mut rest) = (Vec::new(), text);
     loop {
@@ -256,7 +257,7 @@ fn one_by_one(text: &str, functions: &[Function]) -> Option<Vec<ParsedCall>> {
                 head.split(CALL_ID).next().unwrap_or(head).trim()
             }
             Some(_) => return None,
-            // Without its mark, only what is known is a function's name.
+            // Without the mark, the name must be that of a known function.
             None => functions
                 .iter()
                 .map(|function| function.name.as_str())
@@ -278,7 +279,7 @@ impl Section {
         let mut calls = Vec::new();
         while let Some(after) = rest.strip_prefix(self.call.0) {
             let (head, after) = after.split_once(self.separator)?;
-            // DeepSeek V3 and R1 put the kind in front, and the arguments into a block.
+            // DeepSeek V3 and R1 write the type before the name, and the arguments in a block.
             let (name, after) = match after.trim_start().starts_with('{') {
                 true => (head, after),
                 false => after.split_once(BLOCK.0)?,
@@ -287,7 +288,7 @@ impl Section {
             calls.push(call(plain(name), arguments)?);
             let after = after.trim_start();
             let after = after.strip_prefix(BLOCK.1).unwrap_or(after).trim_start();
-            // The last may be cut off.
+            // The last call may be truncated.
             let after = match after.is_empty() {
                 true => after,
                 false => after.strip_prefix(self.call.1)?,
@@ -299,7 +300,7 @@ impl Section {
     }
 }
 
-/// A function's name, of `functions.NAME:0` too.
+/// Returns the function name in `functions.NAME:0`, or the name itself.
 fn plain(name: &str) -> &str {
     let name = name.trim();
     let inside = || {
@@ -318,7 +319,7 @@ fn call(name: &str, arguments: Value) -> Option<ParsedCall> {
     })
 }
 
-/// The JSON object that `text` begins with, and what follows it.
+/// Parses the JSON object at the beginning of `text`, and returns the rest.
 fn object(text: &str) -> Option<(Value, &str)> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let value = values.next()?.ok().filter(Value::is_object)?;
@@ -332,7 +333,7 @@ mod tests {
 
     use super::*;
 
-    /// The same calls as each family writes them.
+    /// These calls in the format of each family.
     fn written(calls: &[(String, Value)]) -> Vec<String> {
         let each = |one: &dyn Fn(usize, &str, &Value) -> String| -> String {
             let numbered = calls.iter().enumerate();
@@ -362,7 +363,7 @@ mod tests {
         vec![
             format!("<｜tool▁calls▁begin｜>{v3}<｜tool▁calls▁end｜>"),
             format!("<｜tool▁calls▁begin｜>{v31}<｜tool▁calls▁end｜>"),
-            // Cut off behind the last call's arguments.
+            // Truncated after the arguments of the last call.
             format!(
                 "<｜tool▁calls▁begin｜>{}",
                 v31.strip_suffix("<｜tool▁call▁end｜>").unwrap_or(&v31)
@@ -382,7 +383,7 @@ mod tests {
             any::<bool>().prop_map(Value::from),
             any::<i64>().prop_map(Value::from),
             "\\PC{0,12}".prop_map(Value::from),
-            // What calls are written with may stand in them too.
+            // Marks and fences may also occur in arguments.
             proptest::sample::select(vec![
                 "[TOOL_CALLS]",
                 "[ARGS]{",

@@ -1,37 +1,39 @@
-//! Calls as they are written: the name as soon as it is there, and then the arguments, a piece at a
-//! time. Only calls whose arguments are an object of JSON are read so; all others are read whole.
+//! Incremental parser of calls: returns the name as soon as it is complete, and then the arguments
+//! in pieces. Only JSON objects as arguments are parsed incrementally; other calls are parsed when
+//! they are complete.
 
 use super::call::{CallEnd, Function};
 use super::special;
 use super::special::CallHead;
 use super::{MARKS, OPEN};
 
-/// How far a call has been read.
+/// The progress of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CallProgress {
-    /// Nothing of it is given out.
+    /// Nothing was returned.
     #[default]
     Head,
-    /// Its name is given out, and its arguments as they come.
+    /// The name was returned, and arguments are returned as they arrive.
     Arguments(Object),
-    /// Its arguments are whole.
+    /// The arguments are complete.
     Behind,
-    /// It is read as a whole.
+    /// The call is parsed when it is complete.
     Whole,
 }
 
-/// What a call's beginning came to.
+/// The result of parsing the beginning of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CallStart {
-    /// A call of that name, whose arguments begin there.
+    /// A call of this name, whose arguments start at this byte offset.
     Call(String, usize),
-    /// That is open.
+    /// More input is needed.
     Open,
-    /// It is not read so.
+    /// The call cannot be parsed incrementally.
     Never,
 }
 
-/// The beginning of a call behind the opening mark of that number, or of an answer without marks.
+/// Parses the beginning of a call after the opening mark with this index, or of an answer without
+/// marks.
 pub(crate) fn head(mark: Option<usize>, text: &str, functions: &[Function]) -> CallStart {
     let opening = mark.map(|mark| MARKS[mark].0);
     let found = match opening {
@@ -53,7 +55,7 @@ pub(crate) fn head(mark: Option<usize>, text: &str, functions: &[Function]) -> C
     }
 }
 
-/// What follows the arguments of a call.
+/// Determines what follows the arguments of a call.
 pub(super) fn after(mark: Option<usize>, text: &str) -> CallEnd {
     let (open, close) = mark.map_or(("", ""), |mark| MARKS[mark]);
     let rest = text.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '}' | ']'));
@@ -71,13 +73,13 @@ pub(super) fn after(mark: Option<usize>, text: &str) -> CallEnd {
     }
 }
 
-/// Why nothing was read.
+/// The reason why parsing stopped: more input is needed, or the input does not match.
 enum Stop {
     More,
     No,
 }
 
-/// Reads the beginning of JSON that is perhaps not whole.
+/// Parser for the beginning of possibly incomplete JSON.
 struct Cursor<'a> {
     text: &'a str,
     at: usize,
@@ -118,7 +120,7 @@ impl Cursor<'_> {
     }
 }
 
-/// `{"name": NAME, "arguments": {`, perhaps in a list, perhaps with more texts before.
+/// Parses `{"name": NAME, "arguments": {`, optionally in a list, and with other text fields before.
 fn json_head(text: &str) -> Result<(String, usize), Stop> {
     let mut cursor = Cursor { text, at: 0 };
     if cursor.next()? == '[' {
@@ -144,7 +146,7 @@ fn json_head(text: &str) -> Result<(String, usize), Stop> {
     }
 }
 
-/// `NAME>{`.
+/// Parses `NAME>{`.
 fn function_head(text: &str) -> Result<(String, usize), Stop> {
     let (name, rest) = text.split_once('>').ok_or(Stop::More)?;
     let mut cursor = Cursor { text: rest, at: 0 };
@@ -155,7 +157,7 @@ fn function_head(text: &str) -> Result<(String, usize), Stop> {
     Ok((name, text.len() - rest.len() + cursor.at))
 }
 
-/// An object of JSON as it comes.
+/// Finds the end of a JSON object incrementally.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Object {
     depth: usize,
@@ -164,7 +166,8 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// Takes the next piece: how many bytes of it belong to the object, and whether it is whole.
+    /// Processes a piece. Returns how many of its bytes belong to the object, and whether that is
+    /// complete.
     pub(crate) fn take(&mut self, text: &str) -> (usize, bool) {
         for (at, byte) in text.bytes().enumerate() {
             match byte {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The text and the calls of an answer that comes in these pieces.
+/// The text and the calls of an answer in these pieces.
 fn answer(pieces: &[&str]) -> (String, Vec<(u64, String, String)>) {
     answer_of(ToolCalls::default(), pieces)
 }
@@ -27,7 +27,7 @@ fn answer_of(mut calls: ToolCalls, pieces: &[&str]) -> (String, Vec<(u64, String
         }
     }
     for (_, _, arguments) in &mut found {
-        // However it was written.
+        // Ignores formatting.
         let same = serde_json::from_str::<Value>(arguments).map(|value| value.to_string());
         *arguments = same.unwrap_or_else(|_| arguments.clone());
     }
@@ -49,7 +49,7 @@ fn calls_are_found_between_marks_and_in_whole_answers() {
     assert_eq!((text.as_str(), calls), ("", vec![f.clone()]));
     let (_, calls) = answer(&["[{\"name\":\"f\",\"arguments\":{\"a\":1}}]"]);
     assert_eq!(calls, std::slice::from_ref(&f));
-    // An answer that ends before its last mark.
+    // An answer that ends before its closing mark.
     let (_, calls) = answer(&["<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}"]);
     assert_eq!(calls, [f]);
 }
@@ -69,7 +69,7 @@ fn what_is_no_call_is_text() {
     }
 }
 
-/// What each family of templates has its models write, for the same call.
+/// The same call in the format of each template family.
 const FAMILIES: [(&str, &str); 16] = [
     (
         "Hermes, Qwen 2.5 and 3",
@@ -180,7 +180,7 @@ fn marks_of_special_tokens_come_by_themselves_and_are_never_text() {
     assert_eq!(tools.finish(), ParsedCalls::default());
     assert_eq!(text, "I look.  [TOOL");
     assert_eq!(calls[0]["function"]["name"], "weather");
-    // What is no call is text, without the marks.
+    // A section without calls is text, without the marks.
     let mut tools = ToolCalls::of(&weather());
     assert_eq!(tools.mark("[TOOL_CALLS]"), ParsedCalls::default());
     tools.push("none of them");
@@ -227,7 +227,7 @@ proptest! {
 #[test]
 fn arguments_come_as_they_are_written() {
     for (family, written) in FAMILIES {
-        // Command R writes its calls into a block, which is read whole.
+        // Command R's calls are in a block, which is parsed when it is complete.
         let streams = written.contains("{\"city\"") && !written.starts_with("Action");
         let mut tools = ToolCalls::of(&weather());
         let mut deltas = 0;
@@ -280,7 +280,7 @@ fn a_call_without_arguments_has_an_empty_object() {
         let (_, calls) = answer_of(ToolCalls::of(&tools), &[written]);
         assert_eq!(calls, [(0, "now".to_owned(), "{}".to_owned())], "{written}");
     }
-    // Without a function of that name it is an answer.
+    // Without a function of that name, the text is an answer.
     let (text, calls) = answer_of(ToolCalls::of(&tools), &["{\"name\": \"Ann\"}"]);
     assert_eq!((text.as_str(), calls), ("{\"name\": \"Ann\"}", vec![]));
 }

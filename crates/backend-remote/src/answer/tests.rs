@@ -40,7 +40,7 @@ const STREAMS: [(&str, &str); 5] = [
     ("gemini", GEMINI),
 ];
 
-/// The text, whether there was an end, and the failure, of an answer in these pieces.
+/// Text, whether the end was read, and the failure, of an answer in these chunks.
 fn play(name: &str, pieces: &[&[u8]]) -> (String, bool, Option<ErrorCode>) {
     let (mut answer, mut text, mut ended) =
         (UpstreamAnswer::new(provider(name), 0), String::new(), false);
@@ -62,12 +62,12 @@ fn play(name: &str, pieces: &[&[u8]]) -> (String, bool, Option<ErrorCode>) {
     panic!("an answer ends, well or badly");
 }
 
-/// Where each stream has told why it ends: nothing behind that need come.
+/// The length of the prefix of a stream that includes the finish reason. The rest is optional.
 fn enough(stream: &str) -> usize {
     let reason = ["\"length\"", "\"max_tokens\"", "\"MAX_TOKENS\""];
     let at = reason.iter().find_map(|reason| stream.find(reason));
     let at = at.expect("every stream has a reason");
-    // With the line that it stands in.
+    // Includes the line.
     at + stream[at..].find(['\r', '\n']).unwrap()
 }
 

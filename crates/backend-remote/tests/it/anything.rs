@@ -1,4 +1,4 @@
-//! Servers of no known provider, which only their connectors describe.
+//! Servers of unknown providers, which only their connectors describe.
 
 use volley_types::registry::{ConnectorSpec, ProviderName};
 use volley_types::{ErrorCode, FinishReason, ParamValue, Parameters};
@@ -43,7 +43,7 @@ async fn one_path_is_enough_for_json_lines_and_events() {
         assert!(whole.text.starts_with("hello"), "{media}: {whole:?}");
         assert_eq!(whole.finish, Some(FinishReason::Stop));
         if media != "application/json" {
-            // Nothing but HTTP tells the end: without a length a cut looks the same.
+            // Only HTTP marks the end. Without a length, an aborted body looks the same.
             let open_ended = answer(&filter, "200 OK", media, &body).await;
             let code = open_ended.error.map(|error| error.code);
             assert_eq!(code, Some(ErrorCode::UpstreamIncomplete));

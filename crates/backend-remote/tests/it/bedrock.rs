@@ -1,4 +1,4 @@
-//! Amazon Bedrock, by a server that checks signatures as the service does.
+//! Amazon Bedrock, with a server that checks signatures like the service.
 
 use ring::{digest, hmac};
 use volley_types::registry::{ConnectorSpec, ProviderName};
@@ -20,7 +20,7 @@ fn sha256(bytes: &[u8]) -> String {
     hex(digest::digest(&digest::SHA256, bytes))
 }
 
-/// The signature that Signature Version 4 says, from its description.
+/// The signature of a canonical request, from the description of Signature Version 4.
 fn signature(canonical: &str, date: &str, scope: &str) -> String {
     let sign = |key: &[u8], text: &str| {
         let key = hmac::Key::new(hmac::HMAC_SHA256, key);
@@ -37,7 +37,7 @@ fn signature(canonical: &str, date: &str, scope: &str) -> String {
     hex(sign(key.as_ref(), &text))
 }
 
-/// Each byte of a path but those that need none is escaped, once more than it is already.
+/// Escapes a path once more, except unreserved characters and slashes.
 fn escaped(path: &str) -> String {
     let escape = |byte: u8| match byte {
         b'/' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
@@ -47,7 +47,7 @@ fn escaped(path: &str) -> String {
     path.bytes().map(escape).collect()
 }
 
-/// Checks a request as the service would, and gives its credential's scope.
+/// Checks a request like the service, and returns the scope of its credential.
 fn checked(request: &str) -> String {
     let (head, body) = request.split_once("\r\n\r\n").unwrap();
     let mut lines = head.lines();
@@ -89,7 +89,7 @@ fn spec(base: &str, path: &str, keys: &str) -> ConnectorSpec {
     let url = base.replace("/v1/chat/completions", path);
     let mut spec = connector(&url, ProviderName::from_static("bedrock"));
     spec.credential = Some(key_file(keys));
-    // As OpenSearch's blueprints have it.
+    // As in OpenSearch's blueprints.
     spec.headers
         .insert("x-amz-content-sha256".to_owned(), "required".to_owned());
     spec

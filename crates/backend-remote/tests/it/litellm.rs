@@ -1,4 +1,4 @@
-//! The LiteLLM proxy: a real server that nobody here wrote, speaking both formats.
+//! The LiteLLM proxy: a third-party server with both formats.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use volley_types::{ErrorCode, FinishReason};
 
 use crate::server::{config, connector, key_file, load, open, read};
 
-/// It imports a great deal before it listens.
+/// The proxy takes long to start because of its imports.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 async fn proxy() -> (Child, String) {
@@ -19,7 +19,7 @@ async fn proxy() -> (Child, String) {
         .join("../../../target/venv-litellm/bin/litellm")
         .exists();
     assert!(installed, "run scripts/get-litellm.sh before the tests");
-    // Below those that the system gives to connections: it takes long until it listens.
+    // Below the ephemeral ports, which the system could assign before the proxy listens.
     let mut ports = (4_000..5_000).skip(usize::try_from(std::process::id() % 900).unwrap());
     let port = ports
         .find(|port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok())
@@ -83,7 +83,7 @@ async fn a_real_proxy_streams_in_both_formats() {
                 .usage
                 .is_some_and(|usage| usage.completion_tokens > 5)
         );
-        // Without its optional database the proxy answers some status of its own.
+        // The proxy answers with a status of its own without its optional database.
         spec.credential = None;
         let refused = read(open(&load(spec.clone(), patient.clone()).await.unwrap(), &[]).await);
         let error = refused.await.error.expect("no key, no answer");

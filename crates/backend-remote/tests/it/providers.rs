@@ -1,4 +1,4 @@
-//! What each provider's server is sent: where, with which key, and in which form.
+//! Requests to each provider's server: URL, credential and format.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn text_of(provider: ProviderName) -> Vec<u8> {
     [head(&status, media), body].concat()
 }
 
-/// A talk with all that there can be in one.
+/// A conversation with every kind of message.
 fn talk() -> Vec<ChatMessage> {
     let call = json!([{
         "id": "call_a", "type": "function",
@@ -228,7 +228,7 @@ async fn each_row_is_asked_by_itself_and_one_that_fails_leaves_the_others_whole(
             last = row.last().then(|| row.usage()).or(last);
         }
     }
-    // Which row meets the failure is up to the network.
+    // The network decides which row fails.
     let failed: Vec<_> = ends
         .iter()
         .filter(|end| end.1 == FinishReason::Error)
@@ -263,7 +263,7 @@ async fn a_provider_that_knows_no_talks_says_where_to_go() {
 
 #[tokio::test]
 async fn an_end_that_may_be_a_cut_is_no_success() {
-    // Neither a length nor chunks: the body ends with the connection, for whatever reason.
+    // Without a length and chunks, the body ends with the connection, for any reason.
     let event = "data: {\"text_output\":\"hello\"}\n\n";
     let open_ended = [head("200 OK", "text/event-stream"), event.into()].concat();
     let chunked = format!("{:x}\r\n{event}\r\n", event.len());

@@ -1,4 +1,4 @@
-//! Servers that fail, and what is done about it: further tries, other servers, limits.
+//! Failing servers: retries, fallbacks and limits.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

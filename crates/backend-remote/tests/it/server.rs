@@ -1,4 +1,4 @@
-//! A server that does what a test says, byte by byte, and tells when its client leaves.
+//! A server that sends the bytes of a script and reports when its client disconnects.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -19,26 +19,26 @@ use volley_types::registry::{
 };
 use volley_types::*;
 
-/// What the server does with one connection, after it has read the request.
+/// An action of the server on a connection, after it has read the request.
 #[derive(Clone)]
 pub(crate) enum Act {
     /// Sends these bytes.
     Send(Vec<u8>),
     /// Sends these bytes one at a time.
     Drip(Vec<u8>),
-    /// Sends nothing more, until the client leaves.
+    /// Sends nothing more until the client disconnects.
     Hang,
-    /// Sends junk without a line end for as long as it is taken.
+    /// Sends bytes without a line end for as long as the client reads.
     Flood,
 }
 
 pub(crate) struct Server {
     pub(crate) url: String,
-    /// The requests that came, whole.
+    /// The received requests.
     pub(crate) requests: mpsc::UnboundedReceiver<String>,
-    /// Rings when [`Act::Hang`] begins.
+    /// Notifies when [`Act::Hang`] begins.
     pub(crate) hangs: mpsc::UnboundedReceiver<()>,
-    /// Tells when a client has left during [`Act::Hang`].
+    /// Notifies when a client has disconnected during [`Act::Hang`].
     pub(crate) left: oneshot::Receiver<Instant>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -53,7 +53,7 @@ pub(crate) fn head(status: &str, media: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\ncontent-type: {media}\r\nconnection: close\r\n\r\n").into_bytes()
 }
 
-/// A good answer's head and these events.
+/// The head of a successful answer and these events.
 pub(crate) fn events(events: &[&str]) -> Vec<u8> {
     let mut bytes = head("200 OK", "text/event-stream; charset=utf-8");
     for event in events {
@@ -63,7 +63,8 @@ pub(crate) fn events(events: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// The frames of lines: each has an event's type, or an exception's after `!`, and a payload.
+/// Builds frames from lines. Each line has an event type, or an exception type after `!`, and a
+/// payload.
 pub(crate) fn frames(lines: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for line in lines.lines() {
@@ -85,12 +86,12 @@ pub(crate) fn frames(lines: &str) -> Vec<u8> {
     bytes
 }
 
-/// Does the same to each connection.
+/// Runs the same script on each connection.
 pub(crate) async fn serve(acts: Vec<Act>) -> Server {
     serve_each(std::iter::repeat(acts)).await
 }
 
-/// Does to the first connection what the first script says, and so on; then serves no more.
+/// Runs each script on one connection, in order, and accepts no more connections after them.
 pub(crate) async fn serve_each(
     scripts: impl IntoIterator<Item = Vec<Act>, IntoIter: Send + 'static>,
 ) -> Server {
@@ -180,21 +181,21 @@ async fn request(socket: &mut TcpStream) -> String {
 pub(crate) fn config() -> RemoteConfig {
     RemoteConfig {
         connect_timeout: Duration::from_secs(10),
-        // Servers that are here answer at once, on a busy machine too.
+        // Local servers answer within this time, even on a busy machine.
         first_byte_timeout: Duration::from_millis(1_500),
         stall_timeout: Duration::from_millis(1_500),
         ..RemoteConfig::default()
     }
 }
 
-/// What the server of no known provider is sent, and where its answers have what.
+/// Request template and response paths of the server without a known provider.
 const TEMPLATE: &str = r#"{ "talk": ${parameters.messages}, "name": "${parameters.model}",
     "heat": ${parameters.temperature:-1}, "stream": true }"#;
 const PATHS: &str = r#"{ "text": "$.out[*].piece", "thinking": "$.thought", "tool_calls": "$.calls",
     "finish_reason": "$.why", "prompt_tokens": "$.count.in", "completion_tokens": "$.count['out']",
     "error": "$.fault", "done": "$.final" }"#;
 
-/// The providers of which there are transcripts: `tests/fixtures/` has a folder each.
+/// The providers with transcripts. Each has a folder in `tests/fixtures/`.
 pub(crate) fn recorded() -> Vec<ProviderName> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
     let folders = std::fs::read_dir(folder).unwrap();
@@ -206,8 +207,7 @@ pub(crate) fn recorded() -> Vec<ProviderName> {
     names
 }
 
-/// What its folder says of a provider's server: where it listens, with which key, how its answers
-/// end.
+/// The description of a provider's server in its folder: URL, credential and end of answers.
 pub(crate) fn server_of(provider: ProviderName) -> serde_json::Value {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
     let text = std::fs::read_to_string(format!("{folder}/{provider}/server.json")).unwrap();
@@ -235,7 +235,7 @@ pub(crate) fn connector(url: &str, provider: ProviderName) -> ConnectorSpec {
         headers: std::collections::BTreeMap::new(),
         parameters,
         request_body,
-        // Most stories are about one call.
+        // Most tests make one call.
         policy: ConnectorPolicy {
             max_retries: 0,
             breaker_window: 0,
@@ -251,7 +251,7 @@ pub(crate) async fn load(
     loader(config)?.load(&assignment(connector)).await
 }
 
-/// What a worker is told to load.
+/// The assignment for a worker to load.
 pub(crate) fn assignment(connector: ConnectorSpec) -> Assignment {
     Assignment {
         model: ModelName::new("m").unwrap(),
@@ -267,7 +267,7 @@ pub(crate) fn assignment(connector: ConnectorSpec) -> Assignment {
     }
 }
 
-/// A file with a credential, which goes with the test that asked for it.
+/// A file with a credential. It is deleted after the test.
 pub(crate) fn key_file(text: &str) -> CredentialRef {
     thread_local! {
         static FOLDER: tempfile::TempDir = tempfile::tempdir().unwrap();
@@ -280,13 +280,12 @@ pub(crate) fn key_file(text: &str) -> CredentialRef {
 }
 
 thread_local! {
-    /// A loader reads all certificates of the system, which takes a while. Each test has its own
-    /// thread.
+    /// A loader reads all certificates of the system, which is slow. Each test has its own thread.
     static LOADERS: RefCell<Vec<(RemoteConfig, RemoteLoader)>> = const { RefCell::new(Vec::new()) };
 }
 
 fn loader(config: RemoteConfig) -> Result<RemoteLoader, PredictError> {
-    // The second test of a process finds it installed.
+    // An earlier test of the process may have installed it.
     let _ = rustls::crypto::ring::default_provider().install_default();
     LOADERS.with_borrow_mut(|loaders| {
         if let Some((_, known)) = loaders.iter().find(|(given, _)| *given == config) {
@@ -298,7 +297,7 @@ fn loader(config: RemoteConfig) -> Result<RemoteLoader, PredictError> {
     })
 }
 
-/// A request with these rows.
+/// Makes a request with these rows.
 pub(crate) async fn ask_rows(
     model: &Arc<dyn Backend>,
     name: &str,
@@ -323,12 +322,12 @@ pub(crate) async fn open(
     ask_rows(model, "prompt", prompt, pairs.collect()).await
 }
 
-/// All text, the last row where there was one, and the error where there was one.
+/// All text, the last row and the error.
 #[derive(Debug, Default)]
 pub(crate) struct Read {
     pub(crate) text: String,
     pub(crate) thinking: String,
-    /// Each tool call's id, name and arguments.
+    /// Id, name and arguments of each tool call.
     pub(crate) calls: Vec<[String; 3]>,
     pub(crate) citations: Vec<Citation>,
     pub(crate) rows: usize,
@@ -370,7 +369,7 @@ pub(crate) async fn read(mut chunks: ChunkStream) -> Read {
     read
 }
 
-/// Adds deltas in OpenAI's form: a call's first has its id and name, and all have arguments.
+/// Merges deltas in OpenAI's format. The first delta of a call has its id and name.
 fn add(calls: &mut Vec<[String; 3]>, deltas: &str) {
     let deltas: Vec<serde_json::Value> = serde_json::from_str(deltas).unwrap();
     for delta in deltas {

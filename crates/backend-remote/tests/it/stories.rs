@@ -205,7 +205,7 @@ async fn streams_that_stall_break_or_rave_end_in_an_error_after_what_was_good() 
     let cut = failure(vec![Act::Send(start.clone())]).await;
     let error = cut.error.unwrap();
     assert_eq!(error.code, ErrorCode::UpstreamIncomplete);
-    // Whose it is, as an error in front of the answer says.
+    // The error names the connector, like errors before the answer.
     assert!(error.message.contains("(connector '"), "{}", error.message);
     assert!(
         error.message.contains("host 127.0.0.1)"),
@@ -238,8 +238,7 @@ async fn streams_that_stall_break_or_rave_end_in_an_error_after_what_was_good() 
     assert_eq!(garbled.error.unwrap().code, ErrorCode::UpstreamFailed);
 }
 
-/// Reads until the server has done what it does and hangs, then leaves: how long the server
-/// took to see it.
+/// Reads until the server hangs, then disconnects. Returns the time until the server notices.
 async fn leave_during(acts: Vec<Act>) -> Duration {
     let mut server = serve(acts).await;
     let spec = connector(&server.url, ProviderName::from_static("openai"));
@@ -288,7 +287,7 @@ async fn dropping_the_stream_closes_the_socket_at_once_in_every_phase() {
     ];
     for (phase, acts) in phases {
         let acts = acts.into_iter().chain([Act::Hang]).collect::<Vec<_>>();
-        // The machine may be busy; the promise is not about its worst moment.
+        // The machine may be busy, so that the best of several rounds counts.
         let mut took = Duration::MAX;
         for _ in 0..5 {
             took = took.min(leave_during(acts.clone()).await);
@@ -315,7 +314,7 @@ async fn a_name_that_leads_where_calls_may_not_go_is_the_connectors_fault() {
     let mut private = config();
     private.allow_private = false;
     let spec = connector("http://localhost:1/v1", ProviderName::from_static("openai"));
-    // What other names lead to is seen when they are resolved.
+    // Host names are checked when they are resolved.
     let error = load(spec, private).await.err().unwrap();
     assert_eq!(error.code, ErrorCode::InvalidInput);
     assert!(error.message.contains("may not be called"), "{error}");

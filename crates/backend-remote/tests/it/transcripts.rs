@@ -1,6 +1,6 @@
-//! Recorded answers of every provider, as servers and networks may mangle them.
+//! Recorded answers of every provider, with faults of servers and networks.
 //!
-//! `tests/fixtures/` has a folder each, and in it answers and what should be read from them.
+//! Each provider has a folder in `tests/fixtures/`, with answers and the expected results.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ struct Transcript {
     name: String,
     body: String,
     expected: Value,
-    /// What its server is like.
+    /// Description of the server.
     server: Value,
 }
 
@@ -34,7 +34,7 @@ impl Transcript {
         self.name.ends_with(".frames")
     }
 
-    /// What goes over the network for this text of it.
+    /// The bytes on the wire for a text of the transcript.
     fn wire(&self, text: &str) -> Vec<u8> {
         match self.is_framed() {
             true => frames(text),
@@ -55,7 +55,7 @@ impl Transcript {
         }
     }
 
-    /// The end of the body is the answer's own, so that a cut must be told from it.
+    /// Whether the answer ends with its body, so that an abort must be distinguishable.
     fn has_length(&self) -> bool {
         self.server["ending"] == "length"
     }
@@ -64,7 +64,7 @@ impl Transcript {
         self.begun(body, body.len())
     }
 
-    /// The beginning of an answer whose body has that length.
+    /// The beginning of an answer with a body of this length.
     fn begun(&self, body: &[u8], length: usize) -> Vec<u8> {
         let mut answer = match self.has_length() {
             true => head(&format!("200 OK\r\ncontent-length: {length}"), self.media()),
@@ -78,7 +78,7 @@ impl Transcript {
         self.server["ending"] == "event"
     }
 
-    /// Each with its end.
+    /// The events, each with its end.
     fn events(&self) -> Vec<&str> {
         let end = if self.is_sse() { "\n\n" } else { "\n" };
         self.body.split_inclusive(end).collect()
@@ -149,7 +149,7 @@ fn transcripts() -> Vec<Transcript> {
     all
 }
 
-/// Plays scripts to one model, one after the other, and gives what it read of each.
+/// Plays scripts to one model in order, and returns the results.
 async fn play(provider: ProviderName, scripts: Vec<Vec<Act>>) -> Vec<Read> {
     let times = scripts.len();
     let server = serve_each(scripts).await;
@@ -162,7 +162,7 @@ async fn play(provider: ProviderName, scripts: Vec<Vec<Act>>) -> Vec<Read> {
     all
 }
 
-/// Some places to cut a text of that length, inside characters too; always the same ones.
+/// Splits bytes at fixed positions, some of them inside characters.
 fn pieces(bytes: &[u8]) -> Vec<Act> {
     let (mut acts, mut rest, mut state) = (Vec::new(), bytes, bytes.len());
     while !rest.is_empty() {
@@ -224,7 +224,7 @@ async fn an_event_of_8_mib_is_read_from_every_provider_and_one_of_13_ends_the_an
         if transcript.has_failed() || !transcript.name.starts_with("text.") {
             continue;
         }
-        // Space between two parts of an object says nothing, however much there is of it.
+        // White space between the parts of an object has no meaning.
         let first = transcript.body.find('{').unwrap() + 1;
         let (head, tail) = transcript.body.split_at(first);
         let padded = [8, 13].map(|mib| {
@@ -243,7 +243,7 @@ async fn an_event_of_8_mib_is_read_from_every_provider_and_one_of_13_ends_the_an
     }
 }
 
-/// Whether an event tells why the answer ends: nothing behind it need come.
+/// Whether an event has the finish reason. Later events are optional.
 fn tells_reason(event: &str) -> bool {
     let names = [
         "finish_reason",
@@ -253,7 +253,7 @@ fn tells_reason(event: &str) -> bool {
         "why",
     ];
     let told = names.map(|name| format!("\"{name}\":\""));
-    // The first one is in a message that only begins.
+    // The reason in `message_start` is not final.
     !event.contains("message_start") && told.iter().any(|told| event.contains(told.as_str()))
 }
 
@@ -264,7 +264,7 @@ async fn a_cut_answer_is_never_a_success_and_what_came_before_the_cut_is_kept() 
             continue;
         }
         let events = transcript.events();
-        // Such a stream ends with its body, once it has said why: the last event does.
+        // Such a stream ends with its body after the finish reason, which is in the last event.
         let last = match transcript.events().last() {
             Some(end) if end.contains("finishReason") || end.contains("blockReason") => 1,
             _ => events.len().min(2),
@@ -273,7 +273,7 @@ async fn a_cut_answer_is_never_a_success_and_what_came_before_the_cut_is_kept() 
         let told = |count: usize| events[..count].iter().any(|event| tells_reason(event));
         let mut reasons: Vec<_> = (0..events.len()).map(told).collect();
         let mut scripts: Vec<_> = (0..events.len()).map(whole).collect();
-        // And inside the last ones.
+        // Also inside the last events.
         for count in events.len() - last..events.len() {
             let (start, end) = (whole(count).len(), whole(count + 1).len());
             let mut bytes = whole(count + 1);
@@ -316,7 +316,7 @@ async fn silence_in_the_middle_is_a_timeout_after_what_was_said() {
             continue;
         }
         let events = transcript.events();
-        // Once it has told why it ends, silence is none.
+        // After the finish reason, silence is not an error.
         let told = events.iter().position(|event| tells_reason(event));
         let before = told.unwrap_or(events.len() - 1);
         let start = transcript.wire(&events[..before].concat());

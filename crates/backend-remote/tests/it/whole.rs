@@ -1,4 +1,4 @@
-//! Requests whose answer nobody reads as it comes: their servers are asked for whole answers.
+//! Requests that are not streamed: the servers are asked for whole answers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

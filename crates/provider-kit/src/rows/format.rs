@@ -1,5 +1,5 @@
-//! What servers that embed or rerank are sent: by OpenSearch's names of functions, or as the URL
-//! tells. Pure.
+//! Format of requests to servers that embed or rerank. OpenSearch's function names select it, or
+//! else the URL. Pure.
 
 use arrow_array::RecordBatch;
 use serde_json::{Map, Value, json};
@@ -17,26 +17,27 @@ use crate::template;
 
 const PRE: &str = "pre_process_function";
 const POST: &str = "post_process_function";
-/// OpenSearch's name for how many texts go into one call.
+/// OpenSearch's parameter for the number of texts in one call.
 const STEP: &str = "input_docs_processed_step_size";
 const DEFAULT_STEP: usize = 64;
 const MAX_STEP: u64 = 2_048;
 
-/// How one server's rows are sent and read.
+/// How rows are sent to one server, and how its answers are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowsFormat {
     pre: PreProcess,
     /// How the answer is read.
     pub post: PostProcess,
-    /// How many rows go into one call.
+    /// Maximum number of rows in one call.
     pub step: usize,
 }
 
 impl RowsFormat {
-    /// That of a connector's server; `None` where the server generates text.
+    /// Determines the format of a connector's server; `None` if the server generates text.
     ///
     /// # Errors
-    /// `InvalidInput` naming a function that is not known here, or that does not go with the other.
+    /// `InvalidInput` naming an unknown function, or both functions if they are for different
+    /// tasks.
     pub fn of(
         provider: &Provider,
         connector: &ConnectorSpec,
@@ -91,7 +92,7 @@ impl RowsFormat {
         Ok(Some(Self { pre, post, step }))
     }
 
-    /// What the server does.
+    /// The task of the server.
     pub fn task(&self) -> Task {
         match self.pre.is_rerank() {
             true => Task::Rerank,
@@ -99,10 +100,10 @@ impl RowsFormat {
         }
     }
 
-    /// The body of a request. With a template the fields are its parameters.
+    /// Builds the body of a request. With a template, the fields are its parameters.
     ///
     /// # Errors
-    /// As [`template::fill`].
+    /// Those of [`template::fill`].
     pub fn body(
         &self,
         provider: &Provider,
@@ -112,7 +113,7 @@ impl RowsFormat {
     ) -> Result<Value, PredictError> {
         let mut fields = fields.clone();
         fields.remove("stream");
-        // Where requests are signed the route names the model.
+        // The route of a signed request names the model.
         if provider.signing_service.is_some() {
             fields.retain(|name, _| !SIGNING.contains(&name.as_str()));
         } else {
@@ -209,7 +210,7 @@ fn unknown(parameter: &str, name: &str, known: &[&str]) -> PredictError {
     ))
 }
 
-/// What the routes tell that several providers have.
+/// The format of routes that several providers share.
 fn of_url(connector: &ConnectorSpec) -> Option<(PreProcess, PostProcess)> {
     let url = connector.url.split(['?', '#']).next().unwrap_or_default();
     Some(if url.ends_with("/embeddings") {
@@ -235,10 +236,10 @@ fn kind_of_cohere(kind: &str) -> &str {
     }
 }
 
-/// The rows of a batch in groups of at most `step`, in order.
+/// Splits a batch into groups of at most `step` rows with the same query and kind, in order.
 ///
 /// # Errors
-/// `InvalidInput` naming a row that has no text.
+/// `InvalidInput` naming a row without text.
 pub fn groups(rows: &RecordBatch, task: Task, step: usize) -> Result<Vec<RowGroup>, PredictError> {
     let at = |name: &str, row: usize| text_at(rows.column_by_name(name)?, row);
     let demanded = |name: &str, row: usize| {

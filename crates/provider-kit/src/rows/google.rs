@@ -1,4 +1,4 @@
-//! Google's forms of embeddings, at the Gemini API and at Vertex AI. Pure.
+//! Embedding requests and answers of the Gemini API and Vertex AI. Pure.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -6,19 +6,19 @@ use serde_json::{Map, Value, json};
 use crate::fault::json_position;
 use crate::rows::group::RowGroup;
 
-/// Which of its methods.
+/// An embedding method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Google {
-    /// `:batchEmbedContents`, a list of requests.
+    /// `:batchEmbedContents`: a list of requests.
     Batch,
-    /// `:embedContent`, one text.
+    /// `:embedContent`: one text.
     One,
-    /// `:predict`, instances of a model at Vertex AI.
+    /// `:predict`: instances of a Vertex AI model.
     Predict,
 }
 
 impl Google {
-    /// The method that a URL ends in.
+    /// The method at the end of a URL.
     pub fn of_url(url: &str) -> Option<Self> {
         [
             (":batchEmbedContents", Self::Batch),
@@ -29,13 +29,13 @@ impl Google {
         .find_map(|(method, google)| url.ends_with(method).then_some(google))
     }
 
-    /// Whether a call has one text.
+    /// Whether a call takes one text.
     pub fn is_single(self, model: &str) -> bool {
-        // These take one instance at a time.
+        // Gemini models at `:predict` accept one instance.
         self == Self::One || self == Self::Predict && model.starts_with("gemini-embedding")
     }
 
-    /// The body of a request. Of the fields those are left out that only other providers have.
+    /// Builds the body of a request. Fields that only other providers define are removed.
     pub fn body(self, model: &str, group: &RowGroup, fields: &Map<String, Value>) -> Value {
         let mut fields = fields.clone();
         for name in ["model", "user", "encoding_format", "input_type", "stream"] {
@@ -83,10 +83,10 @@ impl Google {
         }
     }
 
-    /// The vectors of an answer, and the tokens that it counted.
+    /// Reads the vectors of an answer and its token count.
     ///
     /// # Errors
-    /// `Err` with what is wrong when it is not of the form.
+    /// A description of what is malformed.
     pub fn read(self, body: &[u8]) -> Result<(Vec<Vec<f32>>, u32), String> {
         let body: Body = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
         let told = body.usage.and_then(|usage| usage.prompt_token_count);
@@ -101,7 +101,7 @@ impl Google {
         let counted = found
             .iter()
             .filter_map(|vector| vector.statistics.as_ref()?.token_count);
-        // A float becomes the nearest whole number that there is.
+        // A saturating conversion.
         let counted = counted
             .map(|tokens| tokens as u32)
             .fold(0, u32::saturating_add);
@@ -119,7 +119,7 @@ fn content(text: &str, task: Option<&Value>, fields: &Map<String, Value>) -> Val
     Value::Object(request)
 }
 
-/// The kinds of other providers have names of its own; another one is meant for it.
+/// Maps the kinds of other providers to Google's task types. Other kinds are sent in upper case.
 fn task_of(kind: &str) -> String {
     match kind {
         "query" | "search_query" => "RETRIEVAL_QUERY".to_owned(),

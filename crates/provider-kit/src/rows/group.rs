@@ -1,11 +1,11 @@
 //! The rows of one call.
 
-/// Rows that go into one call: of one query, or one kind of text.
+/// Rows of one call. They have the same query and the same kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowGroup {
-    /// The query, for servers that rerank.
+    /// The query, for reranking.
     pub query: Option<String>,
-    /// What the texts are, in the words of the column `input_type`.
+    /// The kind of the texts, from the column `input_type`.
     pub kind: Option<String>,
     /// The texts, in the order of their rows.
     pub texts: Vec<String>,

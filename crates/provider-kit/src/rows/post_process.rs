@@ -1,4 +1,4 @@
-//! What servers that embed or rerank answer. Pure.
+//! Reads answers of servers that embed or rerank. Pure.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use volley_types::Usage;
 use crate::fault::json_position;
 use crate::rows::google::Google;
 
-/// What came back for the rows of one call, in their order.
+/// The values of one call's rows, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowValues {
-    /// A vector for each row, or one score.
+    /// A vector for each row, or a list with its score.
     pub values: Vec<Vec<f32>>,
-    /// Of all rows together.
+    /// Tokens of all rows together.
     total: u32,
 }
 
 impl RowValues {
-    /// What the call used, where its server told.
+    /// Usage of the call, if the server reports it.
     pub fn usage(&self) -> Option<Usage> {
         (self.total != 0).then(|| Usage {
             prompt_tokens: self.total,
@@ -27,7 +27,7 @@ impl RowValues {
         })
     }
 
-    /// The tokens of each row: servers tell their sum, of which each row has an equal part.
+    /// The tokens of each row. Servers report the sum, which is divided equally.
     pub fn tokens(&self) -> impl Iterator<Item = u32> + '_ {
         let rows = u32::try_from(self.values.len()).unwrap_or(u32::MAX).max(1);
         let (each, rest) = (self.total / rows, self.total % rows);
@@ -37,7 +37,7 @@ impl RowValues {
     }
 }
 
-/// How an answer is read: OpenSearch's functions, by the form that they read.
+/// How an answer is read. Each variant is the format of one or more OpenSearch functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostProcess {
     /// `data`, a list of objects with `embedding` and `index`.
@@ -50,18 +50,18 @@ pub enum PostProcess {
     One,
     /// `embeddingsByType.float`, one vector.
     OneTyped,
-    /// The body is the list of vectors.
+    /// The body is a list of vectors.
     Bare,
     /// `results`, a list of objects with `index` and a score.
     Results,
-    /// The body is such a list, or one of scores.
+    /// The body is a list like `results`, or a list of scores.
     BareScores,
-    /// One of Google's.
+    /// A format of Google.
     Google(Google),
 }
 
 impl PostProcess {
-    /// All forms.
+    /// All formats.
     pub const ALL: [Self; 11] = [
         Self::OpenAi,
         Self::List,
@@ -76,7 +76,7 @@ impl PostProcess {
         Self::Google(Google::Predict),
     ];
 
-    /// The form of OpenSearch's function of that name.
+    /// The format of an OpenSearch function.
     pub fn of_name(name: &str) -> Option<Self> {
         Some(match name.strip_prefix("connector.post_process.")? {
             "openai.embedding" => Self::OpenAi,
@@ -91,12 +91,12 @@ impl PostProcess {
         })
     }
 
-    /// Whether the answer has scores in place of vectors.
+    /// Whether the answer has scores instead of vectors.
     pub fn is_rerank(self) -> bool {
         matches!(self, Self::Results | Self::BareScores)
     }
 
-    /// Whether the server must be told which kind of numbers it is to answer with.
+    /// Whether the request must name the number format of the vectors.
     pub fn wants_floats(self) -> bool {
         self == Self::Typed
     }
@@ -104,7 +104,7 @@ impl PostProcess {
     /// Reads the answer to `count` rows.
     ///
     /// # Errors
-    /// `Err` with what is wrong when it is not of the form, or not for so many rows.
+    /// A description of what is malformed, or the wrong number of values.
     pub fn read(self, body: &[u8], count: usize) -> Result<RowValues, String> {
         if matches!(self, Self::Bare | Self::BareScores) {
             let values = self.bare(body, count)?;
@@ -166,7 +166,7 @@ fn raw<'a>(raw: Option<&'a RawValue>, name: &str) -> Result<&'a [u8], String> {
     Ok(raw.get().as_bytes())
 }
 
-/// Values in the order of their places.
+/// Orders values by their row index. Each row needs a value.
 fn scattered(
     placed: impl Iterator<Item = (usize, Vec<f32>)>,
     count: usize,
@@ -202,10 +202,10 @@ struct Body<'a> {
     usage: Option<TokenCounts>,
     #[serde(default)]
     meta: Option<Meta>,
-    /// Titan's.
+    /// Amazon Titan's token count.
     #[serde(default, rename = "inputTextTokenCount")]
     input_text: Option<u32>,
-    /// Ollama's.
+    /// Ollama's token count.
     #[serde(default)]
     prompt_eval_count: Option<u32>,
 }
@@ -215,7 +215,7 @@ impl Body<'_> {
         let used = self.usage.as_ref();
         let told = used.and_then(|used| used.prompt_tokens.or(used.total_tokens));
         let billed = || self.meta.as_ref()?.billed_units.as_ref()?.input_tokens;
-        // A float becomes the nearest whole number that there is.
+        // A saturating conversion.
         let told = told.or_else(|| billed().map(|tokens| tokens as u32));
         let told = told.or(self.input_text).or(self.prompt_eval_count);
         told.unwrap_or(0)

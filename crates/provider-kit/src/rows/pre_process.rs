@@ -1,15 +1,15 @@
-//! How rows become requests, by OpenSearch's names of functions.
+//! Converts rows to requests in the formats of OpenSearch's functions.
 
 use crate::rows::google::Google;
 
-/// How rows become a request.
+/// The format of a request for rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreProcess {
-    /// `input`, a list.
+    /// `input`, a list of texts.
     Input,
     /// `texts`, a list, and `input_type`.
     Texts,
-    /// `inputText`, one.
+    /// `inputText`, one text.
     InputText,
     /// `query` and `documents`.
     Documents,
@@ -17,12 +17,12 @@ pub enum PreProcess {
     QueryTexts,
     /// `queries` and `sources`.
     Sources,
-    /// One of Google's; a template has `texts`.
+    /// A format of Google. Templates use `texts`.
     Google(Google),
 }
 
 impl PreProcess {
-    /// The form of OpenSearch's function of that name.
+    /// The format of an OpenSearch function.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         Some(match name.strip_prefix("connector.pre_process.")? {
@@ -36,7 +36,7 @@ impl PreProcess {
         })
     }
 
-    /// Whether rows are a query and documents.
+    /// Whether rows have a query and a document.
     #[must_use]
     pub fn is_rerank(self) -> bool {
         matches!(self, Self::Documents | Self::QueryTexts | Self::Sources)

@@ -1,20 +1,21 @@
-//! What the provider's models can do, by their names, and the schemas that they take. Pure.
+//! Capabilities of Claude models by name, and the schemas that they support. Pure.
 
 use serde_json::{Map, Value, json};
 use volley_provider_kit::effort::Effort;
 use volley_types::PredictError;
 
-/// What a model can do.
+/// Capabilities of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claude {
-    /// It decides how much it thinks, by a level; older ones are given a number of tokens.
+    /// Thinking is set by an effort level. Older models need a token budget.
     pub(crate) adapts: bool,
-    /// It answers in the form of a schema by itself.
+    /// The model supports a response schema.
     pub(crate) has_forms: bool,
 }
 
 impl Claude {
-    /// The model of that name, whoever serves it. A name without a version is the newest's.
+    /// The capabilities of a model by name, on any provider. A name without a version counts as the
+    /// newest model.
     pub(crate) fn of(model: &str) -> Self {
         let version = version(model);
         let from = |least: (u32, u32)| version.is_none_or(|version| least <= version);
@@ -26,19 +27,19 @@ impl Claude {
     }
 }
 
-/// The version in a name, which stands before or behind the family's: `claude-3-5-sonnet-20241022`,
+/// Parses the version in a name, before or after the family: `claude-3-5-sonnet-20241022`,
 /// `claude-opus-4-1`, `anthropic.claude-sonnet-4-20250514-v1:0`.
 fn version(model: &str) -> Option<(u32, u32)> {
     let (_, name) = model.rsplit_once("claude-")?;
     let parts: Vec<_> = name.split(['-', '@', ':', '.']).collect();
-    // Longer numbers are dates.
+    // Larger numbers are dates.
     let number = |part: &&str| part.parse::<u32>().ok().filter(|it| *it < 100);
     let at = parts.iter().position(|part| number(part).is_some())?;
     let minor = parts.get(at + 1).and_then(number).unwrap_or(0);
     Some((number(&parts[at])?, minor))
 }
 
-/// The server's name of a level.
+/// The server's name of an effort level.
 pub(crate) fn level(effort: Effort) -> &'static str {
     match effort {
         Effort::Minimal => "low",
@@ -46,11 +47,11 @@ pub(crate) fn level(effort: Effort) -> &'static str {
     }
 }
 
-/// The most optional properties, and choices among types, that a schema may have.
+/// Maximum number of optional properties, and of unions, in a schema.
 const MAX_OPTIONAL: usize = 24;
 const MAX_UNIONS: usize = 16;
 
-/// What the server refuses in a schema. It is said in words instead.
+/// Keywords that the server rejects in a schema. They move to the description.
 const UNKNOWN: [&str; 15] = [
     "minItems",
     "maxItems",
@@ -69,7 +70,7 @@ const UNKNOWN: [&str; 15] = [
     "patternProperties",
 ];
 
-/// A schema as the server takes it; `None` where it would mean something else then.
+/// Converts a schema for the server; `None` if its meaning would change.
 pub(crate) fn fitted(schema: &Value) -> Option<Value> {
     let mut counts = Counts::default();
     let fitted = fit(schema, &mut counts)?;
@@ -96,7 +97,7 @@ fn fit(schema: &Value, counts: &mut Counts) -> Option<Value> {
     let (mut made, mut told) = (Map::new(), Vec::new());
     for (name, value) in given {
         match name.as_str() {
-            // It says nothing about values.
+            // The keyword does not affect values.
             "$schema" => {}
             name if UNKNOWN.contains(&name) => told.push(format!("{name}: {value}")),
             "oneOf" | "anyOf" => {
@@ -114,7 +115,7 @@ fn fit(schema: &Value, counts: &mut Counts) -> Option<Value> {
                 made.insert(name.clone(), Value::Object(all.collect::<Option<_>>()?));
             }
             "items" => _ = made.insert(name.clone(), fit(value, counts)?),
-            // An object that is open by a schema is not closed for it.
+            // The server requires closed objects; closing this one would change its meaning.
             "additionalProperties" if *value != Value::Bool(false) => return None,
             _ => _ = made.insert(name.clone(), value.clone()),
         }
@@ -123,7 +124,7 @@ fn fit(schema: &Value, counts: &mut Counts) -> Option<Value> {
         counts.unions += 1;
     }
     let is_object = made.get("type").is_some_and(|kind| kind == "object");
-    // Closed, it would be an object without anything in it.
+    // As a closed object it would have to be empty.
     if is_object && !made.contains_key("properties") {
         return None;
     }
@@ -144,10 +145,10 @@ fn fit(schema: &Value, counts: &mut Counts) -> Option<Value> {
     Some(made.into())
 }
 
-/// The schema of a tool's input, which is an object.
+/// Checks that the schema of a tool's input is an object's.
 ///
 /// # Errors
-/// `InvalidInput` for another.
+/// `InvalidInput` for another type.
 pub(crate) fn object(schema: Value) -> Result<Value, PredictError> {
     match schema.get("type") {
         Some(kind) if kind == "object" => Ok(schema),

@@ -1,4 +1,4 @@
-//! Requests in Anthropic's form. Pure.
+//! Requests in Anthropic's format. Pure.
 
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
@@ -15,11 +15,11 @@ use volley_types::{ChatMessage, Dialect, PredictError};
 
 use super::claude::{self, Claude};
 
-/// The server demands a limit; this is where the caller gives none. All its models have this much.
+/// The server requires a limit. All models support this one.
 const DEFAULT_MAX_TOKENS: u64 = 4_096;
-/// The least that it lets a model think, in tokens.
+/// Minimum thinking budget of the server, in tokens.
 const LEAST_BUDGET: u64 = 1_024;
-/// Since this version sampling is the server's alone.
+/// First version of the interface without sampling parameters.
 const WITHOUT_SAMPLING: &str = "2026-10-21";
 
 pub(super) static PARAMETERS: ParameterTable = ParameterTable {
@@ -56,10 +56,10 @@ pub(super) static PARAMETERS: ParameterTable = ParameterTable {
     stops: usize::MAX,
 };
 
-/// The body of a request: parameters under their names there, messages as blocks.
+/// Builds the body of a request.
 ///
 /// # Errors
-/// `InvalidInput` naming a parameter that the server does not take.
+/// `InvalidInput` naming an unsupported parameter.
 pub(super) fn body(
     model: &str,
     item: &Item,
@@ -73,7 +73,7 @@ pub(super) fn body(
     let form = take_response_format(&mut request.fields);
     let parallel = request.take("parallel_tool_calls");
     let thinking = match is_own {
-        // What the provider's own clients say of it is said as it is.
+        // Fields of the server's own dialect are sent unchanged.
         true => own_effort(&mut request)?,
         false => foreign_thinking(&mut request)?,
     };
@@ -96,7 +96,7 @@ pub(super) fn body(
     body.insert("model".to_owned(), model.into());
     body.entry("max_tokens")
         .or_insert_with(|| DEFAULT_MAX_TOKENS.into());
-    // System messages have a place of their own in this format.
+    // System messages are a field of the body in this format.
     let (system, rest) = without_system(messages(item));
     if let Some(system) = system {
         body.entry("system").or_insert_with(|| system.into());
@@ -105,8 +105,8 @@ pub(super) fn body(
     Ok(Value::Object(body))
 }
 
-/// Newer versions of the interface refuse what is about sampling, and the server refuses stops
-/// that are blank.
+/// Rejects sampling parameters for newer versions of the interface, and blank stop sequences,
+/// because the server would reject them.
 fn sampling(request: &mut RequestFields<'_>) -> Result<(), PredictError> {
     let version = request.header("anthropic-version").unwrap_or_default();
     if WITHOUT_SAMPLING <= version {
@@ -131,7 +131,7 @@ fn sampling(request: &mut RequestFields<'_>) -> Result<(), PredictError> {
     Ok(())
 }
 
-/// Who asks, and in which tier.
+/// Translates the end user and the service tier.
 fn named(request: &mut RequestFields<'_>, is_own: bool) -> Result<(), PredictError> {
     if is_own {
         return Ok(());
@@ -161,7 +161,8 @@ fn named(request: &mut RequestFields<'_>, is_own: bool) -> Result<(), PredictErr
     Ok(())
 }
 
-/// The level that a client of the provider names, which stands beside the form of the answer.
+/// Takes the effort level of a caller in Anthropic's dialect, and leaves `thinking` in place. The
+/// level goes into `output_config`, with the answer's format.
 fn own_effort(request: &mut RequestFields<'_>) -> Result<Option<Thinking>, PredictError> {
     let thinking = request.take("thinking");
     let effort = effort::take(request)?;
@@ -171,7 +172,8 @@ fn own_effort(request: &mut RequestFields<'_>) -> Result<Option<Thinking>, Predi
     Ok(effort)
 }
 
-/// `thinking` as the server has it stays as it is; a level becomes it.
+/// Takes the effort of other callers. `thinking` alone stays in place in dialects that send the
+/// server's format.
 fn foreign_thinking(request: &mut RequestFields<'_>) -> Result<Option<Thinking>, PredictError> {
     let is_ours = matches!(request.dialect(), Dialect::Own | Dialect::OpenAi);
     if is_ours && !request.fields.contains_key("reasoning_effort") {
@@ -180,7 +182,7 @@ fn foreign_thinking(request: &mut RequestFields<'_>) -> Result<Option<Thinking>,
     effort::take(request)
 }
 
-/// Has the model think as much as the caller says.
+/// Adds the thinking options to the body.
 fn think(
     body: &mut Map<String, Value>,
     thinking: Thinking,
@@ -201,7 +203,7 @@ fn think(
             thinking.or_insert_with(|| json!({ "type": "disabled" }));
         }
         _ if is_own => {}
-        // A tool that must be called leaves no room to think; the level holds without it.
+        // A required tool call excludes thinking, but the effort level still applies.
         _ if claude.adapts && forced => {}
         _ if claude.adapts => {
             let adaptive = json!({ "type": "adaptive", "display": "summarized" });
@@ -237,8 +239,8 @@ fn think(
     Ok(())
 }
 
-/// Has the model answer in that form: by the server's own means where it has them for the form,
-/// else by a tool that it must call, whose input is the answer.
+/// Sets the format of the answer: by schema if the model supports it, otherwise by a required tool
+/// whose input is the answer.
 fn answer_in(
     body: &mut Map<String, Value>,
     form: ResponseFormat,
@@ -279,7 +281,7 @@ fn answer_in(
         .get("tool_choice")
         .and_then(|choice| choice["type"].as_str());
     let choice = match given {
-        // That tool's call comes first, and the answer in a later turn.
+        // The call of that tool comes first, and the answer in a later turn.
         Some("tool") => return Ok(()),
         Some("none") => json!({ "type": "tool", "name": ANSWER_TOOL }),
         _ => choice,
@@ -299,11 +301,10 @@ fn one_at_a_time(body: &mut Map<String, Value>) {
     }
 }
 
-/// A tool in OpenAI's form becomes one in Anthropic's; one that is already stays.
+/// Converts a tool in OpenAI's format. A tool in Anthropic's format stays unchanged.
 ///
 /// # Errors
-/// `InvalidInput` where a tool is to be called strictly, and the server cannot do that with its
-/// schema.
+/// `InvalidInput` for a strict tool whose schema the model does not support.
 fn tool(tool: &mut Value, claude: Claude) -> Result<(), PredictError> {
     let Some(function) = tool.get_mut("function").map(Value::take) else {
         return Ok(());
@@ -346,7 +347,7 @@ fn tool_choice(choice: &mut Value) {
     *choice = made;
 }
 
-/// Messages as Anthropic has them: the results of tools are blocks of one message of the user.
+/// Messages in Anthropic's format. Consecutive tool results are blocks of one user message.
 fn turns(messages: &[ChatMessage]) -> Result<Vec<Value>, PredictError> {
     let mut turns: Vec<Value> = Vec::new();
     let mut after_result = false;
@@ -384,7 +385,7 @@ fn turn(message: &ChatMessage) -> Result<Value, PredictError> {
     if calls.is_empty() && reasoned.is_empty() {
         return Ok(json!({ "role": message.role, "content": message.content }));
     }
-    // Signed reasoning goes back as it came, in front of all else.
+    // Signed reasoning must be unchanged and come first.
     let mut blocks: Vec<_> = reasoned.iter().map(thinking).collect();
     if !message.content.is_empty() {
         blocks.push(json!({ "type": "text", "text": message.content }));
@@ -397,7 +398,7 @@ fn turn(message: &ChatMessage) -> Result<Value, PredictError> {
     Ok(json!({ "role": message.role, "content": blocks }))
 }
 
-/// The blocks of content with images.
+/// The content blocks of a message with images.
 fn blocks(message: &ChatMessage) -> Option<Value> {
     let blocks = parts(message)?.into_iter().map(|part| {
         let source = match image(&part) {

@@ -66,7 +66,7 @@ fn tool_calls_are_counted_from_zero_whatever_their_blocks_are() {
     }
 }
 
-/// What a whole message brings, delta by delta.
+/// The deltas of a whole message.
 fn whole(body: &Value) -> Vec<Delta> {
     let body = body.to_string();
     match read_whole(body.as_bytes(), &mut ToolCallAccumulator::default()) {

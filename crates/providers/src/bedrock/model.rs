@@ -1,4 +1,4 @@
-//! What differs among the models behind Converse, by their names. Pure.
+//! Differences among the models behind Converse, by name. Pure.
 
 use serde_json::{Map, Value, json};
 use volley_provider_kit::effort::{self, Effort, Thinking};
@@ -9,20 +9,20 @@ use volley_types::{Dialect, PredictError};
 
 use crate::anthropic::claude::{self, Claude};
 
-/// Whether a model is one of Anthropic's.
+/// Whether a model is from Anthropic.
 pub(super) fn is_claude(model: &str) -> bool {
     model.contains("claude")
 }
 
-/// Takes what a request says of thinking: as fields of the model.
+/// Takes the reasoning options of a request and returns them as fields of the model.
 ///
 /// # Errors
-/// `InvalidInput` where what it says is none.
+/// `InvalidInput` for malformed options.
 pub(super) fn thinking(
     model: &str,
     request: &mut RequestFields<'_>,
 ) -> Result<Option<Value>, PredictError> {
-    // In the model's own form it is passed on as it is.
+    // Options in the model's own format are forwarded unchanged.
     let is_models = match request.dialect() {
         Dialect::Own => true,
         Dialect::Cohere | Dialect::Ollama => false,
@@ -76,10 +76,11 @@ fn of_nova(thinking: Thinking) -> Value {
     }
 }
 
-/// Puts the fields about thinking among the model's.
+/// Adds the reasoning fields to those of the model.
 ///
 /// # Errors
-/// `InvalidInput` where a tool must be called, and the model cannot think then.
+/// `InvalidInput` if a tool call is required and the model cannot reason then, or if the token
+/// limit leaves no room for the answer.
 pub(super) fn think(body: &mut Map<String, Value>, thinking: Value) -> Result<(), PredictError> {
     let choice = body
         .get("toolConfig")
@@ -94,7 +95,7 @@ pub(super) fn think(body: &mut Map<String, Value>, thinking: Value) -> Result<()
              or a response schema: leave one of them out",
         ));
     }
-    // What is thought counts, and the answer needs room.
+    // The token limit includes reasoning.
     let limit = body
         .get("inferenceConfig")
         .and_then(|config| config["maxTokens"].as_u64());
@@ -108,7 +109,7 @@ pub(super) fn think(body: &mut Map<String, Value>, thinking: Value) -> Result<()
         return Ok(());
     };
     if forced && fields.contains_key("output_config") {
-        // The level holds without it.
+        // The effort level applies without it.
         fields.remove("thinking");
     }
     let own = body.entry("additionalModelRequestFields");
@@ -121,11 +122,11 @@ pub(super) fn think(body: &mut Map<String, Value>, thinking: Value) -> Result<()
     Ok(())
 }
 
-/// Has the model answer in that form: by Converse's own means, or by a tool that it must call,
-/// whose input is the answer.
+/// Sets the format of the answer: by Converse's `outputConfig`, or by a required tool whose input
+/// is the answer.
 ///
 /// # Errors
-/// `InvalidInput` for a form that the model cannot be told.
+/// `InvalidInput` for a schema that the model does not support.
 pub(super) fn answer_in(
     body: &mut Map<String, Value>,
     model: &str,
@@ -163,14 +164,14 @@ pub(super) fn answer_in(
     };
     tools.push(json!({ "toolSpec": spec }));
     config["tools"] = tools.into();
-    // A tool that is named is called first, and the answer comes in a later turn.
+    // The call of a named tool comes first, and the answer in a later turn.
     if config["toolChoice"].get("tool").is_none() {
         config["toolChoice"] = choice;
     }
     Ok(())
 }
 
-/// Has one of Anthropic's models call one tool at a time, which Converse has no word for.
+/// Limits an Anthropic model to one tool call at a time. Converse has no such field.
 pub(super) fn one_at_a_time(body: &mut Map<String, Value>) {
     let chosen = body
         .get("toolConfig")

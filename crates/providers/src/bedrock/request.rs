@@ -1,4 +1,4 @@
-//! Requests in the form of Converse. Pure.
+//! Requests in Converse's format. Pure.
 
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
@@ -27,7 +27,7 @@ pub(super) static PARAMETERS: ParameterTable = ParameterTable {
         ("stop", "inferenceConfig.stopSequences"),
         ("stop_sequences", "inferenceConfig.stopSequences"),
         ("stopSequences", "inferenceConfig.stopSequences"),
-        // What Converse does not have, the models may.
+        // Converse lacks these, but models may support them.
         ("top_k", "additionalModelRequestFields.top_k"),
         ("thinking", "additionalModelRequestFields.thinking"),
         ("metadata", "requestMetadata"),
@@ -41,7 +41,7 @@ pub(super) static PARAMETERS: ParameterTable = ParameterTable {
     stops: 2_500,
 };
 
-/// The fields of a request that are Converse's own. All others are the model's.
+/// Fields of Converse. All others are fields of the model.
 const OWN: [&str; 12] = [
     "additionalModelRequestFields",
     "additionalModelResponseFieldPaths",
@@ -57,11 +57,11 @@ const OWN: [&str; 12] = [
     "tools",
 ];
 
-/// The body of a request. The model is in the URL.
+/// Builds the body of a request. The model is in the URL.
 ///
 /// # Errors
-/// `InvalidInput` naming a parameter that the server does not take, and where tools are forbidden
-/// that the talk has called.
+/// `InvalidInput` naming an unsupported parameter, or for `tool_choice: none` in a conversation
+/// with tool calls.
 pub(super) fn body(
     model: &str,
     item: &Item,
@@ -113,7 +113,7 @@ pub(super) fn body(
     Ok(Value::Object(body))
 }
 
-/// What is none of Converse's fields is the model's.
+/// Moves fields that Converse lacks to the fields of the model.
 fn models_own(body: &mut Map<String, Value>) {
     let names = body.keys().filter(|name| !OWN.contains(&name.as_str()));
     let names: Vec<_> = names.cloned().collect();
@@ -191,8 +191,8 @@ fn tools(
     Ok(())
 }
 
-/// The tools that were called, of which nothing is known but their names: the server wants those
-/// of a talk to be defined, also where none may be called any more.
+/// Definitions of the tools that the conversation has called, with names only. The server requires
+/// definitions of these tools, even if no further calls are allowed.
 fn named_in(talk: &[ChatMessage]) -> Vec<Value> {
     let called = talk.iter().flat_map(calls);
     let names = called.filter_map(|call| call["function"]["name"].as_str().map(str::to_owned));
@@ -203,7 +203,7 @@ fn named_in(talk: &[ChatMessage]) -> Vec<Value> {
     tools.collect()
 }
 
-/// A tool in OpenAI's form becomes one in Converse's; one that is already stays.
+/// Converts a tool in OpenAI's format. A tool in Converse's format stays unchanged.
 fn tool(mut tool: Value) -> Value {
     let Some(function) = tool.get_mut("function").map(Value::take) else {
         return tool;
@@ -219,8 +219,8 @@ fn tool(mut tool: Value) -> Value {
     json!({ "toolSpec": made })
 }
 
-/// The talk as turns of the user and the assistant: what one says in a row, results of tools
-/// included, is one turn.
+/// The conversation as alternating turns. Consecutive messages of one side, including tool results,
+/// are one turn.
 fn turns(talk: &[ChatMessage]) -> Result<Vec<Value>, PredictError> {
     let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
     for message in talk.iter().filter(|message| !is_system(message)) {
@@ -255,10 +255,10 @@ fn content(message: &ChatMessage) -> Result<Vec<Value>, PredictError> {
         return Ok(blocks);
     }
     let calls = calls(message);
-    // Signed reasoning goes back as it came, in front of all else.
+    // Signed reasoning must be unchanged and come first.
     let thoughts = reasoned(message, "bedrock");
     let thoughts = thoughts.iter().map(reasoning);
-    // The server refuses text that is empty.
+    // The server rejects empty text.
     let text = (!message.content.is_empty() || calls.is_empty())
         .then(|| json!({ "text": message.content }));
     let uses = calls.iter().map(|call| {
@@ -279,7 +279,7 @@ fn reasoning(stretch: &Value) -> Value {
     json!({ "reasoningContent": content })
 }
 
-/// Text and images as blocks.
+/// Text and images as content blocks; `None` for plain text.
 fn shown(message: &ChatMessage) -> Result<Option<Vec<Value>>, PredictError> {
     let Some(parts) = parts(message) else {
         return Ok(None);

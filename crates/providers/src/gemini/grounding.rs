@@ -1,11 +1,11 @@
-//! What Gemini's answers are grounded in, and what they recite. Their places are counted in bytes
-//! until [`in_characters`].
+//! Grounding sources and recited citations in Gemini's answers. Offsets are in bytes until
+//! [`in_characters`].
 
 use serde_json::Value;
 use volley_provider_kit::citations::{Passages, number, text};
 use volley_types::Citation;
 
-/// The citations that a candidate brings and none before it did.
+/// Returns the citations of a candidate that were not returned before.
 pub(super) fn citations(
     grounding: Option<&Value>,
     recited: Option<&Value>,
@@ -31,7 +31,7 @@ pub(super) fn citations(
         }
     }
     if let Some(told) = recited {
-        // Vertex and the Gemini API have different names for the same.
+        // Vertex AI and the Gemini API use different names.
         let lists = [&told["citationSources"], &told["citations"]];
         let lists = lists.into_iter().filter_map(Value::as_array).flatten();
         all.extend(lists.map(|told| Citation {
@@ -43,19 +43,19 @@ pub(super) fn citations(
         }));
     }
     if all.is_empty() && ends && passages.none_seen() {
-        // It is not told where they are used.
+        // The server did not report where they are used.
         all.clone_from(&passages.sources);
     }
     passages.fresh(all)
 }
 
-/// A zero is left out where there is an end.
+/// The start offset. The server omits zero if there is an end.
 fn start(told: &Value) -> Option<u32> {
     let start = number(told, "startIndex");
     start.or_else(|| number(told, "endIndex").map(|_| 0))
 }
 
-/// A page of the web, a document that was looked up, or a place on a map.
+/// Reads a source: a web page, a retrieved document or a place on a map.
 fn source(chunk: &Value) -> Citation {
     let kinds = ["web", "retrievedContext", "maps"];
     let mut kinds = kinds.into_iter().map(|kind| &chunk[kind]);
@@ -69,7 +69,7 @@ fn source(chunk: &Value) -> Citation {
     }
 }
 
-/// Places in bytes become places in characters; one that is none is left out.
+/// Converts byte offsets to characters. Invalid offsets are removed.
 pub(super) fn in_characters(
     citations: &mut Option<Vec<Citation>>,
     character: impl Fn(u32) -> Option<u32>,

@@ -1,4 +1,4 @@
-//! Requests in Gemini's form. Pure.
+//! Requests in Gemini's format. Pure.
 
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
@@ -57,10 +57,10 @@ pub(super) static PARAMETERS: ParameterTable = ParameterTable {
     stops: 5,
 };
 
-/// The body of a request. The model is in the URL.
+/// Builds the body of a request. The model is in the URL.
 ///
 /// # Errors
-/// `InvalidInput` naming a parameter that the server does not take.
+/// `InvalidInput` naming an unsupported parameter.
 pub(super) fn body(
     model: &str,
     item: &Item,
@@ -107,7 +107,7 @@ pub(super) fn body(
     Ok(Value::Object(body))
 }
 
-/// The server's names of the tiers that it has.
+/// The server's name of a service tier.
 fn tier(request: &mut RequestFields<'_>) -> Result<Option<&'static str>, PredictError> {
     let Some(tier) = request.take("service_tier") else {
         return Ok(None);
@@ -123,7 +123,7 @@ fn tier(request: &mut RequestFields<'_>) -> Result<Option<&'static str>, Predict
     }))
 }
 
-/// What the answer's form is called among the settings.
+/// Converts the answer's format to fields of `generationConfig`.
 fn form(body: &mut Map<String, Value>) -> Map<String, Value> {
     let (schema, is_json) = match take_response_format(body) {
         Some(ResponseFormat::Object) => (None, true),
@@ -135,7 +135,7 @@ fn form(body: &mut Map<String, Value>) -> Map<String, Value> {
     media.into_iter().chain(schema).collect()
 }
 
-/// A schema without the name of its dialect, which says nothing about values.
+/// Removes `$schema`, which does not affect values.
 fn undated(mut schema: Value) -> Value {
     if let Some(fields) = schema.as_object_mut() {
         fields.remove("$schema");
@@ -143,7 +143,7 @@ fn undated(mut schema: Value) -> Value {
     schema
 }
 
-/// Functions are declared together; tools in the server's own form stay.
+/// Merges functions into one declaration. Tools in the server's format stay unchanged.
 fn tools(given: Vec<Value>) -> Value {
     let (functions, mut tools): (Vec<_>, Vec<_>) = given
         .into_iter()
@@ -170,7 +170,7 @@ fn tools(given: Vec<Value>) -> Value {
 
 fn calling(choice: Option<ToolChoice>, strict: bool) -> Value {
     match choice {
-        // The model decides, and calls only by the schemas.
+        // The model decides, and calls match the schemas.
         Some(ToolChoice::Auto) | None if strict => json!({ "mode": "VALIDATED" }),
         Some(ToolChoice::Auto) | None => json!({ "mode": "AUTO" }),
         Some(ToolChoice::None) => json!({ "mode": "NONE" }),
@@ -179,7 +179,7 @@ fn calling(choice: Option<ToolChoice>, strict: bool) -> Value {
     }
 }
 
-/// Messages as turns; results of tools that follow one another are one turn of the user.
+/// Messages as turns. Consecutive tool results are one user turn.
 fn contents(messages: &[ChatMessage]) -> Result<Vec<Value>, PredictError> {
     let mut turns: Vec<Value> = Vec::new();
     let mut after_result = false;
@@ -206,7 +206,7 @@ fn contents(messages: &[ChatMessage]) -> Result<Vec<Value>, PredictError> {
     Ok(turns)
 }
 
-/// Text and images as parts.
+/// Text and images as parts; `None` for plain text.
 fn shown_parts(message: &ChatMessage) -> Result<Option<Vec<Value>>, PredictError> {
     let Some(parts) = conversation::parts(message) else {
         return Ok(None);
@@ -364,7 +364,7 @@ mod tests {
         ] {
             let fields = json!({ name: value });
             let made = match name {
-                // Who speaks of the model's own fields may mean a newer one.
+                // A caller in the own dialect may name a newer field of the model.
                 "temprature" => {
                     let fields = fields.as_object().cloned().unwrap();
                     let dialect = Dialect::OpenAi;

@@ -1,15 +1,14 @@
-//! How much a model of Google's is to think: newer ones have levels, older ones a number of tokens.
-//! Pure.
+//! Reasoning options of Google's models: newer ones have levels, older ones a token budget. Pure.
 
 use serde_json::{Value, json};
 use volley_provider_kit::effort::{self, Effort, Thinking};
 use volley_provider_kit::parameters::RequestFields;
 use volley_types::PredictError;
 
-/// The setting of what a request says; `None` where it says nothing.
+/// Converts the reasoning options of a request; `None` if it has none.
 ///
 /// # Errors
-/// `InvalidInput` where what it says is none.
+/// `InvalidInput` for malformed options.
 pub(super) fn of(
     model: &str,
     request: &mut RequestFields<'_>,
@@ -18,7 +17,7 @@ pub(super) fn of(
         return Ok(None);
     };
     Ok(Some(match (has_levels(model), thinking) {
-        // It cannot do without: the least, and nobody is shown it.
+        // These models always reason: use the lowest level and hide the reasoning.
         (true, Thinking::Off) => {
             let least = if model.contains("flash") {
                 "MINIMAL"
@@ -45,8 +44,8 @@ pub(super) fn of(
     }))
 }
 
-/// Whether the model has levels: those since the third generation. One whose name does not tell is
-/// of the newest.
+/// Whether the model has levels, as since the third generation. A name without a version counts as
+/// the newest model.
 fn has_levels(model: &str) -> bool {
     let Some((_, version)) = model.split_once("gemini-") else {
         return true;

@@ -1,4 +1,4 @@
-//! The objects of a chunk: fields that have a meaning here, and what else a server says in them.
+//! The objects of a chunk: known fields, and the rest unchanged.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,8 +8,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// An object with these fields, each of which may be null or missing. Names behind `passed` say
-/// nothing; the fields of all other names are kept as they are.
+/// Defines an object with known fields, each of which may be null or missing. Fields in `passed`
+/// are ignored; all others are kept in `rest`.
 macro_rules! open_object {
     (
         $(#[$attribute:meta])*
@@ -22,7 +22,7 @@ macro_rules! open_object {
         #[derive(Default)]
         pub(super) struct $name<'a> {
             $($(#[$note])* pub(super) $field: Option<$kind>,)*
-            /// What else it says.
+            /// Unknown fields.
             pub(super) rest: Vec<(String, &'a RawValue)>,
         }
 
@@ -64,12 +64,12 @@ macro_rules! open_object {
 }
 
 open_object! {
-    /// Servers differ in whether they leave a field out or send null; both read the same.
+    /// A chunk. Servers omit absent fields or send null; both have the same meaning.
     Chunk {
         choices: Vec<Choice<'a>> = "choices",
         usage: &'a RawValue = "usage",
         error: &'a RawValue = "error",
-        /// `error` for one that is not in a field, but is the event.
+        /// `error` if the event itself is an error.
         object: Cow<'a, str> = "object",
         message: &'a RawValue = "message",
     }
@@ -108,10 +108,10 @@ open_object! {
     Content {
         content: ContentPart<'a> = "content",
         reasoning_content: Cow<'a, str> = "reasoning_content",
-        /// What newer servers call the former; some send both.
+        /// The newer name of `reasoning_content`. Some servers send both.
         reasoning: Cow<'a, str> = "reasoning",
         tool_calls: &'a RawValue = "tool_calls",
-        /// What came before tool calls: one alone.
+        /// The predecessor of tool calls: a single call.
         function_call: &'a RawValue = "function_call",
         refusal: Cow<'a, str> = "refusal",
         annotations: Vec<Value> = "annotations",
@@ -119,7 +119,7 @@ open_object! {
     passed { "role" }
 }
 
-/// Fields as the values that they are.
+/// Parses the fields.
 pub(super) fn values(fields: &[(String, &RawValue)]) -> Map<String, Value> {
     let read = fields.iter().filter_map(|(name, value)| {
         let value = serde_json::from_str(value.get()).ok()?;
@@ -128,7 +128,7 @@ pub(super) fn values(fields: &[(String, &RawValue)]) -> Map<String, Value> {
     read.collect()
 }
 
-/// The name of a field, borrowed where it can be.
+/// A field name, borrowed if possible.
 struct Key<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
@@ -154,7 +154,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
     }
 }
 
-/// Content is text or, with some servers, a list of typed parts.
+/// Content: a text or, from some servers, a list of typed parts.
 pub(super) enum ContentPart<'a> {
     Text(Cow<'a, str>),
     Parts(Vec<Value>),

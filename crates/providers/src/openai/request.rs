@@ -1,4 +1,4 @@
-//! Requests in OpenAI's form. Pure.
+//! Requests in OpenAI's format. Pure.
 
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
@@ -7,7 +7,7 @@ use volley_provider_kit::effort::{self, Effort, Thinking};
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_types::{Dialect, PredictError};
 
-/// Servers of this format know more than OpenAI's own, and each something else.
+/// Parameters of OpenAI's servers and of all compatible ones.
 pub(crate) static PARAMETERS: ParameterTable = ParameterTable {
     server: "OpenAI's chat completions",
     dialects: &[Dialect::OpenAi, Dialect::Own],
@@ -82,7 +82,7 @@ pub(super) fn body(
     translated(&mut request)?;
     let mut body = request.finish()?;
     talk(model, item, &mut body);
-    // `false` is for servers that know no such field.
+    // `false` is a setting for servers without this field.
     if body.get("stream_options") == Some(&Value::Bool(false)) {
         body.remove("stream_options");
     } else {
@@ -92,7 +92,7 @@ pub(super) fn body(
     Ok(Value::Object(body))
 }
 
-/// Brings what callers of other providers say into OpenAI's words.
+/// Converts parameters of other dialects to OpenAI's.
 pub(crate) fn translated(request: &mut RequestFields<'_>) -> Result<(), PredictError> {
     let (max, older) = ("max_completion_tokens", "max_tokens");
     let both = request.fields.get(max).zip(request.fields.get(older));
@@ -115,7 +115,7 @@ pub(crate) fn translated(request: &mut RequestFields<'_>) -> Result<(), PredictE
     ) {
         let level = match effort::take(request)? {
             Some(Thinking::Off) => Some("none"),
-            // The model decides, as it does where nothing is said.
+            // The model also decides without the parameter.
             Some(Thinking::On) if dialect == Dialect::Anthropic => None,
             Some(Thinking::On) => Some("medium"),
             None => None,
@@ -145,7 +145,7 @@ pub(crate) fn translated(request: &mut RequestFields<'_>) -> Result<(), PredictE
     Ok(())
 }
 
-/// Brings the user and the service tier of Anthropic's callers into OpenAI's words.
+/// Translates the user and the service tier of Anthropic's dialect.
 fn translate_user_and_tier(request: &mut RequestFields<'_>) -> Result<(), PredictError> {
     if let Some(metadata) = request.take("metadata") {
         let user = metadata.get("user_id").filter(|user| !user.is_null());
@@ -174,7 +174,7 @@ fn translate_user_and_tier(request: &mut RequestFields<'_>) -> Result<(), Predic
     Ok(())
 }
 
-/// The model and the messages.
+/// Adds the model and the messages.
 pub(crate) fn talk(model: &str, item: &Item, body: &mut Map<String, Value>) {
     body.insert("model".to_owned(), model.into());
     let messages = openai_messages(&messages(item));

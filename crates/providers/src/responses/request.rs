@@ -1,4 +1,4 @@
-//! Requests in the form of OpenAI's responses. Pure.
+//! Requests in the format of OpenAI's Responses API. Pure.
 
 use serde_json::{Value, json};
 use volley_backend::items::Item;
@@ -43,10 +43,10 @@ pub(super) static PARAMETERS: ParameterTable = ParameterTable {
     stops: usize::MAX,
 };
 
-/// The body of a request. Nothing of it is to be stored, unless the caller says so.
+/// Builds the body of a request. The response is not stored unless the caller asks for it.
 ///
 /// # Errors
-/// `InvalidInput` naming a parameter that the server does not take.
+/// `InvalidInput` naming an unsupported parameter.
 pub(super) fn body(
     model: &str,
     item: &Item,
@@ -98,7 +98,7 @@ pub(super) fn body(
     Ok(Value::Object(body))
 }
 
-/// A choice among some tools is flat as well, and so are its tools.
+/// Flattens a choice among some tools, and those tools.
 fn allowed(choice: Value) -> Value {
     let mut choice = flattened(choice, "allowed_tools");
     if let Some(Value::Array(tools)) = choice.get_mut("tools") {
@@ -109,8 +109,8 @@ fn allowed(choice: Value) -> Value {
     choice
 }
 
-/// What stands inside `name` beside it: `{"type": "function", "function": {"name": …}}` is
-/// `{"type": "function", "name": …}` here.
+/// Moves the fields of the object `name` up one level:
+/// `{"type": "function", "function": {"name": …}}` becomes `{"type": "function", "name": …}`.
 fn flattened(mut value: Value, name: &str) -> Value {
     let inner = value.as_object_mut().and_then(|fields| fields.remove(name));
     if let (Some(outer), Some(Value::Object(inner))) = (value.as_object_mut(), inner) {
@@ -119,7 +119,7 @@ fn flattened(mut value: Value, name: &str) -> Value {
     value
 }
 
-/// A message as the items that it is here: its text, and each call of a tool.
+/// Converts a message to items: its text, and one for each tool call.
 fn items(message: &ChatMessage) -> Vec<Value> {
     let shown = shown(message);
     if message.role == "tool" {
@@ -149,7 +149,7 @@ fn items(message: &ChatMessage) -> Vec<Value> {
     thoughts.chain(text).chain(uses).collect()
 }
 
-/// Content with images.
+/// The content of a message with images.
 fn shown(message: &ChatMessage) -> Option<Value> {
     let parts = parts(message)?.into_iter().map(|part| {
         let image = &part["image_url"];
@@ -162,7 +162,7 @@ fn shown(message: &ChatMessage) -> Option<Value> {
     Some(parts.collect())
 }
 
-/// Reasoning as the server gave it.
+/// Reasoning as the server sent it.
 fn reasoning(stretch: &Value) -> Value {
     let text = stretch["text"].as_str().filter(|text| !text.is_empty());
     let summary = text.map(|text| json!({ "type": "summary_text", "text": text }));

@@ -1,4 +1,4 @@
-//! What the list of providers promises of each.
+//! Properties of all providers in the list.
 
 use volley_provider_kit::hosted;
 use volley_provider_kit::reserved::PROVIDER_TOOLS;

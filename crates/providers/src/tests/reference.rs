@@ -1,4 +1,4 @@
-//! The pages of the reference that the list of providers writes.
+//! Generates the reference pages about the providers in the list.
 
 #[path = "../../../../tests/reference/page.rs"]
 mod page;

@@ -1,17 +1,17 @@
-//! The keys that sign requests to Amazon's services, in the forms that people keep them in. Pure.
+//! AWS signing keys, parsed from common formats. Pure.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// What a request is signed with.
+/// Keys for AWS Signature Version 4.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SigningKeys {
-    /// The public half.
+    /// The access key id, which is not secret.
     pub access_key: String,
-    /// The secret half.
+    /// The secret access key.
     pub secret_key: String,
-    /// Of temporary keys.
+    /// The session token of temporary keys.
     pub session_token: Option<String>,
 }
 
@@ -21,15 +21,14 @@ impl fmt::Debug for SigningKeys {
     }
 }
 
-/// Names as they are without what stands before them: Amazon's in files and variables, in what its
-/// token service answers, and OpenSearch's.
+/// Normalized names of the keys in AWS files, variables and STS answers, and in OpenSearch.
 const ACCESS: [&str; 3] = ["accesskeyid", "accesskey", "awsaccesskeyid"];
 const SECRET: [&str; 3] = ["secretaccesskey", "secretkey", "awssecretaccesskey"];
 const TOKEN: [&str; 4] = ["sessiontoken", "securitytoken", "token", "awssessiontoken"];
 
 impl SigningKeys {
-    /// Reads JSON with names of keys, the lines of a credentials file (its first profile), or
-    /// `access:secret` and perhaps `:token`; `None` where it is none of these.
+    /// Parses a JSON object with keys, the first profile of a credentials file, or `access:secret`
+    /// with an optional `:token`. `None` for other text.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         if text.starts_with('{') {
@@ -43,7 +42,7 @@ impl SigningKeys {
         Self::of(access_key, secret_key, parts.next())
     }
 
-    /// Of three values; `None` where one of the first two is empty.
+    /// Creates keys from their values; `None` if a required one is empty.
     pub fn of(access: &str, secret: &str, token: Option<&str>) -> Option<Self> {
         let filled = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
         Some(Self {
@@ -54,7 +53,7 @@ impl SigningKeys {
     }
 
     fn of_json(json: &Value) -> Option<Self> {
-        // The token service answers with the keys inside.
+        // STS answers have the keys in this object.
         let json = json.get("Credentials").unwrap_or(json);
         let fields = json.as_object()?;
         let pairs = fields.iter();

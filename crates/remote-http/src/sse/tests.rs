@@ -97,7 +97,7 @@ fn a_huge_event_in_small_reads_takes_time_in_proportion() {
     let took = started.elapsed();
     eprintln!("8 MiB in reads of 1460 bytes: {took:?}");
     assert_eq!(events[0].0.len(), 8 << 20);
-    // A parser that looks at bytes again takes many times as long, even in a debug build.
+    // A parser that examines bytes repeatedly takes many times as long, even in a debug build.
     assert!(took < std::time::Duration::from_secs(10), "{took:?}");
 }
 

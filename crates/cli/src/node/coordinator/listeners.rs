@@ -1,4 +1,4 @@
-//! What the listeners of a coordinator serve: other nodes on the internal one, callers elsewhere.
+//! Services of a coordinator's listeners: other nodes call the internal listener, clients all others.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use super::peers::{peer_streams, peer_tasks};
 use crate::config::security::SecurityPlan;
 use crate::node::failures::Failures;
 
-/// What all listeners of a coordinator share.
+/// State that all listeners of a coordinator share.
 pub(super) struct ListenerContext {
     coordinator: Coordinator,
     cluster: Cluster,
@@ -53,9 +53,8 @@ impl ListenerContext {
         }
     }
 
-    /// What other nodes call: Raft and its membership, held streams, quotas, tasks, and the
-    /// heartbeats of workers, each for its kind of node alone where nodes have certificates. Flight
-    /// is for callers too.
+    /// Services for other nodes: Raft, membership, held streams, quotas, tasks, and heartbeats of
+    /// workers. With certificates, each accepts only its kind of node. Clients may call Flight too.
     pub(super) fn internal_router(&self, security: &SecurityPlan) -> Router {
         let coordinator = &self.coordinator;
         let flight =
@@ -94,7 +93,7 @@ impl ListenerContext {
             .add_service(flight.into_service())
     }
 
-    /// The node's metrics with those of its held streams, its certificates and its failures.
+    /// The metrics of the node, including held streams, certificates and failures.
     pub(super) fn encode(
         &self,
         metrics: Metrics,
@@ -116,7 +115,7 @@ impl ListenerContext {
         })
     }
 
-    /// The interface that callers use, with the node's metrics as `encode` gives them.
+    /// The interface for clients, with the node's metrics from `encode`.
     pub(super) fn api(
         self,
         config: ApiConfig,

@@ -1,4 +1,4 @@
-//! The ways of a coordinator to other nodes.
+//! Connections of a coordinator to other nodes.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, Predict, PredictError, PredictRequest, Signature,
 };
 
-/// The way to other coordinators.
+/// Opens channels to other coordinators.
 pub(super) fn open_channel(dialer: Dialer) -> OpenChannel {
     Arc::new(move |address: &str| {
         let endpoint = transport::endpoint(address, FlightClientConfig::default().connect_timeout)?;
@@ -22,19 +22,19 @@ pub(super) fn open_channel(dialer: Dialer) -> OpenChannel {
     })
 }
 
-/// The way to the streams that other coordinators hold.
+/// Clients for streams that other coordinators hold.
 pub(super) fn peer_streams(coordinator: Coordinator, dialer: Dialer) -> PeerStreams {
     let open = open_channel(dialer);
     Arc::new(move |node| coordinator.streams_of(node, &open))
 }
 
-/// The way to the tasks that other coordinators run.
+/// Clients for tasks that other coordinators run.
 pub(super) fn peer_tasks(coordinator: Coordinator, dialer: Dialer) -> PeerTasks {
     let open = open_channel(dialer);
     Arc::new(move |node| coordinator.tasks_of(node, &open))
 }
 
-/// Makes the Flight clients of workers.
+/// Creates the Flight clients of workers.
 pub(super) fn connect(dialer: Dialer, tracer: Tracer) -> Connect {
     let config = FlightClientConfig {
         dialer,
@@ -55,7 +55,7 @@ pub(super) fn connect(dialer: Dialer, tracer: Tracer) -> Connect {
     )
 }
 
-/// A worker whose address is malformed.
+/// Stands in for a worker with a malformed address; rejects every call.
 struct Unreachable;
 
 fn unreachable() -> PredictError {

@@ -1,4 +1,4 @@
-//! Requests in Anthropic's form.
+//! Requests in Anthropic's format.
 
 use super::*;
 use crate::tests::asking;
