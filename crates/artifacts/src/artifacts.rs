@@ -1,4 +1,4 @@
-//! From a URL to a directory on this worker.
+//! Fetches models from URLs into the cache directory of this worker.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,22 +23,23 @@ use crate::progress::Progress;
 use crate::store;
 use crate::unpack::{self, Archive};
 
-/// Between two looks at a model that somebody else fetches.
+/// Interval of checks for a model that another fetch writes.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A model to be fetched.
+/// A request for a model.
 #[derive(Clone, Debug)]
 pub struct ArtifactRequest {
-    /// Where it is.
+    /// URL of the model.
     pub url: ModelUrl,
-    /// The hash of the archive or graph, or of a directory's manifest.
+    /// SHA-256 of the archive or graph, or of the manifest of a directory.
     pub sha256: Option<Sha256>,
-    /// Who asks. Models with a hash are shared between all who ask for them; one without may
-    /// change behind its URL, and is fetched once for each different text here.
+    /// Identity of the model version. Models with a hash are shared between all requests for the
+    /// same URL and hash. A model without a hash may change behind its URL, so it is fetched once
+    /// for each identity.
     pub identity: String,
 }
 
-/// A directory that stays as it is for as long as this lives.
+/// A lease of a fetched model. Its directory is not changed or evicted until the lease is dropped.
 #[derive(Debug)]
 pub struct Lease {
     path: PathBuf,
@@ -53,7 +54,7 @@ impl Lease {
     }
 }
 
-/// Fetches models, and keeps them.
+/// Fetches and caches models. Clones share their state.
 #[derive(Clone)]
 pub struct Artifacts(Arc<Inner>);
 
@@ -61,12 +62,12 @@ struct Inner {
     config: ArtifactConfig,
     files: Semaphore,
     metrics: Metrics,
-    /// Opened by the first fetch: most workers never make one.
+    /// Opened by the first fetch, because most workers never fetch a model.
     cache: parking_lot::Mutex<Option<Cache>>,
 }
 
 impl Artifacts {
-    /// With this configuration, counted in `metrics`. Touches no disk yet.
+    /// Creates a fetcher that records its fetches in `metrics`. Does not access the disk.
     ///
     /// # Errors
     /// As [`ArtifactConfig::check`].
@@ -80,16 +81,23 @@ impl Artifacts {
         })))
     }
 
-    /// The directory of a model, fetched unless it is here. Several calls for one model make one
-    /// fetch, also from several processes that share the cache.
+    /// Returns the directory of a model, and fetches the model if it is not cached. Concurrent
+    /// calls for one model cause one fetch, even from several processes that share the cache.
     ///
     /// # Cancel safety
-    /// Dropping the future stops the fetch; what has arrived is continued by the next one.
+    /// Dropping the future stops the fetch. Received bytes are kept, and the next fetch resumes
+    /// from them.
     ///
     /// # Errors
-    /// `PermissionDenied` where the configuration does not allow the URL, `NotFound`,
-    /// `InvalidInput` for a wrong hash or a hostile archive, `TooLarge` and `Unavailable` for want
-    /// of space, `UpstreamFailed` and `DeadlineExceeded` when the store is not there or too slow.
+    /// - `PermissionDenied` when the configuration does not allow the URL, or the store rejects the
+    ///   worker's credentials
+    /// - `NotFound` when the model does not exist
+    /// - `InvalidInput` for a wrong hash or a malformed archive
+    /// - `TooLarge` when the model exceeds a configured size
+    /// - `Unavailable` when the disk or the cache is full
+    /// - `UpstreamFailed` when the store is unreachable or fails; `UpstreamIncomplete` when it ends
+    ///   a file early
+    /// - `DeadlineExceeded` after `timeout`
     pub async fn fetch(
         &self,
         wanted: &ArtifactRequest,
@@ -151,7 +159,7 @@ impl Artifacts {
                     return Ok(Lease { path, _lock: lock });
                 }
             } else if let Some(lock) = cache.try_write(&key)? {
-                // Somebody may have brought it between the look and the lock.
+                // Another fetch may have written it between the check and the lock.
                 if !path.exists() {
                     let job = Job {
                         cache: cache.clone(),
@@ -168,7 +176,7 @@ impl Artifacts {
         }
     }
 
-    /// Fetches a model, with the right to write.
+    /// Fetches a model. The job holds the write lock.
     async fn bring(
         &self,
         job: Job,
@@ -246,7 +254,7 @@ impl Artifacts {
     }
 }
 
-/// One fetch's parts that run on blocking threads.
+/// The parts of a fetch that run on blocking threads.
 #[derive(Clone)]
 struct Job {
     cache: Cache,
@@ -261,7 +269,7 @@ impl Job {
         &self,
         work: impl FnOnce(&Self) -> Result<T, PredictError> + Send + 'static,
     ) -> Result<T, PredictError> {
-        // With the lock: nobody else may write while this goes on, even when the load is gone.
+        // The clone keeps the write lock until the work ends, even if the load is dropped.
         let job = self.clone();
         let done = tokio::task::spawn_blocking(move || work(&job)).await;
         done.map_err(failure::of_task)?
@@ -272,7 +280,7 @@ impl Job {
             .await
     }
 
-    /// What is wrong now is wrong the next time too: keeps nothing of it.
+    /// Deletes the partial download if a retry would fail in the same way.
     fn give_up(&self, error: PredictError) -> PredictError {
         if matches!(error.code, ErrorCode::InvalidInput | ErrorCode::TooLarge) {
             let partial = self.cache.partial(&self.key);
@@ -323,7 +331,7 @@ impl Job {
     }
 }
 
-/// By what is asked for, so that a hash that differs is another model.
+/// The cache key. The hash is part of it, so a different hash means a different model.
 fn key(wanted: &ArtifactRequest) -> Key {
     let what = match wanted.sha256 {
         Some(hash) => format!("sha256\n{hash}"),

@@ -1,7 +1,7 @@
-//! Single files in the stores that models come from: what a cluster keeps elsewhere.
+//! Reads and writes single files in object stores, such as backups of a cluster.
 //!
-//! Buckets are reached with the settings of this machine's environment, as `AWS_REGION` or
-//! `GOOGLE_SERVICE_ACCOUNT`; URLs hold no credentials.
+//! Access to buckets is configured by the environment of this machine, for example `AWS_REGION` or
+//! `GOOGLE_SERVICE_ACCOUNT`. URLs contain no credentials.
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
@@ -12,11 +12,12 @@ use volley_types::{ErrorCode, PredictError};
 use crate::store::{self, ObjectLocation};
 use crate::{ArtifactConfig, failure};
 
-/// Puts a file at `url`, whole or not at all.
+/// Writes a file to `url`, completely or not at all. Dropping the future may or may not write the
+/// file.
 ///
 /// # Errors
-/// `InvalidInput` for a URL that cannot be used, `Conflict` when there is something already and
-/// `overwrite` was not said, `Unavailable` and `PermissionDenied` from the store.
+/// `InvalidInput` for an invalid URL; `Conflict` when the object exists and `overwrite` is false;
+/// `Unavailable`, `UpstreamFailed` or `PermissionDenied` from the store.
 pub async fn put(url: &str, bytes: Vec<u8>, overwrite: bool) -> Result<(), PredictError> {
     let place = open(url).await?;
     let options = PutOptions::from(if overwrite {
@@ -36,10 +37,10 @@ pub async fn put(url: &str, bytes: Vec<u8>, overwrite: bool) -> Result<(), Predi
     }
 }
 
-/// Gets the file at `url`.
+/// Reads the file at `url`, of at most `limit` bytes. Cancel safe.
 ///
 /// # Errors
-/// As [`put`]; `NotFound`, and `TooLarge` when it is over `limit` bytes.
+/// As [`put`]; `NotFound` when the file does not exist; `TooLarge` when it exceeds `limit`.
 pub async fn get(url: &str, limit: usize) -> Result<Vec<u8>, PredictError> {
     let place = open(url).await?;
     let found = place.store.get(&place.path).await;
@@ -70,7 +71,7 @@ async fn open(url: &str) -> Result<ObjectLocation, PredictError> {
     })
 }
 
-/// A URL's folder, with its slash, and the name of the file in it.
+/// Splits a URL into its folder, including the final slash, and the file name.
 fn split(url: &str) -> Result<(&str, &str), PredictError> {
     let slash = url.rfind('/').map(|slash| url.split_at(slash + 1));
     let plain = |name: &str| {

@@ -1,11 +1,11 @@
-//! The directory of fetched models, which workers on one machine may share.
+//! The cache directory of fetched models. Several workers on one machine may share it.
 //!
 //! ```text
-//! KEY/         a whole model, moved here in one step
-//! KEY.part/    one that is being fetched, or waits for the next try
-//! KEY.json     what KEY holds, for people
-//! KEY.lock     locked by all who read KEY, or by the one who writes; its time is the last use
-//! KEY.gone/    one that is being removed
+//! KEY/         a complete model, moved here in one step
+//! KEY.part/    a partial model: a fetch that is running, or that a later fetch resumes
+//! KEY.json     description of KEY, for people
+//! KEY.lock     locked by the readers or the writer of KEY; its modification time is the last use
+//! KEY.gone/    a model that is being removed
 //! ```
 
 use std::collections::BTreeMap;
@@ -23,20 +23,20 @@ use volley_types::{ErrorCode, PredictError};
 
 use crate::failure::of_disk;
 
-/// A lock file that was replaced is opened again, this often.
+/// Maximum number of attempts to open a lock file that is replaced meanwhile.
 const MAX_OPENS: usize = 16;
 
 /// A model's name in the cache: 64 hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(pub(crate) String);
 
-/// A lock on one key, held until it is dropped, by this process or until it ends.
+/// A file lock on one key, released when dropped or when the process ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,
 }
 
-/// What is written beside a model, for people.
+/// The description of a model for people, written beside it.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Record {
     pub(crate) url: String,
@@ -44,26 +44,26 @@ pub(crate) struct Record {
     pub(crate) bytes: u64,
 }
 
-/// The cache.
+/// The cache. Clones share their state.
 #[derive(Clone)]
 pub(crate) struct Cache {
     root: PathBuf,
     limits: CacheLimits,
-    /// What fetches that run will take in all.
+    /// Total bytes of each running fetch.
     reserved: Arc<Mutex<BTreeMap<Key, u64>>>,
     metrics: Metrics,
 }
 
-/// How much there may be.
+/// Size limits of the cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheLimits {
-    /// The most bytes of all models.
+    /// Maximum bytes of all models.
     pub(crate) cache_bytes: u64,
-    /// The least bytes that stay free on the disk.
+    /// Minimum free bytes on the file system.
     pub(crate) min_free_bytes: u64,
 }
 
-/// Space that a fetch was promised, until it is dropped.
+/// A reservation of space for a fetch, released when dropped.
 pub(crate) struct Reservation {
     key: Key,
     reserved: Arc<Mutex<BTreeMap<Key, u64>>>,
@@ -75,7 +75,7 @@ impl Drop for Reservation {
     }
 }
 
-/// What the cache holds of one key.
+/// The disk usage of one key.
 #[derive(Debug)]
 struct CacheEntry {
     bytes: u64,
@@ -101,17 +101,17 @@ impl Cache {
         self.root.join(format!("{}{ending}", key.0))
     }
 
-    /// Where the whole model is, once it is.
+    /// Path of the complete model; it exists only when the model is complete.
     pub(crate) fn entry(&self, key: &Key) -> PathBuf {
         self.at(key, "")
     }
 
-    /// Where it is put together.
+    /// Path of the partial model.
     pub(crate) fn partial(&self, key: &Key) -> PathBuf {
         self.at(key, ".part")
     }
 
-    /// The right to read, unless somebody writes. Marks the model as used.
+    /// Takes a read lock; `None` while another process or task writes. Marks the model as used.
     pub(crate) fn try_read(&self, key: &Key) -> Result<Option<Lock>, PredictError> {
         let lock = self.try_lock(key, File::try_lock_shared).map_err(of_disk)?;
         if let Some(lock) = &lock {
@@ -122,7 +122,7 @@ impl Cache {
         Ok(lock)
     }
 
-    /// The right to write, unless somebody reads or writes. Marks the model as used.
+    /// Takes the write lock; `None` while others read or write. Marks the model as used.
     pub(crate) fn try_write(&self, key: &Key) -> Result<Option<Lock>, PredictError> {
         let lock = self.try_lock(key, File::try_lock).map_err(of_disk)?;
         if let Some(lock) = &lock {
@@ -148,7 +148,8 @@ impl Cache {
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(error)) => return Err(error),
             }
-            // The one who removed the model may have removed the file that was opened.
+            // The eviction of a model deletes its lock file, possibly after this call has opened
+            // it.
             let is_there = fs::metadata(&path).is_ok_and(|there| {
                 file.metadata()
                     .is_ok_and(|held| (held.dev(), held.ino()) == (there.dev(), there.ino()))
@@ -160,11 +161,12 @@ impl Cache {
         Ok(None)
     }
 
-    /// Makes room for `bytes` of `key` in all, what is there of it included, by removing what was
-    /// not used for the longest time. Blocks on the disk.
+    /// Reserves `bytes` for `key` in total, including its bytes on disk. Evicts the least recently
+    /// used models if necessary. Blocks on the disk.
     ///
     /// # Errors
-    /// `TooLarge` or `Unavailable` when there is none.
+    /// `TooLarge` when `bytes` exceeds the cache size; `Unavailable` when not enough space can be
+    /// freed.
     pub(crate) fn reserve(&self, key: &Key, bytes: u64) -> Result<Reservation, PredictError> {
         let CacheLimits { cache_bytes, .. } = self.limits;
         if bytes > cache_bytes {
@@ -176,6 +178,7 @@ impl Cache {
         let mut reserved = self.reserved.lock();
         let mut held = self.scan().map_err(of_disk)?;
         let own = held.remove(key).map_or(0, |held| held.bytes);
+        // A running fetch counts with its reserved bytes, of which a part may already be on disk.
         let mut others: u64 = reserved
             .iter()
             .filter(|(other, _)| *other != key)
@@ -212,7 +215,7 @@ impl Cache {
         })
     }
 
-    /// Refuses to go on where the disk is nearly full.
+    /// Fails with `Unavailable` if the file system has less than the minimum free space.
     pub(crate) fn check_free(&self) -> Result<(), PredictError> {
         let free = self.free_bytes().map_err(of_disk)?;
         if free < self.limits.min_free_bytes {
@@ -226,8 +229,8 @@ impl Cache {
         Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
-    /// Moves what was put together at `from`, which is below [`Cache::partial`], to its place.
-    /// Needs the right to write.
+    /// Moves the complete model at `from`, which is below [`Cache::partial`], to its final path.
+    /// The caller must hold the write lock.
     pub(crate) fn commit(&self, key: &Key, from: &Path, record: &Record) -> io::Result<()> {
         let text = serde_json::to_vec_pretty(record)?;
         fs::write(self.at(key, ".json"), text)?;
@@ -237,14 +240,14 @@ impl Cache {
         fs::remove_dir_all(self.partial(key)).or_else(missing_is_fine)
     }
 
-    /// Removes a model that nobody holds; tells whether it did.
+    /// Evicts a model unless it is locked. Returns whether it was evicted.
     fn remove(&self, key: &Key) -> io::Result<bool> {
         let Some(lock) = self.try_lock(key, File::try_lock)? else {
             return Ok(false);
         };
         let gone = self.at(key, ".gone");
         fs::remove_dir_all(&gone).or_else(missing_is_fine)?;
-        // In one step, so that no half of it is ever taken for the whole.
+        // The rename is atomic, so a half-deleted model is never visible as complete.
         fs::rename(self.entry(key), &gone).or_else(missing_is_fine)?;
         fs::remove_dir_all(&gone).or_else(missing_is_fine)?;
         fs::remove_dir_all(self.partial(key)).or_else(missing_is_fine)?;
@@ -289,7 +292,7 @@ fn no_room(fits_cache: bool) -> PredictError {
     PredictError::new(ErrorCode::Unavailable, message)
 }
 
-/// A name in the cache's directory, into its key and what follows.
+/// Splits a file name in the cache directory into its key and its ending; `None` for foreign files.
 fn split(name: &str) -> Option<(Key, &str)> {
     let (key, ending) = name.split_at_checked(64)?;
     let is_key = key.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -297,7 +300,7 @@ fn split(name: &str) -> Option<(Key, &str)> {
     (is_key && is_ours).then(|| (Key(key.to_owned()), ending))
 }
 
-/// The bytes of all files in a tree. What goes away meanwhile counts as nothing.
+/// Bytes of all files in a tree. Files that are deleted meanwhile are ignored.
 pub(crate) fn tree_bytes(path: &Path) -> io::Result<u64> {
     let mut bytes: u64 = 0;
     let mut folders = vec![path.to_path_buf()];
@@ -328,7 +331,7 @@ fn missing_is_fine(error: io::Error) -> io::Result<()> {
     }
 }
 
-/// Makes the entries of a directory last.
+/// Makes the entries of a directory durable.
 fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

@@ -1,4 +1,4 @@
-//! Tells blocking work that the load that wanted it is gone.
+//! Cancels blocking work when its load is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,11 +7,11 @@ use volley_types::PredictError;
 
 use crate::failure;
 
-/// Asked by work that blocks.
+/// A cancellation flag that blocking work checks.
 #[derive(Clone, Default)]
 pub(crate) struct Cancel(Arc<AtomicBool>);
 
-/// Stops when it is dropped.
+/// Cancels the work when dropped.
 pub(crate) struct StopOnDrop(Cancel);
 
 impl Cancel {
@@ -19,8 +19,10 @@ impl Cancel {
         StopOnDrop(self.clone())
     }
 
+    /// Checks the flag.
+    ///
     /// # Errors
-    /// `Cancelled` once nobody waits any more.
+    /// `Cancelled` once the load has been dropped.
     pub(crate) fn check(&self) -> Result<(), PredictError> {
         if self.0.load(Ordering::Relaxed) {
             return Err(failure::cancelled());

@@ -1,4 +1,4 @@
-//! What a worker may fetch, and what it may cost.
+//! Configuration of model downloads.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,39 +10,40 @@ use volley_types::registry::{CredentialRef, ModelUrl, ModelUrlKind};
 
 use crate::options::knows_option;
 
-/// What a worker may fetch, and what it may cost.
+/// Configuration of model downloads.
 #[derive(Clone)]
 pub struct ArtifactConfig {
-    /// Where fetched models are kept. Workers on one machine may share it. Without one, no URL
-    /// can be fetched.
+    /// Cache directory. Workers on one machine may share it. Without a directory, no URL can be
+    /// fetched.
     pub cache_dir: Option<PathBuf>,
-    /// The only places that are fetched from, as URLs that end in `/`, where given; redirects
-    /// included. `file:` needs no entry.
+    /// If set, the only allowed URL prefixes, including for redirects. Each must end in `/`.
+    /// `file:` URLs are always allowed.
     pub allow: Option<Vec<ModelUrl>>,
-    /// Whether HTTP servers at private and loopback addresses may be called. Link-local ones,
-    /// where clouds keep their machines' secrets, never are. The addresses of buckets are the
-    /// worker's own settings, and not looked at.
+    /// Whether HTTP servers at private and loopback addresses may be called. Link-local addresses,
+    /// which include the metadata services of clouds, are never called. The addresses of buckets
+    /// are the worker's own configuration and are not checked.
     pub allow_private: bool,
-    /// Settings of the stores by their environment names in lower case, for example
-    /// `aws_endpoint`; they win over the environment. May hold secrets.
+    /// Settings of the stores by the lower-case names of their environment variables, for example
+    /// `aws_endpoint`. They override the environment. May contain secrets.
     pub options: BTreeMap<String, String>,
-    /// Bearer tokens for HTTP servers, by the prefix of the URLs that they are sent to.
+    /// Bearer tokens for HTTP servers, by URL prefix.
     pub tokens: Vec<(ModelUrl, CredentialRef)>,
-    /// The largest model, in bytes, an archive and what is in it counted apart.
+    /// Maximum size of a model in bytes. The archive and its contents are checked separately.
     pub max_model_bytes: u64,
-    /// How many bytes of models are kept; the least recently used that no replica holds make room.
+    /// Maximum bytes of cached models. The least recently used models without a replica are
+    /// evicted.
     pub cache_bytes: u64,
-    /// How many bytes stay free on the cache's file system.
+    /// Minimum free bytes on the cache's file system.
     pub min_free_bytes: u64,
-    /// How many files are fetched at a time, over all models.
+    /// Maximum number of concurrent file downloads over all models.
     pub concurrent_files: usize,
-    /// For a connection to be made.
+    /// Time limit of connecting to a server.
     pub connect_timeout: Duration,
-    /// How long a server may send nothing.
+    /// Maximum time without data from a server.
     pub stall_timeout: Duration,
-    /// For one model to be there, waiting included. A later try goes on from where it was.
+    /// Time limit of fetching one model, including waiting. A later attempt resumes the download.
     pub timeout: Duration,
-    /// How often one request is repeated after an error that may pass.
+    /// Maximum number of retries of one request after a transient error.
     pub retries: usize,
 }
 
@@ -67,10 +68,10 @@ impl Default for ArtifactConfig {
 }
 
 impl ArtifactConfig {
-    /// Checks what a file can get wrong.
+    /// Validates the configuration.
     ///
     /// # Errors
-    /// `InvalidInput` that names the key.
+    /// `InvalidInput` with the invalid value and its configuration key.
     pub fn check(&self) -> Result<(), PredictError> {
         let prefixes = self.tokens.iter().map(|(prefix, _)| prefix);
         for prefix in self.allow.iter().flatten().chain(prefixes) {
@@ -92,7 +93,7 @@ impl ArtifactConfig {
         Ok(())
     }
 
-    /// The token that goes with `url`: the one of the longest prefix.
+    /// The token for `url`: the one with the longest matching prefix.
     pub(crate) fn token(&self, url: &ModelUrl) -> Option<&CredentialRef> {
         let fitting = self
             .tokens

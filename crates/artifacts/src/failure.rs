@@ -1,4 +1,4 @@
-//! What goes wrong while fetching, into the errors that operators read.
+//! Maps failures of fetching to errors for operators.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use volley_types::{ErrorCode, PredictError};
 
 use crate::http_client::{ForbiddenAddress, RedirectRejected, cause};
 
-/// An error of a store.
+/// Maps an error of a store.
 pub(crate) fn of_store(error: object_store::Error) -> PredictError {
     let (code, message) = match &error {
         object_store::Error::NotFound { .. } => (
@@ -43,12 +43,12 @@ pub(crate) fn of_store(error: object_store::Error) -> PredictError {
     PredictError::new(code, message).with_source(error)
 }
 
-/// Whether it is the connection that failed.
+/// Whether the connection failed, as opposed to the request.
 pub(crate) fn is_broken_off(error: &object_store::Error) -> bool {
     cause::<HttpError>(error).is_some()
 }
 
-/// An error of the cache's file system.
+/// Maps an error of the cache's file system.
 pub(crate) fn of_disk(error: io::Error) -> PredictError {
     let message = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -62,17 +62,17 @@ pub(crate) fn of_disk(error: io::Error) -> PredictError {
     PredictError::new(ErrorCode::Unavailable, message).with_source(error)
 }
 
-/// A blocking task that did not come to its end.
+/// Maps the panic or cancellation of a blocking task.
 pub(crate) fn of_task(error: tokio::task::JoinError) -> PredictError {
     PredictError::internal("fetching the model failed", error)
 }
 
-/// The load that wanted this is gone.
+/// The error of work whose load was dropped.
 pub(crate) fn cancelled() -> PredictError {
     PredictError::new(ErrorCode::Cancelled, "the load was abandoned")
 }
 
-/// What arrived is not what was registered.
+/// The error for content with another hash than registered.
 pub(crate) fn wrong_hash() -> PredictError {
     PredictError::invalid("the downloaded model does not have the expected SHA-256 and was deleted")
 }

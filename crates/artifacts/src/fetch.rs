@@ -1,4 +1,4 @@
-//! One object into one file: resumed, hashed, and counted.
+//! Downloads one object into one file: resumable, with a hash and progress.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -21,61 +21,61 @@ use crate::failure;
 use crate::hash::{Hasher, sha256};
 use crate::progress::Progress;
 
-/// Pieces that arrived and wait for the disk.
+/// Maximum number of received chunks that wait for the disk.
 const PIECES: usize = 32;
-/// Before a fetch that broke off is continued.
+/// Wait before an interrupted download is resumed.
 const PAUSE: Duration = Duration::from_millis(250);
 const BLOCK: usize = 1 << 20;
 
-/// One file of a model, to be fetched.
+/// A file of a model that is to be downloaded.
 #[derive(Clone, Debug)]
 pub(crate) struct FileRequest {
-    /// Where it is in the store.
+    /// Path in the store.
     pub(crate) location: ObjectPath,
-    /// Where it goes, from the model's directory.
+    /// Path relative to the model's directory.
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
-    /// What tells this content from another at the same place, where the store says so.
+    /// Identifies the content at this path, if the store provides it.
     pub(crate) etag: Option<String>,
     pub(crate) sha256: Option<Sha256>,
 }
 
-/// What all files of one model share.
+/// The context that all files of one model share.
 #[derive(Clone)]
 pub(crate) struct Work {
     pub(crate) store: Arc<dyn ObjectStore>,
-    /// Where the files go.
+    /// Directory of complete files.
     pub(crate) files: PathBuf,
-    /// Where files that are not whole yet are kept.
+    /// Directory of partial files.
     pub(crate) pieces: PathBuf,
     pub(crate) progress: Arc<Progress>,
-    /// Held by everything that writes, even when the load is gone.
+    /// Held by every writer, even when the load is dropped.
     pub(crate) lock: Arc<Lock>,
     pub(crate) stop: Cancel,
 }
 
-/// What is known of a file that is not whole yet.
+/// Metadata of a partial file.
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 struct Tag {
     etag: Option<String>,
     bytes: u64,
 }
 
-/// Why one try ended.
+/// The reason for which an attempt ended.
 enum FetchError {
-    /// The connection; `bytes` are here by now.
+    /// The connection broke; `bytes` bytes have been received in total.
     Off { bytes: u64, error: PredictError },
-    /// What is here does not fit what is there.
+    /// The partial file does not fit the object in the store.
     Stale,
-    /// For good.
+    /// A permanent error.
     Failed(PredictError),
 }
 
-/// Fetches one file. What an earlier try left is kept and continued where the store can tell
-/// that the content is still the same, or its hash is known.
+/// Downloads one file. Resumes the partial file of an earlier attempt if an ETag or a hash proves
+/// that the content is the same.
 ///
 /// # Cancel safety
-/// What has arrived when it is dropped is continued by the next call.
+/// Received bytes are kept, and the next call resumes from them.
 pub(crate) async fn file(work: &Work, wanted: &FileRequest) -> Result<(), PredictError> {
     let target = work.files.join(&wanted.path);
     let slot = Slot::of(&work.pieces, wanted);
@@ -94,7 +94,7 @@ pub(crate) async fn file(work: &Work, wanted: &FileRequest) -> Result<(), Predic
                 slot.clear().map_err(failure::of_disk)?;
                 had = 0;
             }
-            // For as long as each try brings something, the next one may.
+            // Retry as long as each attempt receives more bytes than the previous one.
             Err(FetchError::Off { bytes, error }) if bytes > had => {
                 tracing::warn!(
                     bytes,
@@ -155,7 +155,7 @@ async fn attempt(work: &Work, wanted: &FileRequest, slot: &Slot) -> Result<Sha25
     pour(work, answer, sink, wanted.bytes).await
 }
 
-/// From the store into the file.
+/// Writes the object into the file.
 async fn pour(
     work: &Work,
     answer: object_store::GetResult,
@@ -185,7 +185,7 @@ async fn pour(
         }
         work.progress.add(piece.len() as u64);
         if sender.send(piece).await.is_err() {
-            // The disk failed; the writer says how.
+            // The disk failed; the writer returns the error.
             break;
         }
     }
@@ -215,7 +215,7 @@ fn refused(error: object_store::Error, offset: u64) -> FetchError {
     if offset > 0 && is_stale {
         return FetchError::Stale;
     }
-    // The store's client has tried again often enough.
+    // The store's client has already retried.
     FetchError::Failed(failure::of_store(error))
 }
 
@@ -233,7 +233,7 @@ fn ended_early() -> PredictError {
     )
 }
 
-/// Where one file is kept until it is whole.
+/// The paths of one partial file and its metadata.
 struct Slot {
     part: PathBuf,
     tag: PathBuf,
@@ -256,7 +256,7 @@ impl Slot {
         fs::write(&self.tag, serde_json::to_vec(tag)?)
     }
 
-    /// Whether an earlier try brought the whole file: only files that were checked are moved to
+    /// Whether an earlier attempt downloaded the complete file. Only verified files are moved to
     /// `target`.
     fn is_done(&self, target: &Path, wanted: &FileRequest) -> bool {
         let has_size = fs::metadata(target).is_ok_and(|found| found.len() == wanted.bytes);
@@ -275,7 +275,7 @@ impl Slot {
 }
 
 impl Tag {
-    /// Whether what came with this tag is a beginning of what is wanted now.
+    /// Whether a file with this tag is a prefix of the requested file.
     fn fits(&self, wanted: &FileRequest) -> bool {
         let is_same = match (&self.etag, &wanted.etag) {
             (Some(held), Some(there)) => held == there,
@@ -286,14 +286,14 @@ impl Tag {
     }
 }
 
-/// A file that grows, and the hash of what it holds.
+/// A partial file, and the hash of its content.
 struct Sink {
     file: File,
     hasher: Hasher,
     bytes: u64,
 }
 
-/// Opens what an earlier try left, and hashes it.
+/// Opens the partial file of an earlier attempt, or creates it, and hashes its content.
 async fn open_sink(work: &Work, slot: &Slot) -> Result<Sink, PredictError> {
     let (path, lock, stop) = (slot.part.clone(), work.lock.clone(), work.stop.clone());
     let open = move || {
@@ -329,7 +329,7 @@ async fn close(sink: Sink) -> Result<Sha256, PredictError> {
     closed.map_err(failure::of_task)?.map_err(failure::of_disk)
 }
 
-/// Writes until there is nothing more, or the other end is gone.
+/// Writes chunks until the channel is closed, then returns the hash of the file.
 fn write(mut sink: Sink, mut pieces: mpsc::Receiver<Bytes>) -> io::Result<Sha256> {
     while let Some(piece) = pieces.blocking_recv() {
         sink.hasher.update(&piece);

@@ -1,4 +1,4 @@
-//! SHA-256, by the library that does TLS too.
+//! SHA-256, from the same library as TLS.
 
 use ring::digest::{Context, SHA256};
 use volley_types::registry::Sha256;

@@ -1,4 +1,4 @@
-//! The HTTP clients that the stores call with: bounded, and only where they may.
+//! HTTP clients for the stores, with timeouts, size limits and rules about allowed addresses.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -22,23 +22,23 @@ use volley_types::registry::{CredentialRef, ModelUrl, ModelUrlScheme};
 
 use crate::ArtifactConfig;
 
-/// The most of an error's body that is read, in bytes.
+/// Maximum bytes of an error body that are read.
 const MAX_ERROR_BODY: usize = 64 << 10;
-/// The most redirects of one request.
+/// Maximum number of redirects of one request.
 const MAX_REDIRECTS: usize = 5;
 
-/// Makes the HTTP clients of one store.
+/// Creates the HTTP clients of one store.
 #[derive(Debug)]
 pub(crate) struct ClientFactory {
     connect_timeout: Duration,
     stall_timeout: Duration,
     headers: HeaderMap,
-    /// Where the model's URL itself says what is called. The endpoints of buckets, and where
-    /// their credentials come from, are the worker's own settings.
+    /// Set if the model's URL determines the called address. The endpoints of buckets and of their
+    /// credential providers are the worker's own configuration and are not restricted.
     rules: Option<Rules>,
 }
 
-/// Where a client may call.
+/// The rules about addresses that a client may call.
 #[derive(Clone, Debug)]
 struct Rules {
     allow: Option<Vec<ModelUrl>>,
@@ -46,7 +46,7 @@ struct Rules {
     https_only: bool,
 }
 
-/// What was to be called may not be.
+/// The address may not be called.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("this worker may not call this address")]
 pub(crate) struct ForbiddenAddress;
@@ -77,7 +77,7 @@ impl ClientFactory {
     }
 }
 
-/// Reads a token where the configuration says that it is.
+/// Reads a token from its configured place.
 fn bearer(token: &CredentialRef) -> Result<HeaderValue, PredictError> {
     let missing = |what: &str| {
         PredictError::invalid(format!(
@@ -91,7 +91,7 @@ fn bearer(token: &CredentialRef) -> Result<HeaderValue, PredictError> {
         CredentialRef::File(path) => {
             std::fs::read_to_string(path).map_err(|error| missing("a file").with_source(error))?
         }
-        // The configuration names none of these.
+        // The configuration cannot contain these variants.
         CredentialRef::Secret(_) | CredentialRef::Sealed(..) => return Err(missing("a secret")),
     };
     let mut value = HeaderValue::from_str(&format!("Bearer {}", secret.trim()))
@@ -112,7 +112,7 @@ impl HttpConnector for ClientFactory {
             .read_timeout(self.stall_timeout)
             .default_headers(self.headers.clone())
             .user_agent(concat!("volley/", env!("CARGO_PKG_VERSION")))
-            // What is counted and hashed is what is stored there.
+            // Sizes and hashes refer to the stored bytes, not to decoded ones.
             .no_gzip()
             .no_brotli()
             .no_zstd()
@@ -135,7 +135,7 @@ impl HttpConnector for ClientFactory {
 }
 
 impl Rules {
-    /// Headers with secrets do not go along to another host.
+    /// Decides about a redirect. `reqwest` removes sensitive headers when the host changes.
     fn follow(&self, attempt: Attempt<'_>) -> reqwest::redirect::Action {
         if attempt.previous().len() > MAX_REDIRECTS {
             return attempt.error(RedirectRejected);
@@ -156,8 +156,8 @@ impl Rules {
         }
     }
 
-    /// Names are looked at when they are resolved; addresses written as such, in whatever
-    /// spelling, never are.
+    /// Checks addresses that are written literally, in any spelling: they are never resolved. Host
+    /// names are checked by [`Resolver`].
     fn allows_host(&self, host: &str) -> bool {
         let policy = EgressPolicy {
             allow_private: self.allow_private,
@@ -175,7 +175,7 @@ impl Rules {
     }
 }
 
-/// Resolves with the system's resolver and leaves out what may not be called.
+/// Resolves names with the system's resolver and removes forbidden addresses.
 #[derive(Clone, Copy, Debug)]
 struct Resolver(bool);
 
@@ -195,7 +195,7 @@ impl Resolve for Resolver {
     }
 }
 
-/// A client whose answers are bounded.
+/// A client that limits the size of error bodies and checks addresses.
 #[derive(Debug)]
 struct BoundedClient {
     client: reqwest::Client,
@@ -205,7 +205,7 @@ struct BoundedClient {
 #[async_trait]
 impl HttpService for BoundedClient {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        // Neither is worth another try.
+        // Marks both errors as not retryable.
         let never = |error: HttpError| match (
             cause::<ForbiddenAddress>(&error),
             cause::<RedirectRejected>(&error),
@@ -236,7 +236,7 @@ impl HttpService for BoundedClient {
         }
         let (mut parts, body) = response.into_parts();
         if status == StatusCode::RANGE_NOT_SATISFIABLE {
-            // What is held does not fit what is there: the same as when its tag has changed.
+            // The partial file does not fit the object: the same error as for a changed ETag.
             parts.status = StatusCode::PRECONDITION_FAILED;
         }
         let body = Limited::new(body, MAX_ERROR_BODY);
@@ -245,8 +245,8 @@ impl HttpService for BoundedClient {
     }
 }
 
-/// What asks for the whole of what a request asks for the head of: its head says the same. `None`
-/// where it does not ask for a head.
+/// The GET request for a HEAD request, because both have the same response headers. `None` for
+/// other methods.
 fn in_full(request: &HttpRequest) -> Option<HttpRequest> {
     let asks = request.method() == Method::HEAD;
     asks.then(|| {
@@ -257,7 +257,7 @@ fn in_full(request: &HttpRequest) -> Option<HttpRequest> {
     })
 }
 
-/// Whether an answer says that its server, or one before it, may only not be asked for a head.
+/// Whether a status may mean that the server, or a proxy before it, only rejects HEAD requests.
 fn refuses_heads(status: StatusCode) -> bool {
     [
         StatusCode::BAD_REQUEST,
@@ -268,7 +268,7 @@ fn refuses_heads(status: StatusCode) -> bool {
     .contains(&status)
 }
 
-/// The first error of its kind among the causes of another.
+/// The first error of type `T` in the cause chain.
 pub(crate) fn cause<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,9 +1,10 @@
-//! Models that are not on the worker yet: fetched from a URL, checked, and kept.
+//! Fetches models from URLs, verifies them, and caches them on the worker.
 //!
-//! Reading order: [`FetchingLoader`] (the seam), [`Artifacts`] (the walk), `plan` (what is
-//! there), `fetch` (one file), `unpack` (archives), `cache` (what is kept), `store` (the only
-//! place where `object_store`'s stores are made), `caller` (where those may call). Apart from
-//! models, [`blob_store`] puts single files into the same stores; [`upload`] puts models there.
+//! Reading order: [`FetchingLoader`] (the connection to backends), [`Artifacts`] (a complete
+//! fetch), `plan` (the list of files), `fetch` (one file), `unpack` (archives), `cache`, `store`
+//! (the only place that creates `object_store` stores), `http_client` (addresses that stores may
+//! call). In addition, [`blob_store`] reads and writes single files in the same stores, and
+//! [`upload`] writes models to them.
 
 mod artifacts;
 pub mod blob_store;

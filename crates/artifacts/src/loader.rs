@@ -1,4 +1,4 @@
-//! The seam to the kinds of models that are loaded from directories.
+//! Adds URLs to loaders of model directories.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use volley_types::registry::{Assignment, BackendName, ModelSource};
 
 use crate::{ArtifactRequest, Artifacts, Lease};
 
-/// A loader of directories that takes URLs too: it fetches first.
+/// Fetches models from URLs before it passes their directory to another loader.
 pub struct FetchingLoader {
     inner: Arc<dyn BackendLoader>,
     artifacts: Artifacts,
 }
 
 impl FetchingLoader {
-    /// `inner`, with `artifacts` to fetch for it.
+    /// Creates a loader that fetches models with `artifacts` for `inner`.
     #[must_use]
     pub fn new(inner: Arc<dyn BackendLoader>, artifacts: Artifacts) -> Self {
         Self { inner, artifacts }
@@ -54,7 +54,7 @@ impl BackendLoader for FetchingLoader {
         let (local, lease) = self.local(assignment).await?;
         let backend = self.inner.load(&local).await?;
         match lease {
-            // The files stay for as long as the model is loaded.
+            // The lease keeps the files while the model is loaded.
             Some(lease) => Ok(Arc::new(WrappedBackend::holding(backend, lease))),
             None => Ok(backend),
         }
@@ -62,7 +62,8 @@ impl BackendLoader for FetchingLoader {
 }
 
 impl FetchingLoader {
-    /// The assignment with a directory in place of a URL, which stays there with the lease.
+    /// Returns the assignment with a local directory instead of a URL. The lease keeps the
+    /// directory.
     async fn local(
         &self,
         assignment: &Assignment,
@@ -81,7 +82,7 @@ impl FetchingLoader {
     }
 }
 
-/// What has to be fetched, if anything.
+/// The fetch that an assignment needs, if it has a URL.
 fn wanted(assignment: &Assignment) -> Option<ArtifactRequest> {
     let spec = &assignment.spec;
     let ModelSource::Url { url, sha256 } = &spec.source else {
@@ -90,7 +91,7 @@ fn wanted(assignment: &Assignment) -> Option<ArtifactRequest> {
     Some(ArtifactRequest {
         url: url.clone(),
         sha256: *sha256,
-        // A version that was deleted and registered anew is another one.
+        // The creation time distinguishes a version that was deleted and registered again.
         identity: format!("{}:{}@{}", assignment.model, spec.version, spec.created_ms),
     })
 }

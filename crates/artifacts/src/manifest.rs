@@ -1,5 +1,6 @@
-//! `volley-model.json`: the files of a model's directory with their sizes and hashes. HTTP has
-//! no listing, so there it is required; elsewhere it makes a directory checkable.
+//! `volley-model.json`: the manifest of a model's directory, with the size and hash of each file.
+//! HTTP needs it because it has no directory listing. With other stores it is optional and makes a
+//! directory verifiable.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,11 +13,11 @@ use volley_types::registry::Sha256;
 
 use crate::hash::Hasher;
 
-/// The manifest's name in the directory that it describes.
+/// File name of the manifest in the directory that it describes.
 pub const MANIFEST: &str = "volley-model.json";
-/// The largest manifest, in bytes.
+/// Maximum size of a manifest in bytes.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 4 << 20;
-/// The most files of one model.
+/// Maximum number of files of one model.
 pub(crate) const MAX_FILES: usize = 10_000;
 
 const MAX_NAME_BYTES: usize = 255;
@@ -27,7 +28,7 @@ const BLOCK: usize = 1 << 20;
 /// One file of a model's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ManifestEntry {
-    /// Where it is, from the directory, by `/`.
+    /// Path relative to the directory, separated by `/`.
     pub(crate) path: String,
     pub(crate) bytes: u64,
     pub(crate) sha256: Sha256,
@@ -47,7 +48,10 @@ struct Record {
     sha256: String,
 }
 
-/// Reads a manifest.
+/// Parses and validates a manifest.
+///
+/// # Errors
+/// `InvalidInput`.
 pub(crate) fn parse(text: &[u8]) -> Result<Vec<ManifestEntry>, PredictError> {
     let wrong = |what: &str| PredictError::invalid(format!("the model's {MANIFEST} {what}"));
     let document: Document = serde_json::from_slice(text).map_err(|error| {
@@ -75,7 +79,7 @@ pub(crate) fn parse(text: &[u8]) -> Result<Vec<ManifestEntry>, PredictError> {
     Ok(entries)
 }
 
-/// The path of a file inside a model's directory, checked to stay there.
+/// Converts the path of a file in a model's directory. Rejects paths that leave the directory.
 pub(crate) fn relative(path: &str) -> Result<PathBuf, PredictError> {
     let is_part = |part: &str| {
         let is_odd = |c: char| c.is_control() || c == '\\';
@@ -91,10 +95,11 @@ pub(crate) fn relative(path: &str) -> Result<PathBuf, PredictError> {
     }
 }
 
-/// Makes the manifest of a directory on this machine, as JSON text. Links are refused.
+/// Creates the manifest of a local directory, as JSON text. Rejects links. Blocks on the disk.
 ///
 /// # Errors
-/// `InvalidInput` when it cannot be read, is empty, or has too many files.
+/// `InvalidInput` when the directory cannot be read, contains a link, is empty, or has too many
+/// files.
 pub fn describe(directory: &Path) -> Result<String, PredictError> {
     let unreadable = |error| {
         PredictError::invalid("the directory cannot be read, or holds a link").with_source(error)
@@ -135,7 +140,7 @@ pub fn describe(directory: &Path) -> Result<String, PredictError> {
     to_text(files)
 }
 
-/// The text of a manifest of these files.
+/// The text of a manifest with these files.
 pub(crate) fn write(entries: Vec<ManifestEntry>) -> Result<String, PredictError> {
     let record = |entry: ManifestEntry| Record {
         path: entry.path,

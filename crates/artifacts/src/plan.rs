@@ -1,4 +1,4 @@
-//! What has to be fetched for a URL: its files with their sizes, before the first byte of them.
+//! Lists the files of a model, with their sizes, before any of them is downloaded.
 
 use std::path::PathBuf;
 
@@ -16,10 +16,10 @@ use crate::manifest::{self, MANIFEST, MAX_FILES, MAX_MANIFEST_BYTES, relative};
 use crate::store::ObjectLocation;
 use crate::unpack::Archive;
 
-/// Where an archive is put until it is unpacked.
+/// File name of an archive until it is unpacked.
 pub(crate) const ARCHIVE_FILE: &str = "archive";
 
-/// All that a model needs.
+/// The files of a model, and how they are packed.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) files: Vec<FileRequest>,
@@ -27,14 +27,14 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The bytes to fetch.
+    /// Total bytes to download.
     pub(crate) fn bytes(&self) -> u64 {
         let sizes = self.files.iter().map(|file| file.bytes);
         sizes.fold(0, u64::saturating_add)
     }
 }
 
-/// Asks the store what is there.
+/// Queries the store and creates the plan. Cancel safe.
 pub(crate) async fn make(
     place: &ObjectLocation,
     url: &ModelUrl,
@@ -69,7 +69,7 @@ pub(crate) async fn make(
     Ok(Plan { files, archive })
 }
 
-/// By its manifest; without one, by what the store lists.
+/// Uses the manifest; without a manifest, the store's listing.
 async fn directory(
     place: &ObjectLocation,
     url: &ModelUrl,
@@ -140,7 +140,7 @@ async fn from_listing(place: &ObjectLocation) -> Result<Vec<FileRequest>, Predic
     Ok(files)
 }
 
-/// `None` for what only marks a folder.
+/// Returns `None` for objects that only mark a folder.
 fn from_meta(
     place: &ObjectLocation,
     meta: ObjectMeta,

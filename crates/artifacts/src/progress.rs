@@ -1,4 +1,4 @@
-//! How far a fetch has come: for the worker's reports, the log, and a counter.
+//! Progress of a fetch, for the worker's reports, the log and a metric.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use volley_backend::LoadProgress;
 use volley_telemetry::Metrics;
 
-/// Between two events of one fetch.
+/// Minimum interval between two log events of one fetch.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 pub(crate) struct Progress {
@@ -20,7 +20,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A fetch of `total` bytes begins.
+    /// Starts a fetch of `total` bytes.
     pub(crate) fn begin(model: &str, total: u64, reported: LoadProgress, metrics: Metrics) -> Self {
         reported.begin(total);
         Self {
@@ -33,7 +33,7 @@ impl Progress {
         }
     }
 
-    /// These bytes have arrived.
+    /// Adds received bytes.
     pub(crate) fn add(&self, bytes: u64) {
         self.metrics.fetched_bytes(bytes);
         let done = self.here(bytes);
@@ -45,12 +45,12 @@ impl Progress {
         }
     }
 
-    /// These bytes were there already.
+    /// Adds bytes that an earlier attempt has received.
     pub(crate) fn skip(&self, bytes: u64) {
         self.here(bytes);
     }
 
-    /// These bytes will be counted again.
+    /// Subtracts bytes that the next attempt will add again.
     pub(crate) fn take_back(&self, bytes: u64) {
         let done = self.done.fetch_sub(bytes, Ordering::Relaxed);
         self.reported.set(done.saturating_sub(bytes));

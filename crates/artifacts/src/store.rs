@@ -1,4 +1,4 @@
-//! From a URL to the store behind it.
+//! Opens the object store of a URL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use volley_types::{ErrorCode, PredictError};
 use crate::ArtifactConfig;
 use crate::http_client::ClientFactory;
 
-/// Waiting between tries must end before the credentials of a request do.
+/// Retries must end before the credentials of the request expire.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// A store, and where in it a model is.
+/// A store, and the path of a model in it.
 pub(crate) struct ObjectLocation {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) path: ObjectPath,
 }
 
-/// Opens the store of a URL. Blocks, where clients are made.
+/// Opens the store of a URL. Blocks while it creates clients.
 pub(crate) fn open(
     url: &ModelUrl,
     config: &ArtifactConfig,
@@ -37,7 +37,10 @@ pub(crate) fn open(
     Ok(ObjectLocation { store, path })
 }
 
-/// Whether the configuration allows a URL.
+/// Checks that the configuration allows a URL.
+///
+/// # Errors
+/// `PermissionDenied`.
 pub(crate) fn check_allowed(url: &ModelUrl, config: &ArtifactConfig) -> Result<(), PredictError> {
     let is_local = url.scheme() == ModelUrlScheme::File;
     let listed = |allow: &Vec<ModelUrl>| allow.iter().any(|prefix| url.is_below(prefix));
@@ -73,7 +76,7 @@ fn build(url: &ModelUrl, config: &ArtifactConfig) -> Result<Arc<dyn ObjectStore>
         )
         .with_source(error)
     };
-    // The three builders have the same methods, and no trait in common.
+    // The three builders have the same methods, but no common trait.
     macro_rules! bucket {
         ($builder:ty, $prefix:literal, $named:ident) => {{
             let mut store = <$builder>::from_env();

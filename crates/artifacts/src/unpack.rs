@@ -1,5 +1,6 @@
-//! Archives into directories. An archive is looked through before anything of it is written:
-//! plain files and folders only, no path that climbs, and not too many or too large.
+//! Unpacks archives into directories. Before anything is written, the whole archive is checked:
+//! only regular files and folders, no path that leaves the directory, and limits on number and
+//! size.
 
 mod tarball;
 mod zipped;
@@ -17,20 +18,21 @@ use crate::failure;
 use crate::manifest::{MAX_FILES, relative};
 
 const BLOCK: usize = 256 << 10;
-/// Between two looks at the free disk, in bytes written.
+/// Bytes written between two checks of the free disk space.
 const LOOK_EVERY: u64 = 64 << 20;
 
-/// The kind of an archive.
+/// The format of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Archive {
     Zip,
     TarGz,
 }
 
-/// How many bytes the files in an archive have. Checks everything that its index tells.
+/// Returns the unpacked size of an archive in bytes, after checking all of its headers.
 ///
 /// # Errors
-/// `InvalidInput` for what may not be in one, `TooLarge` for too much of it.
+/// `InvalidInput` for a malformed archive or a forbidden entry; `TooLarge` for too many entries or
+/// bytes; `Cancelled`.
 pub(crate) fn measure(
     archive: Archive,
     file: &Path,
@@ -51,7 +53,7 @@ pub(crate) fn measure(
 /// Unpacks an archive into the new directory `into`.
 ///
 /// # Errors
-/// As [`measure`], and what the disk says.
+/// As [`measure`]; `Unavailable` for errors of the disk.
 pub(crate) fn unpack(
     archive: Archive,
     file: &Path,
@@ -75,7 +77,7 @@ pub(crate) fn unpack(
     }
 }
 
-/// The directory that holds the model: `root`, or the only thing in it where that is a folder.
+/// The directory of the model: `root`, or its only entry if that is a folder.
 pub(crate) fn model_root(root: &Path) -> io::Result<PathBuf> {
     let mut entries = fs::read_dir(root)?;
     let only = match (entries.next().transpose()?, entries.next()) {
@@ -85,11 +87,11 @@ pub(crate) fn model_root(root: &Path) -> io::Result<PathBuf> {
     Ok(only)
 }
 
-/// The path of an entry in an archive; `None` for one that is left out.
+/// The path of an archive entry; `None` for entries that are skipped.
 fn entry_path(name: &str) -> Result<Option<PathBuf>, PredictError> {
     let name = name.strip_prefix("./").unwrap_or(name);
     let name = name.strip_suffix('/').unwrap_or(name);
-    // What some archivers add on their own.
+    // Entries that some archivers add.
     let is_extra = name == "__MACOSX"
         || name.starts_with("__MACOSX/")
         || name.rsplit('/').next() == Some(".DS_Store");
@@ -110,7 +112,7 @@ fn not_plain() -> PredictError {
     )
 }
 
-/// What was seen of an archive so far.
+/// Counts the contents of an archive.
 struct Survey {
     max_bytes: u64,
     files: usize,
@@ -130,7 +132,7 @@ impl Survey {
         }
     }
 
-    /// Counts any entry, also those that are left out.
+    /// Counts an entry, including skipped ones.
     fn entry(&mut self) -> Result<(), PredictError> {
         self.entries += 1;
         if self.entries > MAX_FILES {
@@ -163,7 +165,7 @@ impl Survey {
     }
 }
 
-/// Writes what comes out of an archive.
+/// Writes the contents of an archive.
 struct Writer<'a> {
     into: &'a Path,
     survey: Survey,
@@ -182,7 +184,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes one file; counts what really comes, whatever its header says.
+    /// Writes one file. Counts the bytes that are actually read, not the size in the header.
     fn file(&mut self, name: &str, from: &mut impl Read) -> Result<(), PredictError> {
         self.survey.entry()?;
         let Some(path) = entry_path(name)? else {
@@ -214,7 +216,7 @@ impl Writer<'_> {
     }
 }
 
-/// A file where a folder should be, or the other way round, is the archive's fault.
+/// A file in place of a folder, or the reverse, is a defect of the archive.
 fn clash(error: io::Error) -> PredictError {
     match error.kind() {
         io::ErrorKind::AlreadyExists

@@ -1,4 +1,4 @@
-//! The directory of a model that comes with a request, put where workers fetch models from.
+//! Writes the files of an uploaded model to a store from which workers fetch it.
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
@@ -12,13 +12,13 @@ use crate::manifest::{self, MANIFEST, ManifestEntry};
 use crate::store::{self, ObjectLocation};
 use crate::{ArtifactConfig, failure};
 
-/// Files of one model on their way at a time.
+/// Maximum number of concurrent uploads of one model's files.
 const FILES_AT_ONCE: usize = 4;
 
-/// Checks that `url` is one of a directory that models can be put into.
+/// Checks that `url` is a directory in a writable store.
 ///
 /// # Errors
-/// `InvalidInput` saying what is wrong.
+/// `InvalidInput` with the reason.
 pub fn check(url: &ModelUrl) -> Result<(), PredictError> {
     let what = match (url.kind(), url.scheme()) {
         (_, ModelUrlScheme::Http | ModelUrlScheme::Https) => {
@@ -30,18 +30,19 @@ pub fn check(url: &ModelUrl) -> Result<(), PredictError> {
     Err(PredictError::invalid(format!("'{url}' {what}")))
 }
 
-/// Puts the files of a model, each with its path in the model's directory, into a directory of
-/// their own below `store`. The same files have the same place, where they are put once. Returns
-/// the directory with the hash of its manifest, which is written last.
+/// Writes the files of a model, each with its path in the model's directory, to a new directory
+/// below `store`. Its name is the hash of the manifest, so the same files are written only once.
+/// Returns the directory's URL and the hash of its manifest, which is written last.
 ///
-/// Buckets are reached with the settings of this machine's environment, as `AWS_REGION` or
+/// Access to buckets is configured by the environment of this machine, for example `AWS_REGION` or
 /// `GOOGLE_SERVICE_ACCOUNT`.
 ///
 /// # Cancel safety
-/// Dropping the future leaves files without a manifest, which the next call replaces.
+/// Dropping the future leaves files without a manifest. The next call overwrites them.
 ///
 /// # Errors
-/// `InvalidInput` for a path that climbs, `Unavailable` and `PermissionDenied` from the store.
+/// `InvalidInput` for a path that leaves the directory; `Unavailable`, `UpstreamFailed` or
+/// `PermissionDenied` from the store.
 pub async fn put(
     store: &ModelUrl,
     files: &[(String, Bytes)],

@@ -1,4 +1,4 @@
-//! Stories of models that are fetched: from real servers on this machine, which break as told.
+//! Tests of fetching models from real servers on this machine, which fail on command.
 
 #![allow(
     clippy::unwrap_used,

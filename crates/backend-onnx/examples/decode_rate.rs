@@ -1,17 +1,21 @@
-//! Prints decode rates of a generation model. `decode_rate` alone compares the two loops below on
-//! the demo model, in turns. `decode_rate DIRECTORY PROMPT [THREADS]` does as it is told, with one
-//! thread within operators unless it is given more: for each line
-//! `bare ROWS TOKENS` (a bare loop over ONNX Runtime) or `engine ROWS TOKENS` (the same through
-//! the backend that a worker runs, one request for each row) on standard input it generates once
-//! and prints the tokens in a second, so that a benchmark can have them take turns. For a line
-//! `gaps ROWS TOKENS ARRIVALS` it generates for prompts of eight words while so many requests with
-//! the whole prompt arrive, one after the other, and prints the median, the 99th percentile and
-//! the maximum of the milliseconds between two rows of a reader. For a line
-//! `churn ROWS TOKENS SECONDS` so many readers ask again whenever their answer ends, which has from
-//! half to one and a half times TOKENS; it prints tokens in a second, and the same three of the
-//! milliseconds between two rows.
+//! Measures decode rates of a generation model, without prefix reuse, which the bare loop does not
+//! have.
 //!
-//! No prompt takes over what another left in the KV cache, as the bare loop knows no such thing.
+//! Without arguments, compares the two loops below on the demo model, in alternating rounds.
+//!
+//! `decode_rate DIRECTORY PROMPT [THREADS]` (default: one thread within operators) reads commands
+//! from standard input, so that a benchmark can alternate between processes. Each line generates
+//! once and prints its result:
+//!
+//! - `bare ROWS TOKENS`: tokens per second of a bare loop over ONNX Runtime
+//! - `engine ROWS TOKENS`: tokens per second through the worker's backend, with one request for
+//!   each row
+//! - `gaps ROWS TOKENS ARRIVALS`: generates for prompts of eight words while ARRIVALS requests with
+//!   the whole prompt arrive one after the other. Prints the median, the 99th percentile and the
+//!   maximum of the milliseconds between two rows of a reader
+//! - `churn ROWS TOKENS SECONDS`: each of ROWS readers sends a new request when its answer ends,
+//!   with 0.5 to 1.5 times TOKENS. Prints tokens per second, and the same three statistics of the
+//!   milliseconds between two rows
 
 use std::io::{BufRead, Write};
 use std::path::Path;
@@ -55,7 +59,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Runs what standard input asks for.
+/// Executes the commands on standard input.
 fn obey(loops: &mut Loops) -> anyhow::Result<()> {
     for line in std::io::stdin().lock().lines() {
         let line = line?;
@@ -89,7 +93,7 @@ fn obey(loops: &mut Loops) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Both loops at 1, 8 and 32 requests at once; the first round of each warms up.
+/// Compares both loops with 1, 8 and 32 concurrent requests. The first round of each is a warm-up.
 fn compare(loops: &mut Loops) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
     writeln!(
@@ -123,12 +127,12 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// The two loops, on the same model.
+/// Both loops on the same model.
 struct Loops {
     bare: BareModel,
     engine: Arc<dyn Backend>,
     prompt: String,
-    // Outlives the engine.
+    // The runtime must outlive the engine.
     tokio: tokio::runtime::Runtime,
 }
 
@@ -191,8 +195,8 @@ impl Loops {
 }
 
 impl Loops {
-    /// Tokens in a second, and the milliseconds between two rows of a reader, sorted, while readers
-    /// come and go. Nobody waits for the last: what runs at the end is left.
+    /// Tokens per second, and the sorted milliseconds between two rows of a reader, while readers
+    /// come and go. Generations that run at the end are dropped.
     fn churn(
         &self,
         rows: usize,
@@ -206,7 +210,7 @@ impl Loops {
             async move {
                 let mut told = 0;
                 for turn in 0.. {
-                    // Neither all at once nor in step.
+                    // Lengths differ, so that readers neither end together nor in step.
                     let share = 50 + (reader * 37 + turn * 53) % 101;
                     let request = request(&prompt, (tokens * share / 100).max(1))?;
                     let mut answer = engine.predict(request).await?;
@@ -238,7 +242,7 @@ impl Loops {
     }
 }
 
-/// How long a reader waited for each row after the first.
+/// Milliseconds before each row after the first.
 async fn read_gaps(
     engine: &Arc<dyn Backend>,
     prompt: &str,
@@ -307,7 +311,7 @@ fn request(prompt: &str, tokens: usize) -> anyhow::Result<PredictRequest> {
     Ok(request)
 }
 
-/// The CPU, unless `VOLLEY_TEST_DEVICE` says otherwise.
+/// The CPU, unless `VOLLEY_TEST_DEVICE` is set.
 fn device() -> anyhow::Result<Device> {
     match std::env::var("VOLLEY_TEST_DEVICE") {
         Ok(name) => Device::from_name(&name).context("VOLLEY_TEST_DEVICE is auto, cpu or cuda"),

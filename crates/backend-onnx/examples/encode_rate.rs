@@ -1,8 +1,8 @@
-//! Prints how many texts a second an encoder embeds: a bare loop over ONNX Runtime with the best
-//! of several batch sizes, and the backend that a worker runs, with 1, 8 and 32 callers of one text
-//! each, and in bulk; in turns. With THREADS and SECONDS it runs the bare loop alone, as many
-//! seconds for each batch size, and prints the best one's texts a second, its batch size, and the
-//! milliseconds of CPU that a text took, of all threads.
+//! Measures texts per second of a text encoder, in alternating rounds: a bare loop over ONNX
+//! Runtime with the best of several batch sizes, and the worker's backend with 1, 8 and 32 callers
+//! of one text each, and in bulk. With THREADS and SECONDS, runs the bare loop alone, for SECONDS
+//! per batch size, and prints for the best one the texts per second, the batch size, and the CPU
+//! milliseconds per text over all threads.
 //!
 //!     cargo run --release -p volley-backend-onnx --example encode_rate -- \
 //!         DIRECTORY [WORDS [THREADS SECONDS]]
@@ -30,7 +30,7 @@ const ROUNDS: usize = 7;
 const BATCHES: [usize; 4] = [1, 8, 32, 128];
 const CALLERS: [usize; 3] = [1, 8, 32];
 const TEXTS: usize = 512;
-/// The unit of `/proc/PID/stat` in milliseconds, which Linux fixes for programs.
+/// The unit of `/proc/PID/stat` in milliseconds, which Linux fixes for user space.
 const TICK_MS: f64 = 10.0;
 
 fn main() -> anyhow::Result<()> {
@@ -93,7 +93,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The bare loop with the machine to itself, the best batch size.
+/// Runs the bare loop without other load, and prints the best batch size.
 fn alone(bare: &mut BareEncoder, limit: Duration) -> anyhow::Result<()> {
     let mut best = (0.0, 0, 0.0);
     for rows in BATCHES {
@@ -114,10 +114,10 @@ fn alone(bare: &mut BareEncoder, limit: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What this process has used of all cores, in milliseconds.
+/// CPU milliseconds of this process.
 fn cpu_ms() -> anyhow::Result<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The name of a program, in brackets, may hold anything.
+    // The program name, in parentheses, may contain any character.
     let (_, rest) = stat.rsplit_once(')').context("/proc/self/stat is odd")?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let tick = |at: usize| fields.get(at).and_then(|it| it.parse::<f64>().ok());
@@ -158,7 +158,7 @@ fn request(text: &str, rows: usize) -> anyhow::Result<PredictRequest> {
     Ok(PredictRequest::new(model, Input::Batch(rows)))
 }
 
-/// Callers who each ask for one text after the other.
+/// Callers that each send one text after the other.
 async fn apart(model: &Arc<dyn Backend>, text: &str, callers: usize) -> anyhow::Result<f64> {
     let started = Instant::now();
     let each = TEXTS / callers;
@@ -173,7 +173,7 @@ async fn apart(model: &Arc<dyn Backend>, text: &str, callers: usize) -> anyhow::
     Ok((each * callers) as f64 / started.elapsed().as_secs_f64())
 }
 
-/// One caller who asks for all at once.
+/// One caller that sends all texts at once.
 async fn bulk(model: &Arc<dyn Backend>, text: &str) -> anyhow::Result<f64> {
     let started = Instant::now();
     let answer = model.predict(request(text, TEXTS)?).await?;
@@ -181,7 +181,7 @@ async fn bulk(model: &Arc<dyn Backend>, text: &str) -> anyhow::Result<f64> {
     Ok(TEXTS as f64 / started.elapsed().as_secs_f64())
 }
 
-/// The CPU, unless `VOLLEY_TEST_DEVICE` says otherwise.
+/// The CPU, unless `VOLLEY_TEST_DEVICE` is set.
 fn device() -> anyhow::Result<Device> {
     match std::env::var("VOLLEY_TEST_DEVICE") {
         Ok(name) => Device::from_name(&name).context("VOLLEY_TEST_DEVICE is auto, cpu or cuda"),

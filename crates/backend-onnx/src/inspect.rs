@@ -1,4 +1,4 @@
-//! What a directory is understood to be, for people.
+//! Describes model directories for people.
 
 use std::path::Path;
 
@@ -15,23 +15,23 @@ use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::{OnnxConfig, Runtime, graph};
 use volley_tokens::vocabulary;
 
-/// Classes of an output that are told by name.
+/// Maximum number of class names that are listed for an output.
 const TOLD_CLASSES: usize = 10;
 
-/// What a model's directory is understood to be, before anything is loaded.
+/// The recognized layout of a model directory, without loading the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// What kind of directory it is: `decoder`, `text encoder` or `graph`.
+    /// The kind of model: `decoder`, `text encoder` or `graph`.
     pub kind: &'static str,
-    /// What its files say, by name.
+    /// Settings from its files, as pairs of name and value.
     pub details: Vec<(&'static str, String)>,
 }
 
-/// Reads the files of a directory, or of a single graph, with what a version would be registered
-/// with.
+/// Describes a directory or a single graph, as it would be served with these registration
+/// parameters. Blocks on the disk.
 ///
 /// # Errors
-/// `InvalidInput` when it is none that is known, or a file is malformed.
+/// `InvalidInput` when the layout is unknown or a file is malformed.
 pub fn describe(
     path: &Path,
     parameters: &Parameters,
@@ -73,10 +73,10 @@ pub fn describe(
     Ok(Description { kind, details })
 }
 
-/// Where the sessions of a model run with this configuration: what `auto` comes to here.
+/// The device on which the model's sessions would run; resolves `auto` on this machine.
 ///
 /// # Errors
-/// `InvalidInput` when the directory is none that is known, or asks for CUDA where there is none.
+/// `InvalidInput` when the layout is unknown, or CUDA is configured but not available.
 pub fn device(
     runtime: &Runtime,
     path: &Path,
@@ -92,7 +92,7 @@ pub fn device(
     })
 }
 
-/// The classes of each output that has them by name.
+/// The class names of each output that has them.
 fn classes(outline: &graph::GraphSummary) -> Vec<(&'static str, String)> {
     let told = outline.classes.iter().map(|(output, classes)| {
         let mut names = classes.names();
@@ -107,8 +107,7 @@ fn classes(outline: &graph::GraphSummary) -> Vec<(&'static str, String)> {
     told.collect()
 }
 
-/// What kind of tokenizer a directory has, and how many tokens that knows; `None` where there is
-/// none that can be read.
+/// The type and vocabulary size of a directory's tokenizer; `None` if it has no readable tokenizer.
 fn tokenizer(directory: &Path) -> Option<String> {
     let file: Value = match std::fs::read(directory.join(vocabulary::TOKENIZER)) {
         Ok(text) => serde_json::from_slice(&text).ok()?,

@@ -1,9 +1,9 @@
-//! Local models on ONNX Runtime, as a backend: what a directory is served as, and the loading,
-//! inspection and versions of it. The kinds of models are crates of their own:
-//! `volley-onnx-tensors`, `volley-onnx-text` and `volley-onnx-generate`.
+//! The backend for local models on ONNX Runtime: recognition, loading, inspection and versions of
+//! model directories. The kinds of models are separate crates: `volley-onnx-tensors`,
+//! `volley-onnx-text` and `volley-onnx-generate`.
 //!
-//! Reading order: [`OnnxLoader`] (the seam of backends), `served` (versions side by side),
-//! [`describe`] (what was recognised, without loading).
+//! Reading order: [`OnnxLoader`] (the implementation of `BackendLoader`), `served` (several
+//! versions in one replica), [`describe`] (inspection without loading).
 
 mod inspect;
 mod loader;
@@ -15,7 +15,7 @@ pub use volley_model_directory::triton::ensemble;
 pub use volley_onnx_runtime::{Device, OnnxConfig, Runtime};
 use volley_types::registry::{BackendInfo, BackendName, SourceKind};
 
-/// This backend.
+/// The description of this backend.
 pub static INFO: BackendInfo = BackendInfo {
     name: BackendName::ONNX,
     summary: "runs a model directory with ONNX Runtime",

@@ -20,19 +20,19 @@ use volley_onnx_runtime::session;
 use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph};
 
-/// Loads ONNX models of every kind that `layout` tells apart.
+/// Loads ONNX models of all layouts.
 #[derive(Debug)]
 pub struct OnnxLoader {
     runtime: Result<Runtime, PredictError>,
     config: OnnxConfig,
     models_dir: Option<PathBuf>,
     loads: AtomicU16,
-    /// What `auto` comes to here, once it was asked.
+    /// The device that `auto` resolved to, after the first resolution.
     settled: Arc<OnceLock<Device>>,
 }
 
 impl OnnxLoader {
-    /// A loader on `runtime`. Where that is an error, every load fails with it.
+    /// Creates a loader. If `runtime` is an error, every load fails with it.
     #[must_use]
     pub fn new(runtime: Result<Runtime, PredictError>, config: OnnxConfig) -> Self {
         Self {
@@ -44,8 +44,8 @@ impl OnnxLoader {
         }
     }
 
-    /// The loader, with a directory that relative paths of models start from. Without one, only
-    /// absolute paths are taken: each worker has a working directory of its own.
+    /// Sets the directory for relative model paths. Without it, only absolute paths are accepted,
+    /// because workers have different working directories.
     #[must_use]
     pub fn with_models_dir(mut self, directory: PathBuf) -> Self {
         self.models_dir = Some(directory);
@@ -85,7 +85,8 @@ impl BackendLoader for OnnxLoader {
             let registered = RegisteredConfig::read(&parameters)?;
             let all = ModelDirectory::all(&directory, &registered, config, variant.as_deref())?;
             for (_, found) in all {
-                // What other kinds divide is made of tokens, which nobody can choose so.
+                // Graphs of other kinds only get tokens as inputs, so a request cannot choose
+                // divisors.
                 if let Layout::Graph(graph) = &found.layout
                     && graph::outline(&found.directory.join(graph))?.divides
                 {
@@ -100,7 +101,7 @@ impl BackendLoader for OnnxLoader {
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
         let runtime = self.runtime.clone()?;
         let mut config = self.config;
-        // Models take the GPUs in turn.
+        // Models are distributed over the GPUs in turn.
         let turn = self.loads.fetch_add(1, Ordering::Relaxed) % config.gpus.max(1);
         config.gpu += i32::from(turn);
         let directory = self.directory(assignment)?;
@@ -124,7 +125,7 @@ impl OnnxLoader {
     }
 }
 
-/// The knobs as they are meant on this machine: `auto` is `cuda` where a session can have it.
+/// Resolves `auto` for this machine: `cuda` if a session can use it. Blocks.
 #[must_use]
 pub fn resolve_device(runtime: &Runtime, config: OnnxConfig) -> OnnxConfig {
     let there = config.device == Device::Auto
@@ -139,7 +140,7 @@ pub fn resolve_device(runtime: &Runtime, config: OnnxConfig) -> OnnxConfig {
     OnnxConfig { device, ..config }
 }
 
-/// As [`resolve_device`], which asks the machine; it is asked once. Blocks.
+/// As [`resolve_device`], but queries the machine only once. Blocks.
 fn resolve_device_once(
     settled: &OnceLock<Device>,
     runtime: &Runtime,
@@ -149,8 +150,10 @@ fn resolve_device_once(
     OnnxConfig { device, ..config }
 }
 
-/// Runs `work` on a thread of its own. Nothing can stop ONNX Runtime while it loads, and a
-/// runtime that shuts down would wait for its own threads for ever.
+/// Runs `work` on a separate thread. Nothing can stop ONNX Runtime during a load, and a tokio
+/// runtime that shuts down would wait forever for its own blocking threads.
+///
+/// Dropping the future does not stop the thread; its result is discarded.
 async fn on_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PredictError> + Send + 'static,
 ) -> Result<T, PredictError> {
@@ -159,7 +162,7 @@ async fn on_thread<T: Send + 'static>(
     let thread = std::thread::Builder::new().name("onnx-load".to_owned());
     let work = move || {
         let _entered = runtime.enter();
-        // Nobody may wait for it any more.
+        // The caller may have stopped waiting.
         let _ = sender.send(work());
     };
     thread
@@ -170,7 +173,7 @@ async fn on_thread<T: Send + 'static>(
         .map_err(|error| PredictError::internal("loading the model failed", error))?
 }
 
-/// The directory that a model's `path` means.
+/// Resolves a model's `path` to a directory.
 fn resolve(models_dir: Option<&Path>, path: &Path) -> Result<PathBuf, PredictError> {
     if path.is_absolute() {
         return Ok(path.to_path_buf());
@@ -256,10 +259,10 @@ fn load_one(
     let defaults = assignment.spec.parameters.clone();
     let defaults = defaults.or_defaults(&found.own.parameters());
     let (directory, mut config) = (found.directory, found.config);
-    // All others have runs of many shapes.
+    // Models of other kinds run with many different shapes.
     config.cuda_graphs &= found.layout == Layout::Decoder;
     if found.layout == Layout::Decoder {
-        // Its slots decode together in one session.
+        // All slots decode together in one session.
         config.instances = 1;
     }
     match found.layout {
@@ -275,22 +278,22 @@ fn load_one(
     }
 }
 
-/// What a path was understood to be, with what `model.toml` says.
+/// A recognized path with its effective settings.
 pub(crate) struct ModelDirectory {
     pub(crate) directory: PathBuf,
     pub(crate) layout: Layout,
     pub(crate) own: Overrides,
     pub(crate) config: OnnxConfig,
     pub(crate) variant: Option<String>,
-    /// What a Triton repository says of it.
+    /// The Triton configuration, if there is one.
     pub(crate) declared: Option<TritonConfig>,
 }
 
 impl ModelDirectory {
-    /// Looks at a directory, or at a single graph, for which no `model.toml` speaks.
+    /// Recognizes a directory, or a single graph without a `model.toml`.
     ///
     /// # Errors
-    /// `InvalidInput` when it is none that is known, or `model.toml` is not right.
+    /// `InvalidInput` when the layout is unknown, a file is malformed, or the path does not exist.
     pub(crate) fn new(
         path: &Path,
         registered: &RegisteredConfig,
@@ -303,9 +306,9 @@ impl ModelDirectory {
         Self::with(path, directory, layout, declared, config, variant)
     }
 
-    /// Looks at each version that is served, the one that answers where none is named last, with
-    /// the name that the files give it. One without a name where they name none. Of models other
-    /// than plain graphs, the last alone.
+    /// Recognizes each served version, with the default version last, and the names from the files.
+    /// A model without versions has one entry, usually without a name. For models other than
+    /// graphs, only the last version is returned.
     ///
     /// # Errors
     /// As [`ModelDirectory::new`].
@@ -385,7 +388,7 @@ mod tests {
         assert!(super::resolve(None, Path::new("m")).is_err());
     }
 
-    /// The graph that is taken of those that are there, on each device.
+    /// The graph that is chosen among the existing ones, on each device.
     #[test]
     fn each_device_has_its_variant_unless_one_is_named() {
         let all = ["", "_fp16", "_q4f16", "_int8", "_q4"];
@@ -420,7 +423,7 @@ mod tests {
             };
             let named = |variant: &str| PathBuf::from(format!("model{variant}.onnx"));
             assert_eq!(taken(Device::Cpu, None), named(cpu), "{there:?}");
-            // What `auto` has not found to be a GPU is a CPU.
+            // An `auto` that was not resolved to a GPU means the CPU.
             assert_eq!(taken(Device::Auto, None), named(cpu), "{there:?}");
             assert_eq!(taken(Device::Cuda, None), named(gpu), "{there:?}");
             let last = there.last().unwrap();

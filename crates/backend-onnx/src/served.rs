@@ -1,4 +1,4 @@
-//! Several versions of one model in one replica: each request goes to the one that it names.
+//! Several versions of one model in one replica: each request selects a version by its name.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use volley_types::{
 /// A loaded version.
 pub(crate) type LoadedVersion = Arc<dyn Backend>;
 
-/// A replica of these versions, of which the last answers where none is named.
+/// Combines versions into one backend. The last version is the default.
 ///
 /// # Errors
-/// `InvalidInput` when they take or give different columns.
+/// None at present; versions with different columns are rejected by `signature`.
 pub(crate) fn versions(
     mut versions: Vec<(Option<String>, LoadedVersion)>,
 ) -> Result<LoadedVersion, PredictError> {
@@ -34,7 +34,7 @@ pub(crate) fn versions(
     Ok(Arc::new(Versions { versions }))
 }
 
-/// The version that MLServer's settings beside a model give it.
+/// The version in MLServer's `model-settings.json` beside the model.
 pub(crate) fn own_version(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path.join("model-settings.json")).ok()?;
     let settings: Value = serde_json::from_str(&text).ok()?;

@@ -1,4 +1,4 @@
-//! Real models on the real library.
+//! Tests with real models on the real library.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What kind of model a directory holds, told by its files.
+//! Detects the kind of model in a directory from its files.
 
 mod foreign;
 
@@ -14,19 +14,19 @@ use crate::triton;
 use crate::triton::TritonConfig;
 use volley_tokens::vocabulary;
 
-/// A kind of directory.
+/// The kind of a model directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// A decoder: generates text.
+    /// A decoder that generates text.
     Decoder,
-    /// A text encoder: embeds, ranks or classifies text.
+    /// A text encoder that embeds, ranks or classifies text.
     Encoder,
-    /// A graph alone: tensors in, tensors out.
+    /// A single graph with tensor inputs and outputs; the path is relative to the directory.
     Graph(PathBuf),
 }
 
 impl Layout {
-    /// What kind of model it is.
+    /// The kind of model.
     pub fn kind(&self) -> ModelKind {
         match self {
             Self::Decoder => ModelKind::Decoder,
@@ -36,16 +36,16 @@ impl Layout {
     }
 }
 
-/// The folder of the graphs in an export that keeps several.
+/// The subfolder of graphs in exports with several graphs.
 const FOLDER: &str = "onnx";
-/// The names of a graph, without its variant and its ending: the usual one, and that of a decoder
-/// whose graphs for prompts and for steps were merged.
+/// File names of a graph, without variant and extension: the usual name, and that of a decoder with
+/// merged graphs for prompts and steps.
 const STEMS: [&str; 2] = ["model", "decoder_model_merged"];
-/// Those of a decoder in two graphs: the one that goes on behind a past, and the one that reads
-/// whole prompts.
+/// The same for a decoder in two graphs: the one that continues from a KV cache, and the one that
+/// reads whole prompts.
 const HALVES: [&str; 2] = ["decoder_with_past_model", "decoder_model"];
-/// Variants, the one to take first where nobody says which. The plain one is what its makers
-/// measured; the others trade quality for size.
+/// Variants in order of preference, if none is configured. The plain variant is the one that the
+/// model's authors evaluated; the others trade quality for size.
 const VARIANTS: [&str; 9] = [
     "",
     "quantized",
@@ -58,7 +58,7 @@ const VARIANTS: [&str; 9] = [
     "bnb4",
 ];
 
-/// Variants whose numbers have 16 bits, the first to take where sessions run on a GPU.
+/// 16-bit variants in order of preference, for sessions on a GPU.
 const GPU_VARIANTS: [&str; 2] = ["fp16", "q4f16"];
 
 #[derive(Default, Deserialize)]
@@ -67,11 +67,12 @@ struct Config {
     architectures: Vec<String>,
 }
 
-/// Tells the kind of a directory, or of a single graph, and the directory that it lies in: of a
-/// repository of numbered versions, the newest's, or the one that is `declared`.
+/// Detects the kind of a model directory or a single graph, and returns it with the model's
+/// directory. In a repository of numbered versions, that is the newest version, or the one selected
+/// by `declared`.
 ///
 /// # Errors
-/// `InvalidInput` when it is none that is known.
+/// `InvalidInput` when the layout is unknown, or a declared version does not exist.
 pub fn recognise(
     path: &Path,
     registered: &RegisteredConfig,
@@ -97,10 +98,10 @@ pub fn recognise(
     Ok((directory, layout))
 }
 
-/// As [`recognise`], of the directory of one version.
+/// As [`recognise`], for the directory of one version.
 ///
 /// # Errors
-/// As there.
+/// As [`recognise`].
 pub fn within(
     directory: &Path,
     registered: &RegisteredConfig,
@@ -113,12 +114,12 @@ pub fn within(
     let has_config = has("config.json") || registered.config.is_some();
     let has_tokenizer = has(vocabulary::TOKENIZER);
     if has_config && (has_tokenizer || reads_text(directory, registered)) {
-        // Some embed with what was a decoder: then the files around it say so.
+        // Some embedding models are exports of decoders; `modules.json` marks them.
         let decodes = is_decoder(directory, registered.all_config()) && !has("modules.json");
         let told = registered.task.map(|task| task.as_str().to_owned());
         let layout = match told.or_else(|| task(directory)).as_deref() {
             Some("tensors") => Layout::Graph(graph(directory, None)?),
-            // A vocabulary is BERT's, whose family writes nothing.
+            // Only a vocabulary marks the BERT family, which does not generate text.
             _ if !has_tokenizer && (decodes || !has(vocabulary::VOCABULARY)) => {
                 graph(directory, None)?;
                 return Err(vocabulary::missing(directory));
@@ -138,11 +139,11 @@ pub fn within(
     Ok(Layout::Graph(graph))
 }
 
-/// The graph in a directory, from there on: the variant that is asked for, or the first there
-/// is, or the only one.
+/// Finds the graph of a directory, as a path relative to it: the requested variant, else the
+/// preferred existing one, else the only graph.
 ///
 /// # Errors
-/// `InvalidInput` when there is none, or several with names that say nothing.
+/// `InvalidInput` when there is no graph, or several with unknown names.
 pub fn graph(directory: &Path, variant: Option<&str>) -> Result<PathBuf, PredictError> {
     let find = |variant: &str| whole(directory, variant);
     match first_variant(variant, find)? {
@@ -151,19 +152,19 @@ pub fn graph(directory: &Path, variant: Option<&str>) -> Result<PathBuf, Predict
     }
 }
 
-/// The graphs of a decoder.
+/// The graphs of a decoder, relative to its directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecoderGraphs {
-    /// The one that goes on behind a past, which most read prompts with too.
+    /// The graph for decode steps. Most exports use it for prompts too.
     pub steps: PathBuf,
-    /// The one that reads whole prompts, where an export has two.
+    /// The graph for whole prompts, if the export has two graphs.
     pub prompts: Option<PathBuf>,
 }
 
-/// As [`graph`], of a decoder, which may be in two graphs.
+/// As [`graph`], for a decoder, which may consist of two graphs.
 ///
 /// # Errors
-/// As there.
+/// As [`graph`].
 pub fn decoder_graphs(
     directory: &Path,
     variant: Option<&str>,
@@ -182,10 +183,10 @@ pub fn decoder_graphs(
     }
 }
 
-/// What `find` has for the variant that is asked for, or for the first that is there.
+/// Calls `find` for the requested variant, or for all variants in order of preference.
 ///
 /// # Errors
-/// `InvalidInput` when the one that is asked for is not there.
+/// `InvalidInput` when the requested variant does not exist.
 fn first_variant<T>(
     variant: Option<&str>,
     find: impl Fn(&str) -> Option<T>,
@@ -205,14 +206,14 @@ fn first_variant<T>(
     })
 }
 
-/// The graph of a variant, where it is one.
+/// The single graph of a variant.
 fn whole(directory: &Path, variant: &str) -> Option<PathBuf> {
     let places = STEMS.into_iter().flat_map(|stem| places(stem, variant));
     let mut there = places.filter(|place| directory.join(place).is_file());
     there.next()
 }
 
-/// The two graphs of a variant, where both are there, beside each other.
+/// The two graphs of a variant, if both exist in the same folder.
 fn halves(directory: &Path, variant: &str) -> Option<DecoderGraphs> {
     let [steps, prompts] = HALVES.map(|stem| places(stem, variant));
     let pairs = steps.into_iter().zip(prompts);
@@ -224,7 +225,7 @@ fn halves(directory: &Path, variant: &str) -> Option<DecoderGraphs> {
     })
 }
 
-/// Where a graph may be.
+/// The possible paths of a graph.
 fn places(stem: &str, variant: &str) -> [PathBuf; 2] {
     let name = match variant {
         "" => format!("{stem}.onnx"),
@@ -255,7 +256,7 @@ fn only(directory: &Path) -> Result<PathBuf, PredictError> {
     }
 }
 
-/// The variant that GPUs are fastest with, where there is one.
+/// The existing variant that is fastest on GPUs, if there is one.
 pub fn gpu_variant(directory: &Path, kind: ModelKind) -> Option<String> {
     let mut variants = GPU_VARIANTS.iter();
     let found = variants.find(|variant| match kind {
@@ -265,7 +266,7 @@ pub fn gpu_variant(directory: &Path, kind: ModelKind) -> Option<String> {
     found.map(|variant| (*variant).to_owned())
 }
 
-/// Whether `config.json`, or what was registered in its place, names a model that generates text.
+/// Whether `config.json`, or the registered one, describes a model that generates text.
 fn is_decoder(directory: &Path, registered: Option<&str>) -> bool {
     let file = || std::fs::read_to_string(directory.join("config.json")).unwrap_or_default();
     let text = registered.map_or_else(file, str::to_owned);
@@ -274,36 +275,35 @@ fn is_decoder(directory: &Path, registered: Option<&str>) -> bool {
     config.architectures.iter().any(generates)
 }
 
-/// Whether `config.json`, or what was registered in its place, describes a model of text.
+/// Whether `config.json`, or the registered one, describes a text model.
 fn reads_text(directory: &Path, registered: &RegisteredConfig) -> bool {
     let file = || std::fs::read_to_string(directory.join("config.json")).unwrap_or_default();
     let config = registered.all_config().map_or_else(file, str::to_owned);
-    // Only what reads pictures or sounds is said how to prepare them.
+    // Only models of images or audio have a configuration of their preprocessing.
     foreign::reads_text(&config) && !directory.join("preprocessor_config.json").is_file()
 }
 
-/// The task that `model.toml` gives. Whether it is one is found when the file is read in full.
+/// The task in `model.toml`. It is validated when the file is read completely.
 fn task(directory: &Path) -> Option<String> {
     let text = std::fs::read_to_string(directory.join(overrides::FILE)).ok()?;
     let table = text.parse::<toml::Table>().ok()?;
     Some(table.get("task")?.as_str()?.to_owned())
 }
 
-/// A version that is served, and where it lies.
+/// A served version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// Its name, a number where Triton's layout is used.
+    /// Its name; a number in Triton's layout.
     pub name: String,
     /// Its directory.
     pub directory: PathBuf,
 }
 
-/// The versions of a directory that are served, the one that answers where none is named last:
-/// those that are declared, or the highest number. None where a graph lies beside them, or there
-/// are none.
+/// The served versions of a directory, with the default version last: the declared ones, or the
+/// highest number. Empty if the directory has a graph itself or no versions.
 ///
 /// # Errors
-/// `InvalidInput` when versions are declared that are not there.
+/// `InvalidInput` when a declared version does not exist.
 pub fn versions(
     path: &Path,
     declared: Option<&TritonConfig>,
@@ -317,7 +317,7 @@ pub fn versions(
         let name = entry.file_name().to_str()?.to_owned();
         let is_version = match name.parse::<u64>() {
             Ok(_) => true,
-            // Only a repository's directories of other names are versions.
+            // Versions with other names only exist in a repository with a configuration.
             Err(_) => declared.is_some() && name != FOLDER && !name.starts_with('.'),
         };
         let graphs = || !files_ending(&entry.path(), "onnx").is_empty();

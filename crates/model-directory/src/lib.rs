@@ -1,8 +1,8 @@
-//! Recognition of a model's directory: which kind of model its files make, and what they declare.
+//! Detects the kind of model in a directory, and reads what its files declare.
 //!
-//! Pure apart from reading files; no model is loaded. The order of precedence, from the strongest:
-//! what a version was registered with ([`registered`]), `model.toml` ([`overrides`]), Triton's
-//! `config.pbtxt` ([`triton`]), the files of the model's format ([`layout`]).
+//! Only reads files; does not load models. Sources in order of precedence: the registration of the
+//! version ([`registered`]), `model.toml` ([`overrides`]), Triton's `config.pbtxt` ([`triton`]),
+//! the files of the model's own format ([`layout`]).
 
 pub mod layout;
 pub mod overrides;

@@ -1,5 +1,5 @@
-//! `model.toml`: what an operator says of a model's directory. It wins over what the other files
-//! say, and loses against what a version was registered with.
+//! `model.toml`: the operator's configuration of a model directory. It overrides the other files,
+//! and is overridden by the registration of the version.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,21 +9,21 @@ use volley_types::{ParamValue, Parameters, PredictError};
 
 use volley_onnx_runtime::{Device, OnnxConfig};
 
-/// The parameter of a model version that chooses one of several graphs.
+/// The parameter of a model version that selects one of several graphs.
 pub const VARIANT: &str = "variant";
-/// The parameter, of a version or a request, that says how much of each vector is wanted.
+/// The parameter, of a version or a request, with the number of dimensions of the returned vectors.
 pub const DIMENSIONS: &str = "dimensions";
-/// The file's name.
+/// The file name.
 pub const FILE: &str = "model.toml";
 
-/// What kind of model reads the file: each has keys of its own.
+/// The kind of model that the file belongs to. Each kind has its own keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelKind {
-    /// A model that generates text.
+    /// A decoder.
     Decoder,
-    /// A model that encodes text.
+    /// A text encoder.
     Encoder,
-    /// A graph of tensors.
+    /// A graph with tensor inputs and outputs.
     Graph,
 }
 
@@ -69,26 +69,26 @@ impl ModelKind {
     }
 }
 
-/// How the vectors of a text's tokens become one.
+/// How token vectors are combined into one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pooling {
-    /// Their mean.
+    /// The mean.
     Mean,
-    /// The first one's.
+    /// The first token's vector.
     Cls,
-    /// The last one's.
+    /// The last token's vector.
     Last,
-    /// The largest of each number.
+    /// The maximum of each dimension.
     Max,
-    /// Their sum over the square root of their number.
+    /// The sum divided by the square root of the number of tokens.
     MeanSqrtLen,
-    /// Their mean, in which the first counts once, the second twice, and so on.
+    /// The weighted mean: weight 1 for the first token, 2 for the second, and so on.
     WeightedMean,
 }
 
 impl Pooling {
-    /// The way that sentence-transformers, and OpenSearch after it, call so.
+    /// Parses the name that sentence-transformers and OpenSearch use.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "mean" => Some(Self::Mean),
@@ -102,24 +102,24 @@ impl Pooling {
     }
 }
 
-/// How a classifier's or a ranker's numbers become scores.
+/// How the outputs of a classifier or a ranker become scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
-    /// They are scores.
+    /// The outputs are scores.
     None,
-    /// Each for itself, 0 to 1.
+    /// The sigmoid of each output, from 0 to 1.
     Sigmoid,
-    /// All together sum to 1.
+    /// The softmax of all outputs, which sum to 1.
     Softmax,
 }
 
-/// What the file says. All of it is optional.
+/// The content of the file. All fields are optional.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Overrides {
-    /// What the model does; a name of [`volley_types::Task`].
+    /// The task of the model: a name of [`volley_types::Task`].
     pub task: Option<String>,
-    /// Which of several graphs is served.
+    /// The served graph, if there are several.
     pub variant: Option<String>,
     device: Option<String>,
     threads: Option<usize>,
@@ -130,37 +130,38 @@ pub struct Overrides {
     max_rows: Option<usize>,
     #[serde(default)]
     parameters: BTreeMap<String, toml::Value>,
-    /// How token vectors become one.
+    /// How token vectors are combined.
     pub pooling: Option<Pooling>,
     /// Whether vectors are scaled to length 1.
     pub normalize: Option<bool>,
-    /// The longest text in tokens.
+    /// Maximum text length in tokens.
     pub max_length: Option<usize>,
     dimensions: Option<u32>,
-    /// Text put before queries.
+    /// Prefix of queries.
     pub query_prefix: Option<String>,
-    /// Text put before passages.
+    /// Prefix of passages.
     pub passage_prefix: Option<String>,
-    /// Names of the classes, in the order of the graph's output.
+    /// Class names, in the order of the graph's output.
     pub labels: Option<Vec<String>>,
-    /// How numbers become scores.
+    /// How outputs become scores.
     pub activation: Option<Activation>,
-    /// The most tokens of one run, padding included.
+    /// Maximum number of tokens of one run, including padding.
     pub max_batch_tokens: Option<usize>,
-    /// The most rows of one run.
+    /// Maximum number of rows of one run.
     pub max_batch_rows: Option<usize>,
-    /// How long an idle model waits for more rows, in microseconds.
+    /// Time that an idle model waits for more rows, in microseconds.
     pub batch_window_us: Option<u32>,
-    /// Shapes of inputs and outputs of which the graph tells none; -1 where a dimension is open.
+    /// Shapes of inputs and outputs for which the graph declares none; -1 for a dynamic dimension.
     #[serde(default)]
     pub shapes: BTreeMap<String, Vec<i64>>,
 }
 
 impl Overrides {
-    /// Reads the file of a directory, if it is there.
+    /// Reads the file of a directory. Returns the default if it does not exist.
     ///
     /// # Errors
-    /// `InvalidInput` when it is malformed or has a key that this kind of model has not.
+    /// `InvalidInput` when the file cannot be read, is malformed, or has a key that this kind of
+    /// model does not support.
     pub fn read(directory: &Path, kind: ModelKind) -> Result<Self, PredictError> {
         match std::fs::read_to_string(directory.join(FILE)) {
             Ok(text) => Self::parse(&text, kind),
@@ -188,10 +189,10 @@ impl Overrides {
         table.try_into().map_err(malformed)
     }
 
-    /// The knobs of a worker, as far as the file does not set them.
+    /// Applies the settings of the file to the configuration of a worker.
     ///
     /// # Errors
-    /// `InvalidInput` when the device is none, or a number is zero.
+    /// `InvalidInput` when the device is unknown or a number is out of range.
     pub fn apply(&self, mut config: OnnxConfig) -> Result<OnnxConfig, PredictError> {
         if let Some(name) = &self.device {
             config.device = Device::from_name(name).ok_or_else(|| {
@@ -223,7 +224,7 @@ impl Overrides {
         Ok(config)
     }
 
-    /// Defaults of requests' parameters, and the variant of the graph.
+    /// Default parameters of requests, and the variant of the graph.
     pub fn parameters(&self) -> Parameters {
         let variant = self.variant.clone();
         let variant = variant.map(|name| (VARIANT.to_owned(), ParamValue::Text(name)));

@@ -1,5 +1,6 @@
-//! What was registered about a model beside where it is: its task, and OpenSearch's
-//! `model_config`. It wins over every file, since whoever registers a model has seen them.
+//! The registered configuration of a model version: its task, OpenSearch's `model_config`, and a
+//! Triton configuration. It overrides all files, because the person who registers a model knows
+//! them.
 
 use std::path::Path;
 
@@ -8,41 +9,41 @@ use volley_types::{ParamValue, Parameters, PredictError, Task};
 
 use crate::triton::TritonConfig;
 
-/// The parameter of a model version that holds OpenSearch's `model_config`.
+/// The parameter of a model version with OpenSearch's `model_config`.
 const MODEL_CONFIG: &str = "model_config";
-/// The parameter of a model version that says what an encoder does.
+/// The parameter of a model version with the task of an encoder.
 const TASK: &str = "task";
-/// The parameter of a model version that holds a Triton configuration in JSON, in place of a
-/// repository's own.
+/// The parameter of a model version with a Triton configuration in JSON, which replaces that of a
+/// repository.
 const TRITON_CONFIG: &str = "triton_config";
 
-/// What was registered.
+/// The registered configuration of a model version.
 #[derive(Clone, Debug, Default)]
 pub struct RegisteredConfig {
-    /// What the encoder does.
+    /// The task of an encoder.
     pub task: Option<Task>,
-    /// How, where a `model_config` came along.
+    /// The `model_config`.
     pub config: Option<ModelConfig>,
     /// A Triton configuration in JSON.
     pub triton: Option<String>,
 }
 
-/// The fields of a `model_config` that are of use here.
+/// The supported fields of a `model_config`.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct ModelConfig {
-    /// The length of vectors.
+    /// Number of dimensions of the vectors.
     pub embedding_dimension: Option<usize>,
-    /// How token vectors become one, by sentence-transformers' name.
+    /// The pooling of token vectors, by sentence-transformers' name.
     pub pooling_mode: Option<String>,
     /// Whether vectors are scaled to length 1.
     pub normalize_result: Option<bool>,
-    /// The longest text in tokens.
+    /// Maximum text length in tokens.
     pub model_max_length: Option<usize>,
-    /// Text put before queries.
+    /// Prefix of queries.
     pub query_prefix: Option<String>,
-    /// Text put before passages.
+    /// Prefix of passages.
     pub passage_prefix: Option<String>,
-    /// The text of a `config.json`.
+    /// The content of a `config.json`.
     pub all_config: Option<String>,
 }
 
@@ -50,7 +51,7 @@ impl RegisteredConfig {
     /// Reads the parameters of a version.
     ///
     /// # Errors
-    /// `InvalidInput` naming what is malformed.
+    /// `InvalidInput` with the malformed parameter.
     pub fn read(parameters: &Parameters) -> Result<Self, PredictError> {
         let task = parameters.text(TASK);
         let task = task.map(|name| {
@@ -86,10 +87,10 @@ impl RegisteredConfig {
         })
     }
 
-    /// The configuration of a Triton repository: the one that was registered, or the directory's.
+    /// The Triton configuration: the registered one, else that of the directory.
     ///
     /// # Errors
-    /// `InvalidInput` when it is malformed, or asks for what is not offered.
+    /// `InvalidInput` when it is malformed or uses an unsupported feature.
     pub fn declared(&self, path: &Path) -> Result<Option<TritonConfig>, PredictError> {
         match &self.triton {
             Some(json) => TritonConfig::given(json, path).map(Some),
@@ -97,7 +98,7 @@ impl RegisteredConfig {
         }
     }
 
-    /// The text of the `config.json` that was registered.
+    /// The content of the registered `config.json`.
     pub fn all_config(&self) -> Option<&str> {
         self.config.as_ref()?.all_config.as_deref()
     }

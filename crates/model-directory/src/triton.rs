@@ -1,6 +1,7 @@
-//! `config.pbtxt`: what a Triton repository says of a model. What Volley does as well is taken
-//! over, what the graph contradicts is refused, and what would change the answers and is not
-//! known here is refused too. Everything else, such as optimisations, has no effect, and is told.
+//! `config.pbtxt`: a model's configuration in a Triton repository. Supported fields are applied.
+//! Fields that contradict the graph, or that would change answers and are not supported, are
+//! rejected. All other fields, such as optimizations, have no effect and are listed for the
+//! operator.
 
 mod fields;
 mod json;
@@ -28,13 +29,13 @@ pub use self::versions::order;
 pub use self::warm::Sample;
 use volley_onnx_runtime::{Device, OnnxConfig};
 
-/// The file's name.
+/// The file name.
 const FILE: &str = "config.pbtxt";
 
-/// Fields without which a model would answer otherwise.
+/// Unsupported fields that would change the answers.
 const NOT_KNOWN: [&str; 3] = ["batch_input", "batch_output", "model_operations"];
 
-/// Fields that are taken over, or say nothing that could have an effect.
+/// Fields that are applied, or that cannot have an effect.
 const KNOWN: [&str; 13] = [
     "name",
     "platform",
@@ -50,13 +51,13 @@ const KNOWN: [&str; 13] = [
     "model_warmup",
     "parameters",
 ];
-/// The parameter of ONNX Runtime's backend that says how many threads a session has.
+/// The parameter of Triton's ONNX Runtime backend for the number of threads of a session.
 const THREADS: &str = "intra_op_thread_count";
 
-/// The configuration of an ensemble, in JSON, where the directory of a repository is one.
+/// The configuration of an ensemble in JSON; `None` if the directory is not an ensemble.
 ///
 /// # Errors
-/// `InvalidInput` when it cannot be read.
+/// `InvalidInput` when the file is malformed.
 pub fn ensemble(
     directory: &Path,
 ) -> Result<Option<serde_json::Map<String, serde_json::Value>>, PredictError> {
@@ -69,47 +70,47 @@ pub fn ensemble(
     Ok(is_ensemble.then(|| json::to_json(&message)))
 }
 
-/// What the file says, as far as it matters here.
+/// The supported parts of the configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TritonConfig {
-    /// Rows of one run, at most; 0 where the first dimension is no batch.
+    /// Maximum number of rows of one run; 0 if the first dimension is not a batch.
     pub max_batch_size: usize,
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
-    /// The graph's name.
+    /// File name of the graph.
     pub graph: Option<String>,
     versions: Versions,
     device: Option<Device>,
     gpu: Option<i32>,
     instances: Option<usize>,
     threads: Option<usize>,
-    /// Sizes of a run that are wanted, in rows.
+    /// Preferred sizes of a run, in rows.
     pub preferred: Vec<usize>,
-    /// The names of outputs' values.
+    /// Labels of the values of outputs.
     labels: Vec<(String, Vec<String>)>,
-    /// Runs before the first request.
+    /// Warm-up runs before the first request.
     pub warm_up: Vec<Sample>,
-    /// Whether the rows of several requests may be in one run, and how long an idle model waits for
-    /// more of them.
+    /// `Some` if one run may take the rows of several requests: the time that an idle model waits
+    /// for more of them.
     pub merges: Option<Duration>,
-    /// How requests wait for a run.
+    /// Queue policies of requests.
     pub queue: QueuePolicies,
-    /// How requests belong together, where they do.
+    /// The configuration of sequences, if the model has any.
     pub sequences: Option<Sequences>,
-    /// All of it, as callers are told.
+    /// The whole configuration, for clients.
     json: serde_json::Map<String, serde_json::Value>,
-    /// What is taken over for graphs, for people.
+    /// The applied fields for graphs, for people.
     details: Vec<(&'static str, String)>,
-    /// What has no effect.
+    /// The fields without effect.
     idle: Vec<String>,
 }
 
 impl TritonConfig {
-    /// The file of a repository's directory; `None` where there is none.
+    /// Reads the file in a repository's directory; `None` if there is none.
     ///
     /// # Errors
-    /// `InvalidInput` when it cannot be read, or is not for ONNX Runtime, or asks for what is not
-    /// offered.
+    /// `InvalidInput` when the file is malformed, is not for ONNX Runtime, or uses an unsupported
+    /// feature.
     pub fn read(directory: &Path) -> Result<Option<Self>, PredictError> {
         match std::fs::read_to_string(directory.join(FILE)) {
             Ok(text) => {
@@ -124,7 +125,7 @@ impl TritonConfig {
         }
     }
 
-    /// A configuration that came in JSON, in place of the file of a repository's directory.
+    /// Reads a configuration in JSON, which replaces the file in a repository's directory.
     ///
     /// # Errors
     /// As [`TritonConfig::read`].
@@ -305,7 +306,7 @@ impl TritonConfig {
         Ok(())
     }
 
-    /// Parameters of the backend: a map of names to texts.
+    /// Reads the parameters of the backend: a map from names to texts.
     fn parameters(&mut self, message: &Message) -> Result<(), String> {
         for entry in messages(message, "parameters")? {
             let name = string(entry, "key")?.unwrap_or_default();
@@ -339,13 +340,13 @@ impl TritonConfig {
         Ok(())
     }
 
-    /// The names of an output's values.
+    /// The labels of an output's values.
     pub fn labels_of(&self, output: &str) -> Option<&[String]> {
         let found = self.labels.iter().find(|(name, _)| name == output);
         found.map(|(_, labels)| labels.as_slice())
     }
 
-    /// The shape that the graph should have for an input or output, with the rows.
+    /// The expected shape of an input or output in the graph, including the batch dimension.
     pub fn shape_of(&self, name: &str) -> Option<Vec<i64>> {
         let mut tensors = self.inputs.iter().chain(&self.outputs);
         let tensor = tensors.find(|tensor| tensor.name == name)?;
@@ -354,16 +355,15 @@ impl TritonConfig {
         Some(rows.into_iter().chain(dims.iter().copied()).collect())
     }
 
-    /// The shape of a row as it is declared, and as the graph has it, where the file says that
-    /// they differ.
+    /// The declared shape of a row and its shape in the graph, if the file has a `reshape`.
     pub fn reshape_of(&self, name: &str) -> Option<(&[i64], &[i64])> {
         let mut tensors = self.inputs.iter().chain(&self.outputs);
         let tensor = tensors.find(|tensor| tensor.name == name)?;
         Some((&tensor.dims, tensor.inner.as_deref()?))
     }
 
-    /// For people: what was taken over for a graph of tensors or for another kind of model, and
-    /// what has no effect on it.
+    /// For people: the applied settings of a graph or of another kind of model, and the fields
+    /// without effect on it.
     pub fn details(&self, graph: bool) -> Vec<(&'static str, String)> {
         let mut details = if graph {
             self.details.clone()
@@ -390,18 +390,17 @@ impl TritonConfig {
         details
     }
 
-    /// Which of the versions that are `there` are served, the one that answers where none is named
-    /// last.
+    /// The served versions among the existing ones `there`. The default version is last.
     ///
     /// # Errors
-    /// `InvalidInput` when versions are named that are not there.
+    /// `InvalidInput` when a declared version does not exist.
     pub fn versions(&self, there: &[String]) -> Result<Vec<String>, PredictError> {
         self.versions.of(there).map_err(wrong)
     }
 
-    /// What callers are told, as an object in Triton's words. What the file leaves out is what it
-    /// means there, and inputs and outputs are those of the graph: `ports`, each with its name,
-    /// type and shape.
+    /// The configuration for clients, as a JSON object in Triton's format. Missing fields have
+    /// Triton's defaults. Missing inputs and outputs are those of the graph: `ports`, each with its
+    /// name, type and shape.
     pub fn config(&self, ports: [Vec<(String, String, Vec<i64>)>; 2]) -> serde_json::Value {
         let mut json = self.json.clone();
         let missing = [
@@ -436,7 +435,7 @@ impl TritonConfig {
         json.into()
     }
 
-    /// A worker's knobs, as far as the file does not set them.
+    /// Applies the settings of the file to the configuration of a worker.
     pub fn apply(&self, mut config: OnnxConfig) -> OnnxConfig {
         config.device = self.device.unwrap_or(config.device);
         config.gpu = self.gpu.unwrap_or(config.gpu);
@@ -445,10 +444,10 @@ impl TritonConfig {
         config
     }
 
-    /// Compares what is declared with the graph.
+    /// Checks that the declarations fit the graph.
     ///
     /// # Errors
-    /// `InvalidInput` naming what is not there or of another type or shape.
+    /// `InvalidInput` with the input or output that is missing or has another type or shape.
     pub fn check(
         &self,
         inputs: &[Outlet],
@@ -476,7 +475,7 @@ impl TritonConfig {
         if let Some(sequences) = &self.sequences {
             sequences.check(inputs, outputs).map_err(wrong)?;
         }
-        // An output may be left out: it is served all the same. An input may not.
+        // The file may omit outputs, which are served anyway, but not inputs.
         let missing = inputs.iter().find(|outlet| {
             !self.inputs.is_empty()
                 && !hidden(outlet.name())

@@ -1,12 +1,12 @@
-//! Prints what a process of its own costs a model: the same requests to the same model, loaded in
-//! this process and in one beside it, in turns. Each line is the median of the rounds, and each
-//! ratio the median of the rounds' own ratios.
+//! Measures the cost of running a model in its own process: the same requests to the same model,
+//! loaded in this process and in a child process, in alternating rounds. Each line is the median of
+//! the rounds, and each ratio the median of the ratios per round.
 //!
 //!     cargo run --release -p volley-model-host --example isolation_rate -- [ENCODER [DECODER [GRAPH]]]
 //!
-//! Without arguments it takes the small models of this repository, which run for microseconds: the
-//! most that a process can cost. `scripts/bench-peers.sh isolation` gives it models of common size.
-//! CPU is that of both processes together.
+//! Without arguments it uses the small models of this repository, which run for microseconds and so
+//! show the maximum relative cost. `scripts/bench-peers.sh isolation` passes models of common size.
+//! CPU time is that of both processes together.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -33,10 +33,10 @@ use volley_types::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const ROUNDS: usize = 7;
-/// How long a turn lasts at least.
+/// Minimum duration of a round.
 const TURN: Duration = Duration::from_millis(700);
 const TOKENS: i64 = 128;
-/// The unit of `/proc/PID/stat`, which Linux fixes for programs.
+/// The unit of `/proc/PID/stat`, which Linux fixes for user space.
 const TICK: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -76,14 +76,14 @@ async fn main() -> anyhow::Result<()> {
     places.measure(&decoder, Kind::Story, &[1, 8, 32]).await
 }
 
-/// What is asked.
+/// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// One text to embed.
     Text,
     /// One row of tensors.
     Pixels,
-    /// A generation; each of its tokens counts.
+    /// A generation; each token counts.
     Story,
 }
 
@@ -125,7 +125,7 @@ impl Kind {
         Ok(request)
     }
 
-    /// How many of what counts a request has.
+    /// Number of counted units of a request.
     fn weight(self) -> f64 {
         match self {
             Self::Text | Self::Pixels => 1.0,
@@ -140,14 +140,14 @@ struct Loaders {
     beside: HostedLoader,
 }
 
-/// What a turn found.
+/// The results of a round.
 #[derive(Clone, Copy)]
 struct Turn {
-    /// Of what counts, in a second.
+    /// Counted units per second.
     rate: f64,
-    /// The median of the requests, in milliseconds.
+    /// Median latency of the requests, in milliseconds.
     latency: f64,
-    /// CPU of what counts, in microseconds.
+    /// CPU time per counted unit, in microseconds.
     cpu: f64,
 }
 
@@ -169,7 +169,8 @@ impl Loaders {
         })
     }
 
-    /// Both places in turns, with so many callers at once; the first round warms up.
+    /// Measures both ways in alternating rounds, for each number of concurrent callers. The first
+    /// round is a warm-up.
     async fn measure(&self, model: &Path, kind: Kind, callers: &[usize]) -> anyhow::Result<()> {
         let assignment = assignment(model)?;
         let here = self.here.load(&assignment).await?;
@@ -219,7 +220,7 @@ fn print(kind: Kind, callers: usize, ours: &[Turn], theirs: &[Turn]) -> anyhow::
     Ok(())
 }
 
-/// Callers who each ask again as soon as they have their answer.
+/// Runs callers that each send the next request as soon as the answer arrives.
 async fn turn(model: &Arc<dyn Backend>, kind: Kind, callers: usize) -> anyhow::Result<Turn> {
     let (cpu, started) = (cpu()?, Instant::now());
     let each = (0..callers).map(|_| {
@@ -254,7 +255,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// What this process and its children have used of all cores.
+/// CPU time of this process and its children.
 fn cpu() -> anyhow::Result<Duration> {
     let own = std::process::id().to_string();
     let mut ticks = 0;
@@ -263,7 +264,7 @@ fn cpu() -> anyhow::Result<Duration> {
         let Ok(stat) = std::fs::read_to_string(Path::new("/proc").join(&name).join("stat")) else {
             continue;
         };
-        // The name of a program, in brackets, may hold anything.
+        // The program name, in parentheses, may contain any character.
         let Some((_, rest)) = stat.rsplit_once(')') else {
             continue;
         };

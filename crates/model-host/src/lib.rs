@@ -1,14 +1,15 @@
-//! Models in processes of their own: what a file that was made to do harm breaks is its own
-//! process, not the worker.
+//! Models in child processes: a malicious or broken model file crashes its own process, not the
+//! worker.
 //!
-//! A worker's [`HostedLoader`] starts this binary anew as `volley model-host`, with one end of a
-//! socket as its standard input. Two messages travel over it, what to load and what came of it
-//! (`message`); then it carries the Flight contract, as between a coordinator and a worker. The
-//! child ends when the socket does. A child that ends by itself fails what it ran, and is started
-//! again (`hosted`); after too many ends the model is lost, and its replica has failed.
+//! A worker's [`HostedLoader`] starts its own binary as `volley model-host`, with one end of a
+//! socket pair as standard input. Two messages travel over the socket, the load command and its
+//! result (`message`). After that the socket carries the Flight contract, as between a coordinator
+//! and a worker. The child ends when the socket closes. If a child ends by itself, its requests
+//! fail and it is restarted (`supervisor`). After too many ends the model is lost, and its replica
+//! fails.
 //!
-//! Reading order: [`HostedLoader`], `child` (one process, from outside), `hosted` (a model over
-//! all its processes), [`runtime`] (the process, from inside).
+//! Reading order: [`HostedLoader`], `process` (one process, from outside), `supervisor` (a model
+//! over all its processes), [`runtime`] (the process, from inside).
 
 mod loader;
 mod message;

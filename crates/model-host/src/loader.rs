@@ -1,4 +1,4 @@
-//! The loader of a worker that has models loaded by processes of their own.
+//! The loader of a worker that loads models in child processes.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -14,21 +14,22 @@ use volley_types::registry::{Assignment, BackendName, ModelSource};
 use crate::process::{LoadedProcess, Program};
 use crate::supervisor::{HostedModel, Launch, Launched, Restarts, Supervisor};
 
-/// What a process takes beside its model: the binary, the library and its threads. Measured, with
-/// a reserve.
+/// Memory in bytes that a process needs besides its model: the binary, the library and its threads.
+/// Measured, plus a reserve.
 const OVERHEAD_BYTES: u64 = 48 << 20;
 
-/// What processes are used for.
+/// The use of child processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// A model is loaded and tried in a process, which ends; then it is loaded in this one. One
-    /// that [needs a process](BackendLoader::needs_process) stays in it.
+    /// A model is loaded and probed in a child process, which then ends, and is loaded again in
+    /// this process. A model that [needs a process](BackendLoader::needs_process) stays in the
+    /// child.
     Probe,
-    /// A model stays in its process.
+    /// A model stays in its child process.
     Serve,
 }
 
-/// Loads models in processes of their own.
+/// Loads models in child processes.
 pub struct HostedLoader {
     inner: Arc<dyn BackendLoader>,
     program: Arc<Program>,
@@ -39,8 +40,8 @@ pub struct HostedLoader {
 }
 
 impl HostedLoader {
-    /// Has models loaded by `program`, and asks `inner`, the loader of this process, for all
-    /// that needs no library.
+    /// Creates a loader that starts `program` for each model. `inner`, the loader of this process,
+    /// prepares and estimates models.
     #[must_use]
     pub fn new(
         inner: Arc<dyn BackendLoader>,
@@ -58,7 +59,7 @@ impl HostedLoader {
         }
     }
 
-    /// Whether a model stays in its process.
+    /// Whether the model stays in a child process.
     async fn serves(&self, assignment: &Assignment) -> Result<bool, PredictError> {
         match self.what_for {
             Use::Probe => self.inner.needs_process(assignment).await,
@@ -66,7 +67,7 @@ impl HostedLoader {
         }
     }
 
-    /// The loader, with another patience.
+    /// Sets the restart policy.
     #[must_use]
     pub fn with_restarts(mut self, restarts: Restarts) -> Self {
         self.restarts = restarts;
@@ -108,7 +109,7 @@ impl BackendLoader for HostedLoader {
         let stays = self.serves(assignment).await?;
         let mut loaded = self.program.load(assignment, turn).await?;
         if !stays {
-            // Its memory is free before as much is taken here.
+            // Frees the child's memory before the model is loaded here.
             if let Err(error) = loaded.process.kill().await {
                 tracing::debug!(%error, "probe process had already ended");
             }
@@ -155,12 +156,12 @@ fn connected(loaded: LoadedProcess) -> Launched {
     }
 }
 
-/// Which models need no process of their own.
+/// The models that need no child process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrustedModels {
-    /// All that lie on this machine.
+    /// All models on this machine.
     Local,
-    /// Those below this directory, which nobody else writes to.
+    /// Models below this directory; only trusted users may write to it.
     Below(PathBuf),
 }
 
@@ -171,7 +172,7 @@ impl TrustedModels {
             ModelSource::None | ModelSource::Connector(_) => return true,
             ModelSource::Path(path) => Path::new(path),
         };
-        // Where such a path leads, its text does not tell.
+        // A path with `..` may leave the directory.
         let climbs = path.components().any(|part| part == Component::ParentDir);
         match self {
             Self::Local => true,
@@ -180,13 +181,13 @@ impl TrustedModels {
     }
 }
 
-/// Two loaders of one kind: one for models that are trusted, one for all others.
+/// Two loaders of one backend: one for trusted models, one for all other models.
 pub struct BySource {
-    /// Which those are.
+    /// The trusted models.
     pub trusted: TrustedModels,
-    /// For models that are trusted.
+    /// The loader of trusted models.
     pub own: Arc<dyn BackendLoader>,
-    /// For all others.
+    /// The loader of all other models.
     pub others: Arc<dyn BackendLoader>,
 }
 

@@ -1,4 +1,7 @@
-//! The two messages before the socket carries Flight: what to load, and what came of it.
+//! The two messages before the socket carries Flight: the load command and its result.
+//!
+//! The functions are not cancel safe: dropping a future may leave a partial message in the socket,
+//! which must then be closed.
 
 use prost::Message;
 use serde::{Deserialize, Serialize};
@@ -9,24 +12,25 @@ use volley_proto::{predict, registry};
 use volley_types::PredictError;
 use volley_types::registry::Assignment;
 
-/// The most bytes of a message.
+/// Maximum size of a message in bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// What a child is told.
+/// The load command to a child.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ChildCommand {
     pub(crate) settings: WorkerSettings,
     pub(crate) assignment: Assignment,
 }
 
-/// What holds for all models of a worker, and what counts its loads.
+/// The settings of a worker for all of its models, and the number of the load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct WorkerSettings {
-    /// Bytes that the process may take.
+    /// Maximum bytes of private memory of the process.
     pub(crate) memory_limit: Option<u64>,
-    /// Which of the worker's loads this is, from 0, for what models take in turn.
+    /// Sequence number of the load on this worker, from 0. Models that are distributed in turn use
+    /// it.
     pub(crate) turn: u64,
-    /// What the loader is made from; only the two ends of it know what that is.
+    /// Configuration of the loader. This crate does not interpret it.
     pub(crate) loader: serde_json::Value,
 }
 
@@ -42,7 +46,7 @@ pub struct LoadReport {
 #[derive(Serialize, Deserialize)]
 enum ChildAnswer {
     Loaded(LoadReport),
-    /// An `ErrorDetail`, its message, and what is for the log.
+    /// An encoded `ErrorDetail`, the message, and the cause chain for the log.
     Failed(Vec<u8>, String, String),
 }
 
@@ -64,7 +68,7 @@ impl ChildCommand {
     }
 }
 
-/// Sends what came of a load.
+/// Sends the result of a load.
 pub(crate) async fn answer(
     outcome: &Result<LoadReport, PredictError>,
     to: &mut (impl AsyncWrite + Unpin),
@@ -80,7 +84,7 @@ pub(crate) async fn answer(
     write(to, &serde_json::to_vec(&answer)?).await
 }
 
-/// Receives it.
+/// Receives the result of a load.
 pub(crate) async fn outcome(
     from: &mut (impl AsyncRead + Unpin),
 ) -> std::io::Result<Result<LoadReport, PredictError>> {

@@ -1,4 +1,4 @@
-//! One process with one model in it, from outside.
+//! One child process with one model, from outside.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -15,11 +15,11 @@ use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
 use crate::message::{self, ChildCommand, LoadReport, WorkerSettings};
 
-/// Between the end of a process' socket and the end of the process.
+/// Time limit between the end of a child's socket and the end of its process.
 const LAST_BREATH: Duration = Duration::from_secs(5);
 
-/// Variables of the environment that a model's process has too. All others stay with the worker:
-/// they may hold keys.
+/// Environment variables that a child inherits. All others are removed, because they may contain
+/// keys.
 const PASSED_ON: [&str; 9] = [
     "PATH",
     "HOME",
@@ -31,24 +31,25 @@ const PASSED_ON: [&str; 9] = [
     "RUST_BACKTRACE",
     "TZ",
 ];
-/// And those that begin so.
+/// Prefixes of further variables that a child inherits.
 const PREFIXES_PASSED_ON: [&str; 5] = ["CUDA_", "NVIDIA_", "ORT_", "OMP_", "MALLOC_"];
 
-/// What is run for each model, and what it may take.
+/// The program that is run for each model, and its limits.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// The executable: one that calls [`runtime::receive_config`](crate::runtime::receive_config).
+    /// The executable. It must call [`runtime::receive_config`](crate::runtime::receive_config).
     pub path: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Bytes of memory of its own that each process may have; files that it maps do not count.
+    /// Maximum bytes of private memory of each process; mapped files do not count. `None` means no
+    /// limit.
     pub memory_limit: Option<u64>,
-    /// What its loader is made from.
+    /// Configuration of the loader in the process.
     pub loader: serde_json::Value,
 }
 
 impl Program {
-    /// This executable with these arguments, also where its file was replaced meanwhile.
+    /// This executable with these arguments, even if its file has been replaced since the start.
     #[must_use]
     pub fn this(arguments: &[&str], loader: serde_json::Value) -> Self {
         let itself = PathBuf::from("/proc/self/exe");
@@ -65,14 +66,14 @@ impl Program {
         }
     }
 
-    /// Starts a process and has it load a model.
+    /// Starts a process and loads a model in it.
     ///
     /// # Cancel safety
     /// Dropping the future kills the process.
     ///
     /// # Errors
-    /// The loader's own; `InvalidInput` when the process ended over it; `Internal` when there can
-    /// be no process.
+    /// The loader's own; `InvalidInput` when the process ended during the load; `Internal` when the
+    /// process cannot be started.
     pub(crate) async fn load(
         &self,
         assignment: &Assignment,
@@ -151,12 +152,13 @@ pub enum ProcessEnd {
 }
 
 impl ProcessEnd {
-    /// Waits for the end of a process whose socket has ended; kills it after 5 s.
+    /// Waits for the end of a process whose socket is closed or broken. Kills the process if it
+    /// does not end within five seconds. Cancel safe.
     pub async fn of(process: &mut Process) -> Self {
         match tokio::time::timeout(LAST_BREATH, process.wait()).await {
             Ok(Ok(status)) => Self::from(status),
             Ok(Err(_)) | Err(_) => {
-                // An error means that it is gone already.
+                // An error means that the process has already ended.
                 let _ = process.kill().await;
                 Self::Stuck
             }
@@ -192,15 +194,15 @@ impl std::fmt::Display for ProcessEnd {
     }
 }
 
-/// Of a request that was in a process when that ended. One whose answer had `begun` may be gone on
-/// with at another replica; any other is never tried there: it may be what ended the process.
+/// The error of a request whose process ended. If the answer had `begun`, another replica may
+/// continue it. Otherwise the request is never retried, because it may have crashed the process.
 pub(crate) fn broke(how: ProcessEnd, begun: bool) -> PredictError {
     let message =
         format!("the model's process {how} while it ran this request; the process is restarting");
     PredictError::new(code_of(begun), message).with_origin(ErrorOrigin::Model)
 }
 
-/// The code of the error of a request whose process ended.
+/// The error code of a request whose process ended.
 pub(crate) fn code_of(begun: bool) -> ErrorCode {
     match begun {
         true => ErrorCode::Unavailable,

@@ -18,23 +18,24 @@ use volley_types::registry::Assignment;
 use crate::message::{self, ChildCommand, LoadReport};
 use crate::warmup;
 
-/// Longer than the worker's own patience with those who do not read, which then has the word.
+/// Longer than the worker's own limit for slow readers, which therefore applies first.
 const STALL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Above the worker, whose child then goes first when memory runs out.
+/// Higher than the worker's score, so that the kernel kills the child first when memory runs out.
 const OOM_SCORE: &str = "600";
 
-/// What this process is to load, and the socket of the worker that wants it.
+/// The load command for this process, and the socket to its worker.
 #[derive(Debug)]
 pub struct HostConfig {
     order: ChildCommand,
     socket: UnixStream,
 }
 
-/// Takes the worker's order from standard input, and sets this process' limits. Must be called
-/// inside a tokio runtime, and before anything large is allocated.
-///
+/// Receives the worker's load command from standard input, and sets this process's limits. Must be
+/// called inside a tokio runtime, and before any large allocation. Not cancel safe: dropping the
+/// future may lose a partly received command.
 /// # Errors
+/// When standard input is not the socket of a worker, or a limit cannot be set.
 /// When standard input is not the socket of a worker.
 pub async fn receive_config() -> io::Result<HostConfig> {
     let socket = Socket::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -46,25 +47,26 @@ pub async fn receive_config() -> io::Result<HostConfig> {
 }
 
 impl HostConfig {
-    /// What the worker says of the loader to make.
+    /// The worker's configuration of the loader, as `T`.
     ///
     /// # Errors
-    /// When it is of another form.
+    /// When the configuration does not have the form of `T`.
     pub fn settings<T: DeserializeOwned>(&self) -> io::Result<T> {
         Ok(serde_json::from_value(self.order.settings.loader.clone())?)
     }
 
-    /// Which of the worker's loads this is, from 0.
+    /// Sequence number of this load on the worker, from 0.
     #[must_use]
     pub fn turn(&self) -> u64 {
         self.order.settings.turn
     }
 
-    /// Loads the model, tries it, and serves it until the worker closes the socket. Then this
-    /// process ends, whatever still runs in it: nothing can stop a library's threads.
+    /// Loads the model, probes it, and serves it until the worker closes the socket. Then this
+    /// process kills itself, because nothing else can stop a library's threads. Dropping the future
+    /// ends the service and closes the socket.
     ///
     /// # Errors
-    /// When the worker cannot be told.
+    /// When the result of the load cannot be sent to the worker, or serving fails.
     pub async fn serve(mut self, loader: &dyn BackendLoader) -> io::Result<()> {
         let loaded = tokio::select! {
             () = closed(&self.socket) => vanish(),
@@ -87,8 +89,8 @@ impl HostConfig {
     }
 }
 
-/// Waits for the worker's end. It says nothing before it has its answer, so anything that comes
-/// is that.
+/// Waits until the worker closes the socket. The worker sends nothing before it has the result, so
+/// anything readable means the end.
 async fn closed(socket: &UnixStream) {
     while socket.readable().await.is_ok() {
         match socket.try_read(&mut [0]) {
@@ -107,16 +109,16 @@ async fn load(
     Ok(backend)
 }
 
-/// Limits what this process may take. Best effort where the system has no such limits.
+/// Limits the resources of this process.
 fn limit(memory: Option<u64>) -> io::Result<()> {
     let only = |bytes| Rlimit {
         current: Some(bytes),
         maximum: Some(bytes),
     };
-    // What a broken model leaves behind is large and of no use.
+    // A core dump of a model process is large and of no use.
     setrlimit(Resource::Core, only(0))?;
     if let Some(bytes) = memory {
-        // What allocators have reserved before they need it counts too.
+        // The memory that allocators have already reserved counts towards the limit.
         let bytes = bytes.saturating_add(data_bytes());
         setrlimit(Resource::Data, only(bytes))?;
     }
@@ -126,7 +128,7 @@ fn limit(memory: Option<u64>) -> io::Result<()> {
     Ok(())
 }
 
-/// What this process has reserved of its own.
+/// Bytes of private memory that this process has reserved (`VmData`).
 fn data_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
@@ -134,7 +136,7 @@ fn data_bytes() -> u64 {
     kibibytes.map_or(0, |kibibytes: u64| kibibytes.saturating_mul(1_024))
 }
 
-/// Ends this process at once: an orderly end would wait for, or crash in, a library's threads.
+/// Kills this process at once: a regular exit would wait for a library's threads, or crash in them.
 fn vanish() -> ! {
     let killed = kill_process(getpid(), Signal::KILL);
     tracing::error!(?killed, "model process could not kill itself");

@@ -1,4 +1,4 @@
-//! A model over all its processes: one after the other, as long as they do not end too often.
+//! Supervises the processes of one model, one after the other, until they end too often.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -23,19 +23,19 @@ use volley_types::{
 use crate::message::LoadReport;
 use crate::process::{ProcessEnd, broke, code_of};
 
-/// Between the end of a stream and the news of the process' end.
+/// Time limit between the end of a stream and the report of the process's end.
 const NEWS: Duration = Duration::from_secs(10);
 
-/// When a process is started again, and when no more.
+/// The restart policy of a model's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restarts {
-    /// The wait before the first start after an end; it doubles with each further one.
+    /// The wait before the first restart; it doubles with each further end within `window`.
     pub first_wait: Duration,
-    /// The longest wait.
+    /// The maximum wait.
     pub longest_wait: Duration,
-    /// So many ends within `window`, and the model is lost.
+    /// Number of ends within `window` after which the model is lost.
     pub most: usize,
-    /// See `most`.
+    /// The period for `most`.
     pub window: Duration,
 }
 
@@ -59,7 +59,7 @@ pub struct Launched {
     pub client: Arc<dyn Predict>,
     /// Cancelled at the end of the connection to the process.
     pub gone: CancellationToken,
-    /// What the process reported of its model.
+    /// The process' report about its model.
     pub report: LoadReport,
 }
 
@@ -76,14 +76,14 @@ pub trait Launch: Send + Sync + 'static {
     async fn launch(&self) -> Result<Launched, PredictError>;
 }
 
-/// What is there of the model.
+/// The state of the model.
 #[derive(Clone)]
 enum State {
-    /// A process that serves it.
+    /// A running process that serves it.
     Up(Arc<dyn Predict>),
-    /// The last one ended so.
+    /// The last process ended like this.
     Down(ProcessEnd),
-    /// There will be no other.
+    /// There will be no further restart.
     Lost(PredictError),
 }
 
@@ -96,7 +96,7 @@ pub struct HostedModel {
     life: Arc<Life>,
 }
 
-/// The processes of a model. Streams hold it too: it ends with the last of them.
+/// The processes of a model, until the last owner drops this. Streams are owners too.
 struct Life {
     state: watch::Receiver<State>,
     _keeper: AbortOnDropHandle<()>,
@@ -214,10 +214,10 @@ fn judge_batch(
     }
 }
 
-/// The error of a request: its own, or that of the process that it was in, whose answer may have
-/// `begun`. `news` has seen the state that the request found.
+/// The error of a request: its own, or that of its process if the process ended. `begun` is whether
+/// the answer had begun. `news` has already seen the state in which the request started.
 async fn judge(error: PredictError, mut news: watch::Receiver<State>, begun: bool) -> PredictError {
-    // Only a connection that broke gives this: models have no such error.
+    // Only a broken connection has this code; errors of models do not.
     if error.code != ErrorCode::Unavailable {
         return error;
     }
@@ -236,7 +236,7 @@ fn restarted(begun: bool) -> PredictError {
     PredictError::new(code_of(begun), message).with_origin(ErrorOrigin::Model)
 }
 
-/// Of requests that come between two processes: another replica may take them.
+/// The error of a request that arrives between two processes; another replica may serve it.
 fn away(how: ProcessEnd) -> PredictError {
     let message = format!("the model's process {how} and is restarting");
     PredictError::new(ErrorCode::Unavailable, message)
@@ -245,7 +245,7 @@ fn away(how: ProcessEnd) -> PredictError {
 }
 
 impl Supervisor {
-    /// Sees to it that there is a process, until there were too many.
+    /// Keeps a process running until the model is lost.
     async fn keep(
         self,
         mut process: Process,
@@ -301,7 +301,7 @@ impl Supervisor {
     }
 }
 
-/// The ends of the last while.
+/// The recent ends of a model's processes.
 struct RecentEnds {
     rule: Restarts,
     last: VecDeque<Instant>,
@@ -315,8 +315,7 @@ impl RecentEnds {
         }
     }
 
-    /// How long to wait after an end, or a start that failed, at `now`; `None` when it was one too
-    /// many.
+    /// The wait after an end, or a failed start, at `now`; `None` when the model is lost.
     fn next(&mut self, now: Instant) -> Option<Duration> {
         let window = self.rule.window;
         self.last.retain(|end| now.duration_since(*end) < window);
@@ -331,7 +330,7 @@ impl RecentEnds {
         let wait = wait.map_or(self.rule.longest_wait, |wait| {
             wait.min(self.rule.longest_wait)
         });
-        // Several models that fell together do not rise together.
+        // Jitter: several models that failed together do not restart together.
         Some(wait.mul_f64(0.75 + fastrand::f64() / 2.0))
     }
 }

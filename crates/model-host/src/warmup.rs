@@ -1,5 +1,5 @@
-//! A first run, of zeros, of models that take tensors: text models try themselves as they load. A
-//! model that breaks its process at once then breaks its load, and no request.
+//! Runs a tensor model once with zeros after loading; text models run a probe when they load. A
+//! model that crashes at once then fails its load instead of a request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use volley_backend::Backend;
 use volley_types::registry::Assignment;
 use volley_types::{Input, ModelRef, PredictError, PredictRequest, Task};
 
-/// How long it may take; what does not end by then is as good as any other model.
+/// Time limit of the run; a slower model is accepted.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// The most values of a row that are tried.
+/// Maximum number of values in a row.
 const MAX_VALUES: usize = 1 << 20;
 
-/// Runs `backend` once, where it takes tensors. What comes of it does not matter: zeros are no
-/// input that a model must take.
+/// Runs `backend` once if it is a tensor model. An error of the run is only logged, because a model
+/// may reject zeros.
 ///
 /// # Errors
 /// Those of the backend's signature.
@@ -52,7 +52,7 @@ fn row_of_zeros(schema: &Schema) -> Result<RecordBatch, ArrowError> {
     RecordBatch::try_new(Arc::new(schema.clone()), columns)
 }
 
-/// `count` values of a field, made of one number: lists hold one value, and shapes are all ones.
+/// `count` values of a field, all equal to `number`. Lists have one value, and shapes are all ones.
 fn alike(field: &Field, count: usize, number: i8) -> Result<ArrayRef, ArrowError> {
     Ok(match field.data_type() {
         DataType::FixedSizeList(item, size) => {

@@ -1,5 +1,5 @@
-//! The loop that the decode loop is measured against: the same model, the same batch, and nothing
-//! else. No requests, no text, no readers.
+//! Baseline for benchmarks of the decode loop: the same model and the same batch, without requests,
+//! detokenization and streams.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use volley_types::PredictError;
 use crate::decoder::Decoder;
 use crate::{bare_files, greedy};
 
-/// What a bare run took.
+/// The result of a bare run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BareReport {
-    /// Tokens that were generated, over all rows.
+    /// Number of generated tokens over all rows.
     pub tokens: usize,
-    /// From the first prompt to the last token.
+    /// Time from the first prompt to the last token.
     pub elapsed: Duration,
 }
 
 impl BareReport {
-    /// Tokens in a second.
+    /// Generated tokens per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.tokens as f64 / self.elapsed.as_secs_f64()
@@ -37,7 +37,7 @@ impl BareModel {
     /// Loads the generation model in `directory`; every row will start with `prompt`.
     ///
     /// # Errors
-    /// As for serving it.
+    /// As for serving the model.
     pub fn load(
         runtime: &Runtime,
         directory: &Path,
@@ -51,10 +51,11 @@ impl BareModel {
         })
     }
 
-    /// Generates `tokens` tokens in each of `rows` rows together. Gives the ids too, row by row.
+    /// Generates `tokens` tokens in each of `rows` rows together. Also returns the token ids, row
+    /// by row.
     ///
     /// # Errors
-    /// When a run fails, or there are more rows than slots.
+    /// `InvalidInput` when `rows` is 0 or exceeds the slots; those of a failed run.
     pub fn run(
         &mut self,
         rows: usize,

@@ -1,9 +1,9 @@
-//! The model and its KV cache: reads prompts into slots, decodes all running slots.
+//! The model and its KV cache: prefills prompts into slots, and decodes all running slots.
 //!
-//! There are two kinds of models. Those with grouped-query attention write new keys and values
-//! into the buffer that they read the old ones from ([`shared`]): all running slots are one run.
-//! All others give keys and values out as new tensors, longer by what they read ([`growing`]):
-//! each slot is a run of its own.
+//! There are two kinds of models. Models with grouped-query attention write new keys and values
+//! into the buffer from which they read the old ones ([`shared`]): all running slots are one run.
+//! All other models return keys and values as new tensors that grow with each run ([`growing`]):
+//! each slot is a separate run.
 
 mod fixed;
 mod growing;
@@ -31,11 +31,11 @@ use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::session::SharedRunOptions;
 use volley_onnx_runtime::{OnnxConfig, Runtime};
 
-/// How far logits of the same prompt may be apart: what the order of sums does, also in 16 bits,
-/// and far less than what another prompt does.
+/// Tolerance for logits of the same prompt: larger than the effect of the order of sums, also in 16
+/// bits, and far smaller than that of another prompt.
 const SAME: f32 = 0.02;
-/// Tokens that a model is tried with, of which every vocabulary has as many. They differ, as what a
-/// position sees of others does not show where all are the same.
+/// Tokens of test runs; every vocabulary has them. They differ, because with equal tokens the
+/// effect of attention to other positions would not show.
 const TRIED: [u32; 3] = [0, 1, 2];
 
 /// A loaded decoder.
@@ -44,7 +44,7 @@ pub(crate) struct Decoder {
     place: ExecutionDevice,
     slots: usize,
     cache_bytes: usize,
-    // Both found out as it warms up.
+    // Both are determined by the warm-up.
     reads_together: bool,
     reads_on: bool,
     watch: Option<RunTimeout>,
@@ -65,11 +65,11 @@ impl Kind {
 }
 
 impl Decoder {
-    /// Loads the model and makes room for the configured number of slots. Logits are only of the
-    /// positions that are asked for, where the graph allows it.
+    /// Loads the model and allocates the configured number of slots. If the graph allows it, it is
+    /// changed to compute only the needed logits ([`trim`]).
     ///
     /// # Errors
-    /// `InvalidInput` when the model cannot be loaded or has another layout.
+    /// `InvalidInput` when the model cannot be loaded or has an unsupported layout.
     pub(crate) fn load(
         runtime: &Runtime,
         directory: &Path,
@@ -79,10 +79,10 @@ impl Decoder {
         Self::load_with(runtime, directory, files, config, true)
     }
 
-    /// As [`Decoder::load`], with the graph as it was exported.
+    /// As [`Decoder::load`], with the unchanged graph.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Decoder::load`].
     pub(crate) fn load_as_exported(
         runtime: &Runtime,
         directory: &Path,
@@ -144,16 +144,16 @@ impl Decoder {
         })
     }
 
-    /// Has `watch` stop runs from now on.
+    /// Sets the watch that stops runs exceeding the run timeout.
     pub(crate) fn limit(&mut self, watch: RunTimeout) {
         self.watch = Some(watch);
     }
 
-    /// Reads one token and decodes another, so that the first request finds the model warm, and a
-    /// model that cannot run is never served.
+    /// Prefills one token and decodes another, so that the first request finds the model warm, and
+    /// a model that cannot run is not served.
     ///
     /// # Errors
-    /// `InvalidInput` when it cannot run.
+    /// `InvalidInput` when a run fails.
     pub(crate) fn warm_up(&mut self) -> Result<(), PredictError> {
         let ran = self.prefill(0, 0, &[0], |_| ());
         ran.and_then(|()| self.decode(&[0], &[1], |_| ()))
@@ -170,8 +170,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// Of a model in two graphs, keeps the one for prompts only where the other, from an empty past,
-    /// gives other logits than that does, or fails: it holds all weights again.
+    /// For a model in two graphs: keeps the graph for prompts only if the other one, with an empty
+    /// past, fails or returns different logits, because each graph holds all weights.
     fn choose_prompt_graph(&mut self) {
         let Kind::Growing(decoder) = &mut self.kind else {
             return;
@@ -188,13 +188,13 @@ impl Decoder {
         tracing::info!(kept = !same, "decoder has a separate prefill graph");
     }
 
-    /// Whether prompts are read by a graph of their own.
+    /// Whether a separate graph prefills prompts.
     pub(crate) fn reads_apart(&self) -> bool {
         matches!(&self.kind, Kind::Growing(decoder) if decoder.reads_apart())
     }
 
-    /// Whether several tokens are read behind others as they are all at once. Graphs that were
-    /// traced with one token behind a past read only one there.
+    /// Whether several tokens after a past give the same logits as in a single run. Graphs that
+    /// were traced with one token after a past accept only one there.
     fn goes_on(&mut self) -> bool {
         if matches!(self.kind, Kind::Shared(_)) {
             return true;
@@ -207,8 +207,8 @@ impl Decoder {
         behind.is_ok_and(|behind| are_near(&whole, &behind))
     }
 
-    /// Whether a short prompt beside a longer one is read as it is alone. Not all graphs take
-    /// padding, or give the logits of all positions.
+    /// Whether a short prompt beside a longer one gives the same logits as alone. Some graphs do
+    /// not support padding, or do not return the logits of all positions.
     fn batches_prefill_correctly(&mut self) -> bool {
         if self.slots < 2 || !matches!(self.kind, Kind::Shared(_)) {
             return false;
@@ -226,7 +226,7 @@ impl Decoder {
         ran.is_ok() && are_near(&alone, &beside)
     }
 
-    /// Bytes of the KV cache once all of it is in use.
+    /// Bytes of the KV cache when it is completely used.
     pub(crate) fn cache_bytes(&self) -> usize {
         self.cache_bytes
     }
@@ -235,12 +235,12 @@ impl Decoder {
         self.slots
     }
 
-    /// Reads `tokens` into `slot`, which holds `length` tokens already, and gives the logits
-    /// after the last of them to `read`.
+    /// Prefills `tokens` into `slot`, which already holds `length` tokens, and passes the logits
+    /// after the last token to `read`: one number for each token of the vocabulary.
     ///
     /// # Errors
-    /// `Internal` when the run fails, `TooLarge` when there is no memory for it,
-    /// `DeadlineExceeded` when it takes too long.
+    /// `Internal` when the run fails; `TooLarge` when it lacks memory; `DeadlineExceeded` when it
+    /// exceeds the run timeout.
     pub(crate) fn prefill<T>(
         &mut self,
         slot: usize,
@@ -254,10 +254,10 @@ impl Decoder {
         })
     }
 
-    /// As [`Decoder::prefill`], with the logits after each of the tokens, by its place among them.
+    /// As [`Decoder::prefill`], with the logits after each token, by its index in `tokens`.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Decoder::prefill`].
     pub(crate) fn prefill_all(
         &mut self,
         slot: usize,
@@ -272,7 +272,7 @@ impl Decoder {
         if all {
             return Ok(());
         }
-        // The model gives those after the last token only: one token at a time.
+        // The model only returns the logits after the last token, so prefill one token at a time.
         for (index, token) in tokens.iter().enumerate() {
             let one = std::slice::from_ref(token);
             self.prefill(slot, length + index, one, |logits| read(index, logits))?;
@@ -280,7 +280,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// One step of the decoder, within its limit. Should it lack memory, `slot` is lost.
+    /// Executes one run within the run timeout. If it lacks memory, the content of `slot` is lost.
     fn run<T>(
         &mut self,
         slot: usize,
@@ -294,8 +294,8 @@ impl Decoder {
         self.give_back_after(ran, slot)
     }
 
-    /// After a run that lacked memory: sets the session's arena back by a run of one token in a
-    /// slot whose content is lost anyway.
+    /// After a run that lacked memory: shrinks the session's arena by a run of one token in a slot
+    /// whose content is already lost.
     fn give_back_after<T>(
         &mut self,
         ran: Result<T, PredictError>,
@@ -314,24 +314,24 @@ impl Decoder {
         ran
     }
 
-    /// Whether [`Decoder::prefill_together`] can be used.
+    /// Whether [`Decoder::prefill_together`] is supported.
     pub(crate) fn reads_together(&self) -> bool {
         self.reads_together
     }
 
-    /// Whether a prompt can be read in parts, and from where another one's reading stands. Where it
-    /// cannot, all of it is read at once, into a slot that holds nothing.
+    /// Whether a prompt can be prefilled in parts and from a shared prefix. If not, a prompt is
+    /// prefilled in one run into an empty slot.
     pub(crate) fn reads_on(&self) -> bool {
         self.reads_on
     }
 
-    /// Reads whole prompts, each into a slot of its own from slot `first` on, in one run; what the
-    /// slots held is gone. Gives each one's place among `prompts` with the logits after its last
-    /// token to `read`.
+    /// Prefills whole prompts in one run, each into its own slot from slot `first` on, replacing
+    /// the slots' content. Passes the index in `prompts` and the logits after the last token to
+    /// `read`.
     ///
     /// # Errors
-    /// `Internal` when the run fails, or the model cannot do this. What the slots hold is not
-    /// known then.
+    /// `Internal` when the run fails or the model does not support this. The content of the slots
+    /// is then undefined.
     pub(crate) fn prefill_together(
         &mut self,
         first: usize,
@@ -344,12 +344,11 @@ impl Decoder {
         })
     }
 
-    /// Decodes one token in each of the first `tokens.len()` slots, which hold `lengths`
-    /// tokens, and gives all logits, one row of the vocabulary for each slot, to `read`.
+    /// Decodes one token in each of the first `tokens.len()` slots, which hold `lengths` tokens.
+    /// Passes all logits to `read`: one row of the vocabulary for each slot.
     ///
     /// # Errors
-    /// `Internal` when the run fails, `TooLarge` when there is no memory for it,
-    /// `DeadlineExceeded` when it takes too long.
+    /// As [`Decoder::prefill`].
     pub(crate) fn decode<T>(
         &mut self,
         tokens: &[u32],
@@ -362,10 +361,10 @@ impl Decoder {
         })
     }
 
-    /// Makes slot `to` hold the first `length` positions of slot `from`, which may be itself.
+    /// Copies the first `length` positions of slot `from` to slot `to`, which may be the same.
     ///
     /// # Errors
-    /// `Internal` when there is no room for a copy.
+    /// `Internal` when the copy fails.
     pub(crate) fn reuse_prefix(
         &mut self,
         from: usize,
@@ -378,10 +377,10 @@ impl Decoder {
         }
     }
 
-    /// Exchanges what two slots hold; `length` is the longer one's.
+    /// Swaps the contents of two slots; `length` is the length of the longer one.
     ///
     /// # Errors
-    /// `Internal` when a GPU cannot copy; what the slots hold is not known then.
+    /// `Internal` when a copy on a GPU fails; the content of both slots is then undefined.
     pub(crate) fn swap_slots(
         &mut self,
         one: usize,
@@ -396,8 +395,8 @@ impl Decoder {
     }
 }
 
-/// A session on the CPU that gives logits of chosen positions only; `None` where sessions run
-/// elsewhere, or the graph is none of those.
+/// A CPU session that computes only the needed logits; `None` for sessions on a GPU and for
+/// unsupported graphs.
 fn trimmed(runtime: &Runtime, path: &Path, logits: &str, config: &OnnxConfig) -> Option<Session> {
     let is_small = std::fs::metadata(path).is_ok_and(|file| file.len() <= trim::MOST);
     if !is_small || !matches!(session::place(runtime, config), Ok(ExecutionDevice::Host)) {
@@ -417,7 +416,7 @@ fn trimmed(runtime: &Runtime, path: &Path, logits: &str, config: &OnnxConfig) ->
     }
 }
 
-/// Whether two runs gave the same logits.
+/// Whether two runs returned the same logits, within the tolerance.
 fn are_near(one: &[f32], other: &[f32]) -> bool {
     let near = |(one, other): (&f32, &f32)| {
         (one - other).abs() <= SAME * (1.0 + one.abs()) || one.to_bits() == other.to_bits()
@@ -425,8 +424,8 @@ fn are_near(one: &[f32], other: &[f32]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(near)
 }
 
-/// Options for runs that log no more than warnings. Otherwise every run writes its course as text
-/// for a log that is seldom read.
+/// Options for runs that log only warnings. By default every run formats log messages that are
+/// usually discarded.
 fn quiet() -> Result<SharedRunOptions, PredictError> {
     let mut options = SharedRunOptions::new().map_err(refused)?;
     options.set_log_level(LogLevel::Warning).map_err(refused)?;
@@ -450,7 +449,7 @@ fn failed(cause: &str) -> PredictError {
         .with_origin(ErrorOrigin::Model)
 }
 
-/// Appends the last `count` numbers of `given`, whatever its type, to `to`.
+/// Converts the last `count` numbers of `given` to `f32` and appends them to `to`.
 fn append_last<M: TensorValueTypeMarker + ?Sized>(
     given: &Value<M>,
     count: usize,
@@ -459,7 +458,8 @@ fn append_last<M: TensorValueTypeMarker + ?Sized>(
     append(given, |length| Some(length.checked_sub(count)?..length), to)
 }
 
-/// Appends those numbers of `given` that `choose` names by their number, whatever their type.
+/// Converts the chosen range of the numbers of `given` to `f32` and appends it to `to`. `choose`
+/// gets the total count.
 fn append<M: TensorValueTypeMarker + ?Sized>(
     given: &Value<M>,
     choose: impl FnOnce(usize) -> Option<Range<usize>>,

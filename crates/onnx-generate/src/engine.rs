@@ -1,4 +1,4 @@
-//! The engine of a replica: a handle to the one thread that decodes all its generations.
+//! The engine of a replica: a handle to the single thread that decodes all of its generations.
 
 mod decode;
 mod delivery;
@@ -22,35 +22,36 @@ use super::options::Options;
 use super::output_assembler::OutputAssembler;
 use volley_constraints::Constraint;
 
-/// Chunks that wait for one reader; its generation pauses when they are not read.
+/// Maximum number of chunks that wait for one reader. A generation pauses while its reader does not
+/// read.
 pub(crate) const CHUNKS_PER_READER: usize = 64;
-/// Items that wait for a slot. The worker admits no more requests than there are slots, so these
-/// are the items of requests with several.
+/// Maximum number of items that wait for a slot. The worker admits at most as many requests as
+/// there are slots, so these are items of requests with several items.
 const QUEUE: usize = 1_024;
 
 /// One answer to generate.
 pub(crate) struct Request {
-    /// What is read before the next token: the prompt, and behind it what another replica told of
-    /// the answer.
+    /// The tokens to prefill: the prompt, followed by the part of the answer that another replica
+    /// has already sent.
     pub(crate) prompt: Vec<u32>,
-    /// How many tokens at the end of that are the answer's own.
+    /// Number of tokens at the end of `prompt` that belong to the answer.
     pub(crate) said: usize,
     pub(crate) options: Options,
-    /// What holds the answer to its form.
+    /// The constraint on the form of the answer.
     pub(crate) constraint: Option<Constraint>,
-    /// Tokens that must not follow each other.
+    /// Token sequences that the answer must not contain.
     pub(crate) banned: Arc<[Vec<u32>]>,
-    /// What becomes of its tokens.
+    /// Converts the tokens to rows.
     pub(crate) telling: OutputAssembler,
     pub(crate) sender: Sender<EngineEvent>,
 }
 
-/// The way to the thread. The thread ends when the last handle is dropped and nothing is left
-/// to decode.
+/// Handle of the thread. The thread ends when the last handle is dropped and nothing is left to
+/// decode.
 #[derive(Clone)]
 pub(crate) struct Engine(Arc<Owner>);
 
-/// The thread with its entrance.
+/// The thread and the channel to it.
 struct Owner {
     // `Some` until it is dropped.
     requests: Option<SyncSender<Request>>,
@@ -58,10 +59,10 @@ struct Owner {
 }
 
 impl Engine {
-    /// Starts the thread. With `prefix_reuse`, prompts take over what others left in the KV cache.
+    /// Starts the thread. With `prefix_reuse`, prompts reuse matching prefixes in the KV cache.
     ///
     /// # Errors
-    /// `Internal` when it cannot be started.
+    /// `Internal` when the thread cannot be started.
     pub(crate) fn start(
         model: &ModelName,
         decoder: Decoder,
@@ -86,7 +87,7 @@ impl Engine {
     /// Queues one item.
     ///
     /// # Errors
-    /// `Overloaded` when the queue is full, `Internal` when the thread has ended.
+    /// `Overloaded` when the queue is full; `Internal` when the thread has ended.
     pub(crate) fn submit(&self, request: Request) -> Result<(), PredictError> {
         let ended = || PredictError::new(ErrorCode::Internal, "the model's thread has ended");
         let requests = self.0.requests.as_ref().ok_or_else(ended)?;
@@ -102,7 +103,7 @@ impl Engine {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // Without an entrance the thread ends after the step that it is in.
+        // When the channel closes, the thread ends after its current step.
         self.requests.take();
         let Some(thread) = self.thread.take() else {
             return;
@@ -112,8 +113,8 @@ impl Drop for Owner {
                 tracing::error!("decode thread panicked");
             }
         };
-        // The last handle is often a stream's, dropped on a runtime's thread, which must not be
-        // held for a step. The runtime waits for the thread instead when it shuts down.
+        // The last handle is often dropped with a stream on a runtime thread, which must not block
+        // for a step. The runtime waits for the model thread when it shuts down.
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(wait)),
             Err(_) => wait(),

@@ -1,13 +1,13 @@
-//! What the decode thread sends to readers.
+//! Events that the decode thread sends to readers.
 
 use volley_types::{GenerationChunk, PredictError};
 
-/// Which answer of a request: the prompt that it is to, and which of several.
+/// Index of an answer in its request: the prompt, and the choice among several answers to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AnswerIndex {
     pub(crate) item: u32,
     pub(crate) choice: u32,
 }
 
-/// What a reader is sent: a row of an answer, or why there will be no more of them.
+/// A row of an answer, or the error that ends it.
 pub(crate) type EngineEvent = (AnswerIndex, Result<GenerationChunk, PredictError>);

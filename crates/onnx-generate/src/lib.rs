@@ -1,11 +1,11 @@
-//! Streamed text generation with a KV cache.
+//! Streamed text generation with a KV cache (continuous batching).
 //!
-//! One thread per replica (`engine`) decodes all running generations together, one token
-//! each per step: a request joins at the next step and leaves when it is done, and never waits
-//! for another to end. Each has a slot: a row of the KV cache (`decoder`, `kv`). Prompts
-//! are read in chunks between steps. Logits become tokens (`sampler`) and tokens text
-//! (`text`) on that thread; rows leave through one bounded channel per request (`merge`), so
-//! that a reader who is slow holds up nobody but itself. `docs/explanation/batching-and-kv-cache.md` explains it.
+//! One thread per replica (`engine`) decodes all running generations together, one token each per
+//! step. A request joins at the next step and leaves when it is done, and never waits for the end
+//! of another. Each generation has a slot: a row of the KV cache (`decoder`). Prompts are prefilled
+//! in chunks between steps. On the same thread, logits become tokens (`sampler`) and tokens become
+//! text (`output_assembler`). Rows leave through one bounded channel per request (`merge`), so that
+//! a slow reader only delays itself. See `docs/explanation/batching-and-kv-cache.md`.
 
 pub mod bare;
 mod decoder;
@@ -43,7 +43,7 @@ use volley_model_directory::overrides::VARIANT;
 use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph};
 
-/// Rows of one record batch, at most.
+/// Maximum number of rows of one record batch.
 const MAX_BATCH: usize = 64;
 
 /// A loaded generation model.
@@ -56,7 +56,16 @@ struct Generator {
     memory_bytes: u64,
 }
 
-/// Loads a decoder's directory. Blocks.
+/// Loads the directory of a decoder and warms it up. Blocks, and must be called inside a tokio
+/// runtime.
+///
+/// Streams of the model are cancel safe: dropping one ends its generations and frees their slots
+/// after the current step.
+///
+/// # Errors
+/// `InvalidInput` when a file is missing or malformed, the graph is not a supported decoder, the KV
+/// cache does not fit this machine, or the model cannot run; `Internal` when its thread cannot be
+/// started.
 pub fn load(
     runtime: &Runtime,
     directory: &Path,
@@ -95,8 +104,8 @@ pub fn load(
     }))
 }
 
-/// Bytes that a decoder's directory will take once it is loaded and all of its KV cache is in
-/// use. Reads no tokenizer.
+/// Estimates the bytes of a decoder's weights and of its completely used KV cache, before it is
+/// loaded. Does not read the tokenizer.
 ///
 /// # Errors
 /// `InvalidInput` when the directory is malformed, or the KV cache does not fit this machine.
@@ -107,7 +116,7 @@ pub fn estimate(
 ) -> Result<u64, PredictError> {
     let (graphs, numbers) = model::sizes(directory, variant, config)?;
     let outline = graph::outline(&directory.join(graphs.steps))?;
-    // Whether it is needed is only found out with both there.
+    // Whether the graph for prompts is kept is only known after loading both.
     let prompts = graphs
         .prompts
         .map(|graph| graph::outline(&directory.join(graph)));
@@ -167,7 +176,7 @@ impl Predict for Generator {
             for request in requests {
                 engine.submit(request)?;
             }
-            // Once around for what is there already, then as rows come.
+            // First deliver the rows that are already there, then rows as they arrive.
             loop {
                 let mut rows = GenerationChunks::default();
                 for event in ready.drain(..) {
@@ -196,7 +205,10 @@ impl Predict for Generator {
     }
 }
 
-/// How many answers there will be.
+/// Number of answers to a request.
+///
+/// # Errors
+/// `TooLarge`.
 fn answers(items: usize, options: &Options) -> Result<usize, PredictError> {
     let answers = items.saturating_mul(options.choices as usize);
     if items::MAX_ITEMS < answers {
@@ -209,10 +221,10 @@ fn answers(items: usize, options: &Options) -> Result<usize, PredictError> {
     Ok(answers)
 }
 
-/// What a decoder's files say, for people.
+/// The settings of a decoder's files, for people.
 ///
 /// # Errors
-/// `InvalidInput` when one is missing or malformed.
+/// `InvalidInput` when a file is missing or malformed.
 pub fn details(
     directory: &Path,
     variant: Option<&str>,
@@ -249,7 +261,7 @@ pub fn details(
     Ok(details)
 }
 
-/// The files and the prompt's tokens, for bare runs.
+/// The files, and the tokens of the prompt, for bare runs.
 pub(crate) fn bare_files(
     directory: &Path,
     prompt: &str,

@@ -1,11 +1,11 @@
-//! Whether a model's KV cache fits this machine.
+//! Checks that the KV cache fits this machine.
 
 use volley_types::PredictError;
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// Refuses a KV cache that is larger than the machine's memory. Its pages are taken as they are
-/// used, so that without this a worker would load the model and be killed later.
+/// Rejects a KV cache that is larger than the machine's memory. Its pages are allocated on first
+/// use, so without this check the worker would load the model and be killed later.
 ///
 /// # Errors
 /// `InvalidInput` with both sizes.
@@ -25,7 +25,7 @@ fn too_large(cache_bytes: usize, machine: u64) -> PredictError {
     ))
 }
 
-/// The machine's memory; `None` where the system does not tell it.
+/// The machine's memory in bytes; `None` if the system does not report it.
 fn machine_bytes() -> Option<u64> {
     total(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }

@@ -1,12 +1,12 @@
-//! Several answers as one stream.
+//! Merges several answers into one stream.
 
 use volley_types::{GenerationChunk, GenerationChunks, PredictError, Usage};
 
 use super::event::{AnswerIndex, EngineEvent};
 
-/// Joins the rows of a request's answers: sequences run over the whole stream, usage adds up, and
-/// only the last answer's end is the stream's. One that fails has a row that says so, and the
-/// others go on; where none is left that could, the error is the stream's.
+/// Merges the rows of a request's answers. Sequence numbers span the stream, usage is summed, and
+/// only the end of the last answer ends the stream. A failed answer gets an error row while the
+/// others continue. If all answers fail, the last error becomes that of the stream.
 #[derive(Debug)]
 pub(crate) struct Merge {
     left: usize,
@@ -25,7 +25,7 @@ impl Merge {
         }
     }
 
-    /// Of `items` answers, behind so many rows that another replica told.
+    /// Merges `items` answers, after `rows` rows that another replica has already sent.
     pub(crate) fn behind(items: usize, rows: u32) -> Self {
         Self {
             sequence: rows,
@@ -33,7 +33,7 @@ impl Merge {
         }
     }
 
-    /// An answer has ended before: with its usage, or with an error.
+    /// Counts an answer that ended on another replica: with its usage, or with an error (`None`).
     pub(crate) fn settle(&mut self, usage: Option<Usage>) {
         self.left = self.left.saturating_sub(1);
         if let Some(usage) = usage {
@@ -42,10 +42,10 @@ impl Merge {
         }
     }
 
-    /// Adds what came to `rows`.
+    /// Adds an event to `rows`.
     ///
     /// # Errors
-    /// The item's own, when all items have failed with it.
+    /// The error of the last answer, if no answer has succeeded.
     pub(crate) fn push(
         &mut self,
         (place, outcome): EngineEvent,
@@ -71,7 +71,7 @@ impl Merge {
         Ok(())
     }
 
-    /// Whether all items have ended.
+    /// Whether all answers have ended.
     pub(crate) fn complete(&self) -> bool {
         self.left == 0
     }

@@ -1,4 +1,4 @@
-//! The files of a generation model's directory: what the model is ([`genai`] or
+//! The files of a generation model's directory: the description of the model ([`genai`] or
 //! [`hugging_face`]), `tokenizer.json`, and the chat template.
 
 mod genai;
@@ -28,7 +28,7 @@ struct TokenizerConfig {
     eos_token: Option<serde_json::Value>,
 }
 
-/// One chat template, or several by their names.
+/// One chat template, or several named ones.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Templates {
@@ -43,7 +43,7 @@ struct NamedTemplate {
 }
 
 impl Templates {
-    /// The usual one, and the one for conversations with tools.
+    /// The default template, and the template for conversations with tools.
     fn split(self) -> (Option<String>, Option<String>) {
         let named = match self {
             Self::One(template) => return (Some(template), None),
@@ -63,28 +63,29 @@ impl Templates {
 pub(crate) struct Names {
     pub(crate) input_ids: String,
     pub(crate) attention_mask: String,
-    /// An input that not all models have.
+    /// An optional input.
     pub(crate) position_ids: String,
     pub(crate) logits: String,
-    /// (past, present) of each layer's keys and values.
+    /// The names (past, present) of each layer's keys and values.
     pub(crate) caches: Vec<(String, String)>,
 }
 
-/// What is known of a generation model besides its weights.
+/// The description of a generation model without its weights.
 pub(crate) struct ModelFiles {
-    /// The graph, from the directory on.
+    /// Path of the graph, relative to the directory.
     pub(crate) onnx: PathBuf,
-    /// The graph that reads whole prompts, where that one is for what follows them.
+    /// Path of a separate graph for whole prompts, if there is one.
     pub(crate) prompts: Option<PathBuf>,
-    /// The file that describes the model.
+    /// Name of the file that describes the model.
     pub(crate) described_by: &'static str,
     pub(crate) names: Names,
-    /// Whether past and present may be one buffer.
+    /// Whether past and present may share one buffer.
     pub(crate) shared: bool,
-    /// What the model's makers recommend.
+    /// Sampling parameters that the model's authors recommend.
     pub(crate) recommended: Parameters,
     pub(crate) context: usize,
-    /// A prompt of more bytes than this has too many tokens, without counting them.
+    /// A prompt with more bytes than this has too many tokens, so it is rejected without
+    /// tokenisation.
     pub(crate) prompt_bytes: usize,
     pub(crate) vocabulary: usize,
     pub(crate) kv_heads: usize,
@@ -92,20 +93,20 @@ pub(crate) struct ModelFiles {
     pub(crate) eos: Vec<u32>,
     pub(crate) texts: TokenTexts,
     pub(crate) chat: Option<ChatTemplate>,
-    /// How its chat template marks reasoning.
+    /// The tags of reasoning in its chat template.
     tags: Option<Tags>,
     pub(crate) constraints: Constraints,
     spellings: OnceLock<TokenBytes>,
 }
 
-/// A token stands for fewer bytes than this, unless the vocabulary has a longer one.
+/// Assumed maximum bytes of a token, unless the vocabulary has a longer one.
 const TOKEN_BYTES: usize = 64;
 
 impl ModelFiles {
     /// Reads a directory.
     ///
     /// # Errors
-    /// `InvalidInput` naming the file that is missing or malformed.
+    /// `InvalidInput` with the file that is missing or malformed.
     pub(crate) fn read(
         directory: &Path,
         variant: Option<&str>,
@@ -162,10 +163,10 @@ impl ModelFiles {
         })
     }
 
-    /// What holds an answer of this model to `form`.
+    /// Creates the constraint that limits an answer of this model to `form`.
     ///
     /// # Errors
-    /// `InvalidInput` with what is wrong with the form.
+    /// `InvalidInput` with the defect of the form.
     pub(crate) fn constraint(&self, form: &ConstraintForm) -> Result<Constraint, PredictError> {
         let style = self.chat.as_ref().map(ChatTemplate::call_style);
         let style = style.unwrap_or(CallStyle::Bare);
@@ -175,13 +176,13 @@ impl ModelFiles {
         self.constraints.make(form, (style, &mark), spellings, eos)
     }
 
-    /// The count of the reasoning in an answer to `prompt`, where the model marks reasoning.
+    /// Creates the counter of reasoning in an answer to `prompt`, if the model marks reasoning.
     pub(crate) fn reasoning(&self, prompt: &str) -> Option<Reasoning> {
         let tags = self.tags.as_ref()?;
         Some(Reasoning::begin(*tags, prompt))
     }
 
-    /// How many of an answer's `tokens` are reasoning.
+    /// Number of reasoning tokens among an answer's `tokens`.
     pub(crate) fn reasoned(&self, prompt: &str, tokens: &[u32]) -> u32 {
         let Some(mut reasoning) = self.reasoning(prompt) else {
             return 0;
@@ -193,20 +194,20 @@ impl ModelFiles {
         reasoning.count()
     }
 
-    /// What a token writes; of the tags of reasoning also where they are special.
+    /// The text of a token. Tags of reasoning have a text even if they are special tokens.
     pub(crate) fn written(&self, token: u32) -> String {
         let name = self.texts.tokenizer().id_to_token(token);
         let name = name.filter(|name| self.tags.is_some_and(|tags| tags.has(name)));
         name.unwrap_or_else(|| self.texts.decode_one(token))
     }
 
-    /// What each token writes. The first call takes a moment.
+    /// The bytes of each token. The first call is slow, because it builds the table.
     pub(crate) fn spellings(&self) -> &TokenBytes {
         let made = || TokenBytes::new(self.texts.tokenizer(), self.vocabulary);
         self.spellings.get_or_init(made)
     }
 
-    /// Bytes of a KV cache of `slots` sequences that use the whole context.
+    /// Bytes of a KV cache with `slots` sequences of maximum context.
     pub(crate) fn cache_bytes(&self, slots: usize, value_bytes: usize) -> usize {
         let sizes = [
             self.names.caches.len(),
@@ -224,10 +225,10 @@ fn product(first: usize, sizes: &[usize]) -> usize {
     each.fold(first, |product, size| product.saturating_mul(*size))
 }
 
-/// The graphs of a directory, and how many numbers its KV cache holds once all of it is in use.
+/// The graphs of a directory, and the number of elements of its completely used KV cache.
 ///
 /// # Errors
-/// `InvalidInput` when the file that describes the model is missing or malformed.
+/// `InvalidInput` when the description is missing or malformed.
 pub(crate) fn sizes(
     directory: &Path,
     variant: Option<&str>,
@@ -248,7 +249,7 @@ pub(crate) fn sizes(
     Ok((graphs, product(config.slots.max(1), &sizes)))
 }
 
-/// What a directory's own description says.
+/// The description of a model in its directory.
 struct ModelDescription {
     file: &'static str,
     onnx: PathBuf,
@@ -271,7 +272,7 @@ fn describe(directory: &Path, variant: Option<&str>) -> Result<ModelDescription,
     }
 }
 
-/// One token or several, as `eos_token_id` may be.
+/// One or several token ids, as `eos_token_id` allows.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum TokenIds {
@@ -288,7 +289,7 @@ impl TokenIds {
     }
 }
 
-/// How a model's makers would have it sampled.
+/// The sampling that a model's authors recommend.
 #[derive(Default, Deserialize)]
 struct Sampling {
     #[serde(default)]
@@ -300,8 +301,8 @@ struct Sampling {
 }
 
 impl Sampling {
-    /// As request parameters. Without `do_sample` the likeliest token is taken, whatever else
-    /// is written.
+    /// Converts it to request parameters. Without `do_sample` sampling is greedy, and the other
+    /// sampling fields are ignored.
     fn parameters(&self) -> Parameters {
         let float = |name: &str, value: Option<f64>| {
             value.map(|value| (name.to_owned(), ParamValue::Float(value)))
@@ -353,7 +354,7 @@ fn chat_template(directory: &Path) -> Result<Option<ChatTemplate>, PredictError>
     template.tried().map(Some)
 }
 
-/// A token in `tokenizer_config.json`: text, or an object with `content`.
+/// The text of a token in `tokenizer_config.json`, which is a string or an object with `content`.
 fn token_text(value: Option<&serde_json::Value>) -> String {
     let value = value.map(|value| value.get("content").unwrap_or(value));
     value

@@ -1,4 +1,4 @@
-//! What a request asks of its generation.
+//! The options of a generation request.
 
 mod known;
 mod rendering;
@@ -17,19 +17,19 @@ use self::tools::Tools;
 use volley_chat_template::Rendering;
 use volley_constraints::ConstraintForm;
 
-/// The most stop strings, and the longest.
+/// Limits of stop strings: their number, and the bytes of each.
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 256;
-/// The most answers to one prompt.
+/// Maximum number of answers to one prompt.
 const MAX_CHOICES: u64 = 16;
-/// The most alternatives of a token that are told.
+/// Maximum number of alternatives that are returned for a token.
 const MAX_ALTERNATIVES: u64 = 20;
-/// The most tokens of a list of tokens.
+/// Maximum length of a list of tokens.
 const MAX_IDS: usize = 4_096;
-/// The most words that an answer must not have, and the longest.
+/// Limits of forbidden words: their number, and the bytes of each.
 const MAX_BAD_WORDS: usize = 256;
 const MAX_BAD_WORD_BYTES: usize = 256;
-/// What the length of an answer is called.
+/// The names of the parameter for the maximum length of an answer.
 const LENGTHS: [&str; 4] = [
     "max_tokens",
     "max_completion_tokens",
@@ -37,48 +37,50 @@ const LENGTHS: [&str; 4] = [
     "n_predict",
 ];
 
-/// What a request asks of its generation.
+/// The options of a generation request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Options {
-    /// No more than the model's context.
+    /// Maximum number of generated tokens; at most the model's context.
     pub(crate) max_tokens: usize,
-    /// Before so many tokens nothing ends the answer but its form.
+    /// Until the answer has this many tokens, only its constraint may end it.
     pub(crate) min_tokens: usize,
     pub(crate) sampling: Sampling,
     pub(crate) stop: Vec<String>,
-    /// The answer has the stop string that ended it.
+    /// Whether the answer includes the stop string that ended it.
     pub(crate) include_stop: bool,
-    /// Tokens that end the answer, as the model's own end does.
+    /// Additional tokens that end the answer.
     pub(crate) stop_tokens: Vec<u32>,
-    /// Words that the answer must not have.
+    /// Words that the answer must not contain.
     pub(crate) bad_words: Vec<String>,
     pub(crate) ignore_eos: bool,
-    /// The prompt is given to the model as it is, without its chat template.
+    /// Whether the prompt bypasses the chat template.
     pub(crate) raw: bool,
-    /// Prompts are lists of token ids.
+    /// Whether prompts are lists of token ids.
     pub(crate) token_inputs: bool,
-    /// The answer begins with its prompt.
+    /// Whether the answer starts with its prompt.
     pub(crate) echo: bool,
-    /// How prompts are written for the model.
+    /// How prompts are rendered for the model.
     pub(crate) rendering: Rendering,
-    /// Answers to each prompt.
+    /// Number of answers to each prompt.
     pub(crate) choices: u32,
-    /// Whether each token's probability is told, and with how many alternatives.
+    /// Number of alternatives with log probabilities for each token; `None` for no log
+    /// probabilities.
     pub(crate) logprobs: Option<usize>,
-    /// The form that the answer must have.
+    /// The required form of the answer.
     pub(crate) form: Option<ConstraintForm>,
-    /// What the model may call: a JSON array in OpenAI's form.
+    /// The tools that the model may call: a JSON array in OpenAI's format.
     pub(crate) tools: Option<Arc<Value>>,
-    /// The answer ends behind its first call.
+    /// Whether the answer ends after its first call.
     pub(crate) one_call: bool,
 }
 
 impl Options {
-    /// Reads and checks a request's parameters. Sampling is on when any of `temperature`,
-    /// `top_k`, `top_p`, `min_p` and `seed` is given (and `temperature` is not 0), else greedy.
+    /// Reads and validates the parameters of a request. Sampling is on if any of `temperature`,
+    /// `top_k`, `top_p`, `min_p` and `seed` is set, and `temperature` is not 0; otherwise it is
+    /// greedy.
     ///
     /// # Errors
-    /// `InvalidInput` naming the parameter and its range.
+    /// `InvalidInput` with the parameter and its range.
     pub(crate) fn read(parameters: &Parameters, context: usize) -> Result<Self, PredictError> {
         let tools = Tools::read(parameters)?;
         let form = match tools.call {
@@ -109,17 +111,17 @@ impl Options {
         })
     }
 
-    /// How many alternatives of each token are told.
+    /// Number of alternatives that are returned for each token.
     pub(crate) fn alternatives(&self) -> usize {
         self.logprobs.unwrap_or(0)
     }
 
-    /// Whether the probability of each token of the prompt is told.
+    /// Whether the log probability of each prompt token is returned.
     pub(crate) fn scores_prompt(&self) -> bool {
         self.echo && self.logprobs.is_some()
     }
 
-    /// Refuses tokens that a vocabulary of this size does not have.
+    /// Rejects tokens that a vocabulary of this size does not have.
     ///
     /// # Errors
     /// `InvalidInput`.
@@ -139,13 +141,13 @@ impl Options {
         }
     }
 
-    /// With a seed where the request has none. What is not sampled stays so.
+    /// Sets the seed if the request has none. Greedy requests stay greedy.
     pub(crate) fn or_seed(mut self, seed: Option<u64>) -> Self {
         self.sampling.seed = self.sampling.seed.or(seed);
         self
     }
 
-    /// Of several answers to one prompt, each draws for itself.
+    /// The options of one of several answers, each of which samples with its own seed.
     pub(crate) fn of_choice(&self, choice: u32) -> Self {
         let mut options = self.clone();
         let seed = &mut options.sampling.seed;
@@ -154,7 +156,7 @@ impl Options {
     }
 }
 
-/// How long the answer may be: to the model's context where nothing, -1 or more is given.
+/// Maximum length of the answer: the model's context if the parameter is missing, -1 or larger.
 fn max_tokens(parameters: &Parameters, context: usize, zero: bool) -> Result<usize, PredictError> {
     let name = named(parameters, &LENGTHS);
     if parameters.get(name) == Some(&ParamValue::Int(-1)) {
@@ -178,7 +180,7 @@ fn min_tokens(parameters: &Parameters, most: usize) -> Result<usize, PredictErro
     }
 }
 
-/// The first of several names of one parameter that is given, or else the first.
+/// The first of several names of a parameter that is set, else the first name.
 fn named<'a>(parameters: &Parameters, names: &[&'a str]) -> &'a str {
     let given = names.iter().find(|name| parameters.get(name).is_some());
     given.or(names.first()).copied().unwrap_or_default()
@@ -210,8 +212,8 @@ fn choices(parameters: &Parameters) -> Result<u32, PredictError> {
     }
 }
 
-/// How many alternatives of each token are told; `None` when no probability is. A number of
-/// `logprobs` is one of alternatives, as plain completions have it.
+/// Number of alternatives for each token; `None` without log probabilities. An integer `logprobs`
+/// is a number of alternatives, as in OpenAI's completions API.
 fn logprobs(parameters: &Parameters) -> Result<Option<usize>, PredictError> {
     let (name, told) = match parameters.get("logprobs") {
         Some(ParamValue::Int(_)) => ("logprobs", true),
@@ -229,7 +231,7 @@ fn logprobs(parameters: &Parameters) -> Result<Option<usize>, PredictError> {
     }
 }
 
-/// A list of token ids, as JSON.
+/// Reads a list of token ids in JSON.
 fn token_ids(parameters: &Parameters, name: &str) -> Result<Option<Vec<u32>>, PredictError> {
     let Some(text) = parameters.text(name) else {
         return Ok(None);

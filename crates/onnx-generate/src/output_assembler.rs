@@ -1,6 +1,6 @@
-//! From the chosen tokens of one answer to its rows. What comes out depends on the tokens alone:
-//! where another replica told a part of the answer, its tokens are taken again and the rows that
-//! they made are left out.
+//! Converts the sampled tokens of one answer to rows. The result only depends on the tokens. If
+//! another replica has already sent a part of the answer, its tokens are replayed and the rows that
+//! they produce are dropped.
 
 use std::collections::VecDeque;
 
@@ -18,52 +18,53 @@ use volley_tokens::text::{Detokenizer, StopFilter};
 use volley_tokens::token_bytes::TokenBytes;
 use volley_tool_calls::{ParsedCalls, ToolCalls};
 
-/// Tokens of a prompt whose probabilities are told in one row.
+/// Number of prompt tokens with log probabilities in one row.
 const ECHOED: usize = 1_024;
 
-/// One answer as far as it is told.
+/// The output state of one answer.
 pub(crate) struct OutputAssembler {
     place: AnswerIndex,
     prompt_tokens: usize,
-    /// Tokens of the prompt that did not have to be read.
+    /// Number of prompt tokens that were reused from the KV cache.
     cached: usize,
     max_tokens: usize,
     ignore_eos: bool,
-    /// How many alternatives of each token are told.
+    /// Number of alternatives that are returned for each token.
     alternatives: usize,
-    /// Whether the token that ends the answer has its probability too: where the prompt is scored,
-    /// readers count on an entry for each token that was generated.
+    /// Whether the token that ends the answer also has a log probability. With a scored prompt,
+    /// readers expect an entry for each generated token.
     scores_end: bool,
     detokenizer: Detokenizer,
     stops: StopFilter,
-    /// Where tools may be called.
+    /// `Some` if tools may be called.
     tools: Option<ToolCalls>,
     generated: u32,
-    /// Which of them are reasoning, where the model marks it.
+    /// Counts reasoning tokens, if the model marks reasoning.
     reasoning: Option<Reasoning>,
-    /// Before so many tokens no stop string ends the answer.
+    /// Until the answer has this many tokens, no stop string ends it.
     min_tokens: usize,
     include_stop: bool,
     stop_tokens: Vec<u32>,
-    /// The answer ends behind its first call.
+    /// Whether the answer ends after its first call.
     one_call: bool,
-    /// Whether a row has said how many tokens the prompt has.
+    /// Whether a row has reported the number of prompt tokens.
     prompt_told: bool,
-    /// The prompt's text and its tokens with their probabilities, until those are all there.
+    /// The prompt's text and its scored tokens, until all tokens are scored.
     echo: Option<(String, Vec<Value>)>,
     /// Tokens since the last row with text.
     unsaid: Vec<u32>,
-    /// The probability of those, where asked for.
+    /// The sum of their log probabilities, if requested.
     logprob: Option<f32>,
-    /// The same with alternatives, a token each in OpenAI's form, where those are asked for.
+    /// Their log probabilities with alternatives, one object per token in OpenAI's format, if
+    /// requested.
     told: Vec<Value>,
-    /// Rows on their way to the reader.
+    /// Rows that have not been delivered.
     held: VecDeque<EngineEvent>,
     finished: bool,
 }
 
 impl OutputAssembler {
-    /// An answer to a prompt of so many tokens, before its first one.
+    /// Creates the state of an answer to a prompt of `prompt_tokens` tokens.
     pub(crate) fn new(
         place: AnswerIndex,
         prompt_tokens: usize,
@@ -97,8 +98,8 @@ impl OutputAssembler {
         }
     }
 
-    /// Begins the answer with its prompt. With `scores`, a row of it waits for the probability of
-    /// each token ([`OutputAssembler::score`]).
+    /// Starts the answer with its prompt. With `scores`, the row is held back until each token has
+    /// its log probability ([`OutputAssembler::score`]).
     pub(crate) fn echo(&mut self, prompt: &Prompt, scores: bool, files: &ModelFiles) {
         if !scores {
             return self.hold(GenerationChunk {
@@ -107,7 +108,7 @@ impl OutputAssembler {
                 ..GenerationChunk::default()
             });
         }
-        // Nothing tells how likely the first one was.
+        // The first token has no log probability.
         let first = prompt.ids.first().map(|first| {
             let mut first = spelled(*first, files.spellings());
             first["logprob"] = Value::Null;
@@ -117,7 +118,7 @@ impl OutputAssembler {
         self.echo = Some((prompt.text.clone(), first.into_iter().collect()));
     }
 
-    /// The next token of the prompt is this one, behind these logits.
+    /// Scores the next prompt token with the logits before it.
     pub(crate) fn score(
         &mut self,
         token: u32,
@@ -131,7 +132,7 @@ impl OutputAssembler {
         }
     }
 
-    /// All tokens of the prompt have their probability.
+    /// Releases the rows of the prompt when all of its tokens are scored.
     pub(crate) fn scored(&mut self) {
         let Some((text, mut tokens)) = self.echo.take() else {
             return;
@@ -148,16 +149,16 @@ impl OutputAssembler {
         }
     }
 
-    /// Ends without a token.
+    /// Ends the answer without a token.
     pub(crate) fn end_unsaid(&mut self) {
         self.end(FinishReason::Length);
     }
 
-    /// Goes behind what another replica told of this answer: takes its tokens, also for the form
-    /// that it is held to, and leaves out the rows that were sent.
+    /// Replays the part of this answer that another replica has sent: takes its tokens, also for
+    /// the constraint, and drops the rows that were sent.
     ///
     /// # Errors
-    /// `InvalidInput` when this cannot have been told so.
+    /// `InvalidInput` when this model cannot have produced that part.
     pub(crate) fn replay(
         &mut self,
         sent: &SentAnswer,
@@ -194,34 +195,34 @@ impl OutputAssembler {
         }
     }
 
-    /// Which answer it is.
+    /// Index of the answer.
     pub(crate) fn place(&self) -> AnswerIndex {
         self.place
     }
 
-    /// Whether nothing more is taken.
+    /// Whether the answer has ended.
     pub(crate) fn finished(&self) -> bool {
         self.finished
     }
 
-    /// So many of the tokens to read were there from before. Those of the answer's own do not
-    /// count, nor what is no whole block of the prompt alone.
+    /// Records the number of reused tokens. Only whole blocks of the prompt count, not tokens of
+    /// the answer.
     pub(crate) fn took_over(&mut self, cached: usize) {
         let most = self.prompt_tokens.saturating_sub(1) / BLOCK * BLOCK;
         self.cached = cached.min(most);
     }
 
-    /// The next row for the reader.
+    /// Removes the next row for the reader.
     pub(crate) fn next_row(&mut self) -> Option<EngineEvent> {
         self.held.pop_front()
     }
 
-    /// A row that the reader had no room for.
+    /// Returns a row for which the reader had no room.
     pub(crate) fn put_back(&mut self, row: EngineEvent) {
         self.held.push_front(row);
     }
 
-    /// Takes a chosen token: its text, and whether it is the last one.
+    /// Takes a sampled token: adds its text, and ends the answer if it is the last one.
     pub(crate) fn take(&mut self, chosen: SampledToken, files: &ModelFiles) {
         let token = chosen.token;
         self.generated += 1;
@@ -271,7 +272,7 @@ impl OutputAssembler {
         }
     }
 
-    /// Notes how likely the token without text was that ends the answer.
+    /// Records the log probability of the final token, which has no text.
     fn score_end(&mut self, chosen: &SampledToken, files: &ModelFiles) {
         if let (true, Some(logprob)) = (self.scores_end, chosen.logprob) {
             let others = &chosen.alternatives;
@@ -280,8 +281,8 @@ impl OutputAssembler {
         }
     }
 
-    /// Takes a special token that calls are written with, behind all text before it. True where a
-    /// stop string was found in that text.
+    /// Takes a special token of the tool-call syntax, after all earlier text. Returns true if that
+    /// text contains a stop string.
     fn take_mark(&mut self, mark: &str, files: &ModelFiles) -> bool {
         let rest = self.detokenizer.finish(&files.texts);
         let passed = self.stops.push(&rest);
@@ -289,7 +290,7 @@ impl OutputAssembler {
         if passed.stopped {
             return true;
         }
-        // No stop string goes on behind a mark.
+        // A stop string cannot continue after a special token.
         let held = self.stops.finish();
         self.say(held, false);
         if let Some(tools) = &mut self.tools {
@@ -299,13 +300,13 @@ impl OutputAssembler {
         false
     }
 
-    /// Ends with an error.
+    /// Ends the answer with an error.
     pub(crate) fn fail(&mut self, error: PredictError) {
         self.finished = true;
         self.held.push_back((self.place, Err(error)));
     }
 
-    /// Ends with what was held back in front of it.
+    /// Ends the answer, after releasing the text that was held back.
     fn finish(&mut self, reason: FinishReason, files: &ModelFiles) {
         let rest = self.detokenizer.finish(&files.texts);
         let passed = self.stops.push(&rest);
@@ -347,8 +348,8 @@ impl OutputAssembler {
         });
     }
 
-    /// A row of text, or of calls that it makes. `of_token` says that it is the text of a token,
-    /// where there was no other since the last row.
+    /// Adds a row with text, or with the calls that it completes. `of_token` means that the text
+    /// belongs to a single token, if there was no other since the last row.
     fn say(&mut self, text: String, of_token: bool) {
         if text.is_empty() {
             return;
@@ -398,8 +399,8 @@ impl OutputAssembler {
     }
 }
 
-/// What one answer adds to the usage of its stream. A prompt with several answers is read for
-/// each, and counted once.
+/// The usage that one answer adds to its stream. A prompt with several answers is prefilled for
+/// each, but counted once.
 pub(crate) fn usage(place: AnswerIndex, prompt: usize, cached: usize, generated: u32) -> Usage {
     let (prompt, cached) = if place.choice == 0 {
         (prompt, cached)
@@ -418,7 +419,7 @@ fn unfit() -> PredictError {
     PredictError::invalid("the start of the response differs from this model's output")
 }
 
-/// A token and its alternatives in OpenAI's form.
+/// A token and its alternatives in OpenAI's format.
 fn told(token: u32, logprob: f32, others: &[(f32, u32)], spellings: &TokenBytes) -> Value {
     let one = |id: u32, logprob: f32| {
         let mut one = spelled(id, spellings);
@@ -432,7 +433,7 @@ fn told(token: u32, logprob: f32, others: &[(f32, u32)], spellings: &TokenBytes)
     told
 }
 
-/// How a token is written, in OpenAI's form.
+/// The text and bytes of a token in OpenAI's format.
 pub(crate) fn spelled(id: u32, spellings: &TokenBytes) -> Value {
     let bytes = spellings.of(id);
     json!({ "token": String::from_utf8_lossy(bytes), "bytes": bytes })

@@ -1,5 +1,5 @@
-//! A request's answers before their first step: prompts into tokens, the form that answers are
-//! held to, and, where another replica told a part of them, all that follows from that.
+//! Prepares the answers of a request before their first step: tokenises prompts, builds the
+//! constraint, and replays the parts that another replica has sent.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,20 +19,21 @@ use super::prompt::Prompt;
 use volley_chat_template::CancelFlag;
 use volley_constraints::Constraint;
 
-/// A request that can be decoded.
+/// A request that is ready to be decoded.
 pub(crate) struct PreparedRequest {
-    /// Answers that go on, or begin.
+    /// The answers to decode.
     pub(crate) requests: Vec<Request>,
-    /// What their rows are joined by.
+    /// Merges the rows of the answers.
     pub(crate) merge: Merge,
-    /// Rows that are there without any step.
+    /// Rows that exist without any step.
     pub(crate) ready: Vec<EngineEvent>,
 }
 
-/// Begins the answers to `rows`, or goes on behind what was `sent` of them. Rows go to `sender`.
+/// Prepares the answers to `rows`, or continues after the part in `sent`. Rows will be sent to
+/// `sender`. Cancel safe: dropping the future cancels the rendering of prompts.
 ///
 /// # Errors
-/// `InvalidInput` when the form cannot be followed, or the answers cannot have been told so.
+/// `InvalidInput` when the form is not supported, or `sent` does not fit the request.
 pub(crate) async fn begin(
     files: &Arc<ModelFiles>,
     rows: Vec<Item>,
@@ -42,7 +43,7 @@ pub(crate) async fn begin(
 ) -> Result<PreparedRequest, PredictError> {
     let files = files.clone();
     let ended = CancelFlag::default();
-    // Should the reader go away while its prompts are written.
+    // Cancels the rendering of prompts if the reader goes away.
     let _guard = ended.on_drop();
     let begin = move || {
         let banned = banned(&files, &options)?;
@@ -59,12 +60,12 @@ pub(crate) async fn begin(
             sender,
         };
         if options.scores_prompt() || 0 < options.alternatives() {
-            // Made here once, so that no step waits for it.
+            // Builds the table here, so that no decode step waits for it.
             files.spellings();
         }
         beginning.all(&rows, sent.as_deref())
     };
-    // Tokenising a long prompt takes longer than a runtime's thread should be held.
+    // Tokenising a long prompt would block the runtime's thread for too long.
     tokio::task::spawn_blocking(begin)
         .await
         .map_err(|error| PredictError::internal("tokenising failed", error))?
@@ -79,7 +80,7 @@ struct RequestBuilder<'a> {
     sender: Sender<EngineEvent>,
 }
 
-/// The tokens of the words that the answer must not have, alone and behind a space.
+/// The tokens of the forbidden words, at the start of a text and after a space.
 fn banned(files: &ModelFiles, options: &Options) -> Result<Arc<[Vec<u32>]>, PredictError> {
     let words = options.bad_words.iter();
     let words = words.flat_map(|word| [word.clone(), format!(" {}", word.trim_start())]);

@@ -1,4 +1,4 @@
-//! Prompts and conversations into token ids.
+//! Converts prompts and conversations to token ids.
 
 use volley_backend::items::Item;
 use volley_types::{ChatMessage, PredictError};
@@ -8,20 +8,21 @@ use super::options::Options;
 use volley_chat_template::CancelFlag;
 use volley_tokens::text::Decode;
 
-/// Prompts share multiples of so many tokens. Fewer are read as fast as they are looked for.
+/// Prompts share prefixes in multiples of this number of tokens. Prefilling fewer tokens is as fast
+/// as finding them in the cache.
 pub(crate) const BLOCK: usize = 64;
 
-/// One item as the model reads it.
+/// A tokenised prompt.
 pub(crate) struct Prompt {
     pub(crate) ids: Vec<u32>,
-    /// Its text, where that is given again.
+    /// Its text, for answers that echo it.
     pub(crate) text: String,
 }
 
-/// The tokens of one item, which leave room for an answer.
+/// Tokenises one item, and checks that the context has room for an answer.
 ///
 /// # Errors
-/// Those of [`tokens`]; `InvalidInput` when there is no such room.
+/// Those of [`tokens`]; `InvalidInput` when the context has no room.
 pub(crate) fn encode(
     files: &ModelFiles,
     item: &Item,
@@ -30,7 +31,7 @@ pub(crate) fn encode(
 ) -> Result<Prompt, PredictError> {
     let prompt = tokens(files, item, options, ended)?;
     let count = prompt.ids.len();
-    // A prompt that is only read may fill the context.
+    // A prompt without an answer may fill the context.
     let room = usize::from(0 < options.max_tokens);
     if files.context < count + room {
         return Err(too_long(format!(
@@ -41,12 +42,12 @@ pub(crate) fn encode(
     Ok(prompt)
 }
 
-/// The tokens of one item. Where the model has a chat template, a plain prompt is one user
-/// message, unless the request asks for it raw.
+/// Tokenises one item. If the model has a chat template, a plain prompt becomes one user message,
+/// unless the request is raw.
 ///
 /// # Errors
-/// `InvalidInput` when a conversation comes to a model without a template, or does not fit it, or
-/// when the prompt is far too long.
+/// `InvalidInput` when the model has no chat template for a conversation, the conversation does not
+/// fit the template, or the prompt is far too long.
 pub(crate) fn tokens(
     files: &ModelFiles,
     item: &Item,
@@ -81,10 +82,10 @@ pub(crate) fn tokens(
     Ok(Prompt { ids, text })
 }
 
-/// The token ids that an item is itself, as a JSON array.
+/// Reads an item that is a JSON array of token ids.
 ///
 /// # Errors
-/// `InvalidInput` when it is none, or the model has no such token.
+/// `InvalidInput` when it is not an array of known token ids.
 pub(crate) fn given(files: &ModelFiles, item: &Item) -> Result<Prompt, PredictError> {
     let Item::Prompt(prompt) = item else {
         return Err(PredictError::invalid(
@@ -108,7 +109,7 @@ pub(crate) fn given(files: &ModelFiles, item: &Item) -> Result<Prompt, PredictEr
     Ok(Prompt { ids, text })
 }
 
-/// The text that the model reads, and whether a template made it.
+/// The text for the model, and whether a chat template rendered it.
 fn text(
     files: &ModelFiles,
     item: &Item,

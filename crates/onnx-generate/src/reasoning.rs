@@ -1,7 +1,7 @@
-//! Which tokens of an answer are reasoning: those between the tags that the model's chat template
-//! marks, the tags with them.
+//! Counts the reasoning tokens of an answer: those between the tags that the model's chat template
+//! uses, including the tags.
 
-/// The tags that templates mark reasoning with: how it begins and how it ends.
+/// The opening and closing tags of reasoning in known templates.
 const TAGS: [(&str, &str); 5] = [
     ("<think>", "</think>"),
     ("[THINK]", "[/THINK]"),
@@ -10,7 +10,7 @@ const TAGS: [(&str, &str); 5] = [
     ("<seed:think>", "</seed:think>"),
 ];
 
-/// How a model marks reasoning.
+/// The reasoning tags of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tags {
     open: &'static str,
@@ -18,40 +18,40 @@ pub(crate) struct Tags {
 }
 
 impl Tags {
-    /// Those that `template` knows; `None` where it knows none.
+    /// The tags in `template`; `None` if it has none.
     pub(crate) fn of(template: &str) -> Option<Self> {
         let found = TAGS.iter().find(|(_, close)| template.contains(close));
         let found = found.or_else(|| TAGS.iter().find(|(open, _)| template.contains(open)));
         found.map(|(open, close)| Self { open, close })
     }
 
-    /// Whether a token of that name is one of them.
+    /// Whether the token with this name is one of the tags.
     pub(crate) fn has(&self, name: &str) -> bool {
         name == self.open || name == self.close
     }
 }
 
-/// Where an answer is.
+/// The position of an answer relative to its reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReasoningPhase {
-    /// In front of the first tag, if there comes one.
+    /// Before the opening tag, which may not come.
     Before,
     Inside,
     Behind,
 }
 
-/// The count of one answer.
+/// The counter of one answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Reasoning {
     tags: Tags,
     place: ReasoningPhase,
-    /// What a tag may have begun in.
+    /// The end of the text, in which a tag may have begun.
     said: String,
     count: u32,
 }
 
 impl Reasoning {
-    /// Of the answer to `prompt`, which may open the reasoning itself.
+    /// Creates the counter of the answer to `prompt`, which may already contain the opening tag.
     pub(crate) fn begin(tags: Tags, prompt: &str) -> Self {
         let is_open = prompt.trim_end().ends_with(tags.open);
         Self {
@@ -71,7 +71,7 @@ impl Reasoning {
         self.place == ReasoningPhase::Behind
     }
 
-    /// The next token writes `text`.
+    /// Adds the text of the next token.
     pub(crate) fn push(&mut self, text: &str) {
         if self.is_over() {
             return;
@@ -84,7 +84,7 @@ impl Reasoning {
                 self.said = rest.to_owned();
                 self.place = ReasoningPhase::Inside;
             } else if !self.tags.open.starts_with(said) {
-                // An answer without reasoning.
+                // The answer has no reasoning.
                 self.count = 0;
                 self.place = ReasoningPhase::Behind;
             }
@@ -95,13 +95,13 @@ impl Reasoning {
         if self.said.contains(self.tags.close) {
             self.place = ReasoningPhase::Behind;
         }
-        // The beginning of a tag at most is kept.
+        // Keep at most the length of a partial tag.
         let kept = self.said.len().saturating_sub(self.tags.close.len());
         let kept = (0..=kept).rev().find(|at| self.said.is_char_boundary(*at));
         self.said.drain(..kept.unwrap_or(0));
     }
 
-    /// Tokens that were reasoning.
+    /// Number of reasoning tokens so far.
     pub(crate) fn count(&self) -> u32 {
         match self.place {
             ReasoningPhase::Before => 0,
@@ -128,10 +128,10 @@ mod tests {
             count("", &["\n", "<th", "ink", ">a", "</thi", "nk>c", "d"]),
             6
         );
-        // The prompt opens, or opens and closes.
+        // The prompt opens the reasoning, or opens and closes it.
         assert_eq!(count("…<think>\n", &["a", "é", "</think>", "c"]), 3);
         assert_eq!(count("…<think>\n\n</think>\n\n", &["a", "b"]), 0);
-        // An answer that breaks off is reasoning to its end; a text about the tags is none.
+        // A truncated answer is reasoning to its end; a text about the tags is not reasoning.
         assert_eq!(count("", &["<think>", "a", "b"]), 3);
         assert_eq!(count("", &["The ", "tag ", "<think>", "a", "</think>"]), 0);
         assert_eq!(count("", &["<think>", "a", "</think>", "<think>", "b"]), 3);

@@ -1,6 +1,6 @@
-//! Logits into the next token. The order: penalties (repetition: Keskar et al., 2019; presence
-//! and frequency as OpenAI defines them), temperature, top-k (Fan et al., 2018), top-p (Holtzman et al., 2020), min-p (Nguyen et al.,
-//! 2024), and then a draw.
+//! Samples the next token from logits. The order: penalties (repetition: Keskar et al., 2019;
+//! presence and frequency as OpenAI defines them), temperature, top-k (Fan et al., 2018), top-p
+//! (Holtzman et al., 2020), min-p (Nguyen et al., 2024), and the draw.
 
 mod limits;
 mod nucleus;
@@ -16,44 +16,45 @@ use self::penalties::Penalties;
 use super::options::Sampling;
 use volley_constraints::Constraint;
 
-/// Beside the likeliest token, which weighs 1.
+/// Thresholds of weights, relative to the most likely token, whose weight is 1.
 const FLOORS: [f32; 6] = [0.3, 0.03, 0.003, 3e-4, 3e-5, 3e-6];
 
-/// A token that was chosen.
+/// A sampled token.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SampledToken {
     pub(crate) token: u32,
-    /// Its natural-log probability as the model has it, where asked for.
+    /// Its natural-log probability in the model's distribution, if requested.
     pub(crate) logprob: Option<f32>,
-    /// The likeliest tokens with theirs, the likeliest first, as many as were asked for.
+    /// The requested number of most likely tokens with their log probabilities, in descending
+    /// order.
     pub(crate) alternatives: Vec<(f32, u32)>,
-    /// Whether the answer's form is complete with it.
+    /// Whether the token completes the required form of the answer.
     pub(crate) completes: bool,
 }
 
-/// Chooses tokens for one request.
+/// Samples the tokens of one request.
 pub(crate) struct Sampler {
     options: Sampling,
-    /// With how many alternatives probabilities are told, where they are.
+    /// Number of alternatives with log probabilities; `None` for no log probabilities.
     logprobs: Option<usize>,
     constraint: Option<Constraint>,
     random: fastrand::Rng,
     penalties: Penalties,
     limits: TokenLimits,
-    /// The answer so far.
+    /// The tokens of the answer so far.
     said: Vec<u32>,
 }
 
-/// Memory for one choice, used for the next one too, of whatever request that is.
+/// Buffers for one choice. All requests of a model reuse them.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// Logits with biases and penalties.
     bent: Vec<f32>,
-    /// One for each token of the vocabulary, of those that can be chosen.
+    /// The weight of each token of the vocabulary.
     weights: Vec<f32>,
-    /// Those that a choice was narrowed down to: weights, or logits, with their ids.
+    /// The remaining candidates: their weights or logits, with their ids.
     candidates: Vec<(f32, u32)>,
-    /// Of top-p's own.
+    /// Buffer of top-p.
     keys: Vec<u32>,
 }
 
@@ -73,20 +74,20 @@ impl Sampler {
         }
     }
 
-    /// Keeps some tokens from being chosen.
+    /// Sets the tokens that must not be chosen.
     pub(crate) fn within(mut self, limits: TokenLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Holds the answer to a form, and tells probabilities.
+    /// Sets the constraint of the answer, and the number of alternatives with log probabilities.
     pub(crate) fn with(mut self, constraint: Option<Constraint>, logprobs: Option<usize>) -> Self {
         self.constraint = constraint;
         self.logprobs = logprobs;
         self
     }
 
-    /// Goes on behind tokens that were chosen elsewhere, with the same seed.
+    /// Continues after tokens that another replica has sampled with the same seed.
     pub(crate) fn behind(mut self, chosen: &[u32]) -> Self {
         for token in chosen {
             self.penalties.mark(*token);
@@ -96,17 +97,17 @@ impl Sampler {
         self
     }
 
-    /// The random number of the next token; none where that just follows from its logits.
+    /// The random number for the next token; `None` for greedy sampling.
     fn roll(&mut self) -> Option<f32> {
         let drawn = f32::EPSILON < self.options.temperature;
         drawn.then(|| self.random.f32())
     }
 
-    /// The next token, given one logit for each token of the vocabulary. A logit that is no
-    /// number is never chosen.
+    /// Samples the next token from one logit for each token of the vocabulary. A NaN logit is never
+    /// chosen.
     ///
     /// # Errors
-    /// `InvalidInput` when the answer's form is too hard to follow.
+    /// `InvalidInput` when the required form is too complex.
     pub(crate) fn choose(
         &mut self,
         logits: &[f32],
@@ -118,7 +119,7 @@ impl Sampler {
         let token = match &mut constraint {
             Some(constraint) => {
                 let allowed = constraint.allow(among)?;
-                // What the form demands goes before what is kept from being chosen.
+                // The constraint takes precedence over tokens that must not be chosen.
                 match can_choose(allowed) {
                     true => self.choose_among(allowed, scratch),
                     false => self.choose_among(constraint.allow(logits)?, scratch),
@@ -149,7 +150,7 @@ impl Sampler {
         Ok(chosen)
     }
 
-    /// `logits` with biases and penalties, where there are any.
+    /// Applies biases, penalties and limits to `logits`, if there are any.
     fn bend<'a>(&self, logits: &'a [f32], bent: &'a mut Vec<f32>) -> &'a [f32] {
         let bias = &self.options.bias;
         let held = self.limits.hold(self.said.len());
@@ -182,7 +183,7 @@ impl Sampler {
         drawn.unwrap_or_else(|| argmax(logits))
     }
 
-    /// A token by its weight, given a random number from 0 to 1; `None` where none has any.
+    /// Draws a token by its weight, with a random number from 0 to 1; `None` if all weights are 0.
     fn draw(&self, logits: &[f32], random: f32, scratch: &mut Scratch) -> Option<u32> {
         let Scratch {
             weights,
@@ -211,8 +212,8 @@ impl Sampler {
             if top_k < candidates.len() {
                 candidates.select_nth_unstable_by(top_k - 1, likelier);
                 candidates.truncate(top_k);
-                // Back in the order of ids, so that the draw does not hang on how they were
-                // chosen.
+                // Restore the order of ids, so that the draw does not depend on the order of
+                // selection.
                 candidates.sort_unstable_by_key(|(_, id)| *id);
             }
             total = candidates.iter().map(|(_, id)| weights[*id as usize]).sum();
@@ -224,7 +225,7 @@ impl Sampler {
             nucleus::keep(candidates, top_p * total, keys);
         }
         if 0.0 < min_p {
-            // The likeliest weighs 1.
+            // The most likely token has the weight 1.
             candidates.retain(|(weight, _)| min_p <= *weight);
         }
         let total: f32 = candidates.iter().map(|(weight, _)| weight).sum();
@@ -238,8 +239,8 @@ impl Sampler {
         None
     }
 
-    /// What a token must weigh at least to be looked at. Most of a vocabulary weighs next to
-    /// nothing, and need not be sorted.
+    /// Minimum weight of candidates. Most tokens of a vocabulary have almost no weight and need not
+    /// be sorted.
     fn floor(&self, weights: &[f32], total: f32) -> f32 {
         let Sampling {
             top_k,
@@ -249,7 +250,7 @@ impl Sampler {
         } = self.options;
         let top_k = if top_k < weights.len() { top_k } else { 0 };
         let enough = |(count, weight): (usize, f32)| {
-            // With room for what sums in another order differ by.
+            // The margin covers differences of sums in another order.
             let of_weight = 1.0 <= top_p || total * (top_p + 0.001) <= weight;
             match top_k {
                 0 => of_weight,
@@ -265,7 +266,8 @@ impl Sampler {
     }
 }
 
-/// The natural-log probability of a token, as the model has it, and the likeliest ones with theirs.
+/// The natural-log probability of a token in the model's distribution, and the `count` most likely
+/// tokens with theirs.
 pub(crate) fn scores(
     token: u32,
     logits: &[f32],
@@ -278,19 +280,19 @@ pub(crate) fn scores(
     (own, likeliest(logits, total, count))
 }
 
-/// Whether there is anything to choose.
+/// Whether any token can be chosen.
 fn can_choose(logits: &[f32]) -> bool {
     logits.iter().any(|logit| f32::NEG_INFINITY < *logit)
 }
 
-/// What is taken from a logit to make it a natural-log probability: the logarithm of the sum of
-/// all their exponentials.
+/// The logarithm of the sum of all exponentials (log-sum-exp). A logit minus this is its
+/// natural-log probability.
 fn log_total(logits: &[f32], weights: &mut Vec<f32>) -> f32 {
     let total = weights::weigh(logits, 1.0, weights);
     weights::highest(logits) + total.ln()
 }
 
-/// The likeliest tokens with their log probabilities.
+/// The `count` most likely tokens with their log probabilities, in descending order.
 fn likeliest(logits: &[f32], total: f32, count: usize) -> Vec<(f32, u32)> {
     if count == 0 {
         return Vec::new();
@@ -305,12 +307,12 @@ fn likeliest(logits: &[f32], total: f32, count: usize) -> Vec<(f32, u32)> {
     tokens
 }
 
-/// The likelier first, the smaller id first among equals.
+/// Orders by descending likelihood, then by ascending id.
 fn likelier(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
     b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
 }
 
-/// The index of the largest number, the first of equals; 0 when there is none.
+/// Index of the largest number, the first among equals; 0 if there is none.
 pub(crate) fn argmax(logits: &[f32]) -> u32 {
     weights::first_largest(logits)
 }
@@ -343,7 +345,7 @@ mod tests {
             .token
     }
 
-    /// The share of all probability, in the precision that the sampler's f32 is judged by.
+    /// The softmax in f64, as a reference for the sampler's f32.
     fn shares(logits: &[f32], temperature: f32) -> Vec<f64> {
         let scaled = logits
             .iter()
@@ -378,10 +380,10 @@ mod tests {
             frequency_penalty: 0.4,
             ..sampling(0.0, 0, 1.0, 1.0)
         };
-        // The prompt does not count.
+        // Tokens of the prompt do not count.
         let mut sampler = Sampler::new(options, &[0], 2);
         let drawn: Vec<_> = (0..5).map(|_| next(&mut sampler, &[2.0, 1.0])).collect();
-        // 2.0; 1.1; then 0.7 beside 1.0; 0.7 beside 0.1; 0.3 beside 0.1.
+        // 2.0; 1.1; then 0.7 against 1.0; 0.7 against 0.1; 0.3 against 0.1.
         assert_eq!(drawn, [0, 0, 1, 0, 0]);
     }
 
@@ -426,7 +428,7 @@ mod tests {
     #[test]
     fn draws_follow_the_distribution() {
         let mut sampler = Sampler::new(sampling(1.0, 0, 1.0, 1.0), &[], 2);
-        // The odds of the second are e to 1.
+        // The odds of the second token are e to 1.
         let second: u32 = (0..20_000).map(|_| next(&mut sampler, &[0.0, 1.0])).sum();
         let share = f64::from(second) / 20_000.0;
         assert!((share - 0.731).abs() < 0.02, "{share}");
@@ -439,7 +441,7 @@ mod tests {
             ..sampling(1.0, 0, 1.0, 1.0)
         };
         let mut sampler = Sampler::new(options, &[], 3);
-        // Beside the first, the second weighs 0.61 and the third 0.37.
+        // Relative to the first token, the second weighs 0.61 and the third 0.37.
         let drawn: Vec<u32> = (0..500)
             .map(|_| next(&mut sampler, &[2.0, 1.5, 1.0]))
             .collect();

@@ -1,5 +1,5 @@
-//! What is told of prompts without generating: how many tokens they have, which, and what text
-//! tokens are.
+//! Requests about tokens, which do not generate: the number of a prompt's tokens, the tokens, and
+//! the text of tokens.
 
 use std::sync::Arc;
 
@@ -21,22 +21,22 @@ use super::prompt::Prompt;
 use volley_chat_template::CancelFlag;
 use volley_tokens::text::Decode;
 
-/// What is told of a prompt.
+/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenView {
-    /// How many tokens it has.
+    /// Returns the number of tokens.
     Count,
-    /// Its tokens, perhaps with their spelling.
+    /// Returns the tokens, optionally with their text.
     Tokens { spelled: bool },
-    /// The text of its tokens, perhaps without special ones.
+    /// Returns the text of tokens, optionally without special ones.
     Text { special: bool },
 }
 
 impl TokenView {
-    /// What a request asks to be told in place of an answer.
+    /// Reads the kind of request; `None` for a generation.
     ///
     /// # Errors
-    /// `InvalidInput` where it asks for several things.
+    /// `InvalidInput` when several kinds are requested.
     pub(crate) fn read(parameters: &Parameters) -> Result<Option<Self>, PredictError> {
         let flag = |name: &str| Ok::<_, PredictError>(parameters.boolean(name)?.unwrap_or(false));
         let spelled = flag("return_token_strs")?;
@@ -92,10 +92,11 @@ impl TokenView {
     }
 }
 
-/// One row for each item.
+/// Returns one row for each item. Cancel safe: dropping the future cancels the rendering of
+/// prompts.
 ///
 /// # Errors
-/// As the prompts of a generation; the stream's own.
+/// Those of the items, when all of them fail; those of the input stream.
 pub(crate) async fn inspect_tokens(
     files: Arc<ModelFiles>,
     input: Input,

@@ -1,4 +1,4 @@
-//! The knobs of local models.
+//! Configuration of local models.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::graph::GraphSummary;
 /// Where sessions run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Device {
-    /// CUDA where the library and the machine have it, else the CPU; which one is logged.
+    /// CUDA if the library and the machine support it, else the CPU. The choice is logged.
     #[default]
     Auto,
     /// The CPU.
@@ -19,7 +19,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// The device of that name: `auto`, `cpu` or `cuda`.
+    /// Parses a device name: `auto`, `cpu` or `cuda`.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
@@ -31,58 +31,59 @@ impl Device {
     }
 }
 
-/// The knobs of local models.
+/// Configuration of local models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnnxConfig {
     /// Where sessions run.
     pub device: Device,
     /// The first GPU of this worker, from 0.
     pub gpu: i32,
-    /// How many GPUs models are spread over in turn, from `gpu` on.
+    /// Number of GPUs, from `gpu` on, over which models are distributed in turn.
     pub gpus: u16,
     /// Threads of one session. 0 chooses by the model's size: small models are fastest, and
-    /// cheapest, with one; large ones want every core.
+    /// cheapest, with one thread; large models use every core.
     pub threads: usize,
-    /// Sessions of one replica of a graph or a text encoder, which run side by side; each holds
-    /// the weights. At most [`OnnxConfig::MAX_INSTANCES`]. 0 chooses: one, but for small text
-    /// encoders on a CPU, which have one for each core or so.
+    /// Concurrent sessions of one replica of a graph or a text encoder. Each session holds its own
+    /// copy of the weights. At most [`OnnxConfig::MAX_INSTANCES`]. 0 chooses: one, except for small
+    /// text encoders on a CPU, which get about one for each core.
     pub instances: usize,
-    /// Generations of one replica that decode together.
+    /// Maximum number of generations of one replica that decode together.
     pub slots: usize,
-    /// The longest context in tokens, prompt and answer; `None` means what the model allows.
-    /// Memory for the KV cache grows with `slots` × this, as it is used.
+    /// Maximum context in tokens, prompt and answer together; `None` means the model's own limit.
+    /// The KV cache's memory is proportional to `slots` × `max_context`, and is taken as it is
+    /// used.
     pub max_context: Option<usize>,
-    /// Whether a prompt takes over what an earlier one with the same beginning left in the KV
-    /// cache. How soon an answer begins then tells what others have asked before.
+    /// Whether a prompt reuses the KV cache of an earlier prompt with the same prefix. The time to
+    /// the first token then reveals which prefixes other callers have sent.
     pub prefix_reuse: bool,
-    /// Whether decoders with a shared KV cache run their decode steps as CUDA graphs, on a GPU.
+    /// Whether decoders with a shared KV cache on a GPU run their decode steps as CUDA graphs.
     pub cuda_graphs: bool,
-    /// Tensor predictions of one replica that are taken at once; each of its sessions runs one after
-    /// the other.
+    /// Maximum number of concurrent tensor predictions of one replica. Each of its sessions runs
+    /// one batch at a time.
     pub tensor_streams: usize,
-    /// The most rows of one tensor batch.
+    /// Maximum number of rows of one tensor batch.
     pub max_rows: usize,
-    /// How long one batch of tensors, one run of a text encoder, or one step of a decoder may take;
-    /// then it is stopped.
+    /// Time limit of one tensor batch, one run of a text encoder, or one step of a decoder. A run
+    /// that exceeds it is stopped.
     pub run_timeout: Duration,
-    /// Bytes that the runs of all sessions of a process may take at once on a CPU, beside the
-    /// weights; `None` means as many as the machine has. The first model's holds for the process.
+    /// Maximum bytes that the CPU runs of all sessions of a process may use together, in addition
+    /// to the weights; `None` means no limit. The first model's value applies to the whole process.
     #[serde(default)]
     pub memory_limit: Option<u64>,
 }
 
 impl OnnxConfig {
-    /// The most sessions of one replica.
+    /// Maximum number of sessions of one replica.
     pub const MAX_INSTANCES: usize = 64;
 
-    /// Bytes of the weights of all of a replica's sessions, each of which has the graph's.
+    /// Bytes of the weights of all sessions of a replica; each session has its own copy.
     pub fn weights(&self, graph: &GraphSummary) -> u64 {
         let one = self.weights_of_session(graph);
         one.saturating_mul(self.instances.max(1) as u64)
     }
 
-    /// Bytes of the weights of one session. A CPU computes in 32 bits: it keeps what the file has
-    /// in 16 in both.
+    /// Bytes of the weights of one session. A CPU computes in 32 bits, so it keeps 16-bit weights
+    /// in both forms.
     pub fn weights_of_session(&self, graph: &GraphSummary) -> u64 {
         let widened = match self.device {
             Device::Cuda => 0,

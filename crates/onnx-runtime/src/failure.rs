@@ -1,16 +1,16 @@
-//! Why a run failed, as one of our codes. Pure.
+//! Maps errors of ONNX Runtime to [`ErrorCode`]s. Pure.
 
 use ort::ErrorCode as OrtCode;
 use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
 use crate::session;
 
-/// The error of a run that ONNX Runtime ended with `code` and `message`. `varied` says whether
-/// the inputs had something that the declared types and shapes leave open (a dynamic dimension,
-/// or integers and texts, which often are indices and the like).
+/// The error for a run that ONNX Runtime ended with `code` and `message`. `varied` is whether the
+/// inputs vary in something that the declared types and shapes leave open: a dynamic dimension, or
+/// integers and texts, which are often indices.
 ///
-/// What the caller could not have known (fixed shapes of plain numbers) is the model's own
-/// defect; the rest is the caller's to mend.
+/// A failure on fixed shapes of plain numbers is the model's own defect. The caller can fix any
+/// other failure by sending different inputs.
 pub fn classify(code: OrtCode, message: &str, varied: bool) -> PredictError {
     let error = if message.contains("terminate flag") {
         PredictError::new(ErrorCode::Cancelled, "the run was stopped")
@@ -35,12 +35,13 @@ pub fn classify(code: OrtCode, message: &str, varied: bool) -> PredictError {
         .with_source(message.to_owned())
 }
 
-/// The codes under which operators refuse shapes and values; ONNX Runtime has none of its own.
+/// Whether `code` is one that operators use to reject shapes and values; ONNX Runtime has no
+/// specific code for this.
 fn is_general(code: OrtCode) -> bool {
     matches!(code, OrtCode::GenericFailure | OrtCode::RuntimeException)
 }
 
-/// The operator that a message names: `… while running Add node. …`.
+/// The operator named in a message: `… while running Add node. …`.
 fn operator(message: &str) -> Option<&str> {
     let (_, rest) = message.split_once("while running ")?;
     let (name, _) = rest.split_once(" node")?;
@@ -53,7 +54,7 @@ fn operator(message: &str) -> Option<&str> {
     is_name(name).then_some(name)
 }
 
-/// A failure of the model itself, with what the library reported as its cause.
+/// An `Internal` error of the model itself, with the library's message as its source.
 pub fn internal(message: &str, source: impl Into<String>) -> PredictError {
     PredictError::internal(message, source.into()).with_origin(ErrorOrigin::Model)
 }

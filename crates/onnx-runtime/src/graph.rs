@@ -1,8 +1,8 @@
-//! What a graph's file says of itself before ONNX Runtime sees it: how large the model is, and
-//! which files beside it hold its weights.
+//! Reads the outline of a graph file before ONNX Runtime loads it: the size of the model, and the
+//! files that hold its weights.
 //!
-//! Only the frame of the file is read: lengths and names, never weights. The format is protocol
-//! buffers; the numbers are those of `onnx.proto`.
+//! Only lengths, names and small constants are read, never weights. The format is protocol buffers;
+//! the field numbers are those of `onnx.proto`.
 
 mod classes;
 mod constant;
@@ -20,40 +20,42 @@ pub use self::classes::Classes;
 use self::constant::{Constant, HALVES};
 use self::integer_division::{Division, GraphNode};
 
-/// How deep messages may be nested; ONNX Runtime reads no deeper either.
+/// Maximum nesting depth of messages; ONNX Runtime has the same limit.
 const MAX_DEPTH: usize = 100;
-/// The longest key or value that is read of an external tensor.
+/// Maximum bytes of a key or value of an external tensor.
 const MAX_TEXT: u64 = 4_096;
-/// Files that the tensors of one graph may be spread over.
+/// Maximum number of files with weights of one graph.
 const MAX_FILES: usize = 65_536;
 
-/// What a graph's file says of itself.
+/// The outline of a graph file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GraphSummary {
-    /// Bytes of the file and of those that its weights lie in.
+    /// Bytes of the file and of its external weight files.
     pub bytes: u64,
-    /// Those of them that are floating-point numbers of 16 bits.
+    /// The part of `bytes` that holds 16-bit floating-point weights.
     pub(crate) half_bytes: u64,
-    /// Those files, from the graph's directory on.
+    /// The external weight files, relative to the graph's directory.
     pub(crate) external: BTreeSet<PathBuf>,
-    /// Whether an input holds floating-point numbers of 16 bits. Of a decoder's inputs, only keys
-    /// and values hold such numbers at all.
+    /// Whether an input has a 16-bit floating-point type. Among a decoder's inputs, only the keys
+    /// and values have floating-point types.
     pub half_inputs: bool,
-    /// Inputs and outputs of the model that are tensors, and of which no shape is told: not even
-    /// how many dimensions they have.
+    /// Tensor inputs and outputs of the model that declare no shape, not even a number of
+    /// dimensions.
     pub shapeless: BTreeSet<String>,
-    /// Whether a request's numbers may end the process that runs it: see `division`.
+    /// Whether numbers in a request could crash the process by integer division: see
+    /// `integer_division`.
     pub divides: bool,
-    /// The classes of the outputs that hold a map from class to number for each row.
+    /// The classes of each output that holds, for each row, a map from class to number.
     pub classes: BTreeMap<String, Classes>,
-    /// Whether an operator for classifiers of tables is among the nodes: see `classes`.
+    /// Whether the graph has an operator of tabular classifiers: see `classes`.
     pub classifies: bool,
 }
 
 /// Reads the outline of the graph at `path`.
 ///
 /// # Errors
-/// `InvalidInput` when it is no ONNX model, is cut off, or has weights outside its directory.
+/// `InvalidInput` when the file is not an ONNX model or is truncated, when a file is missing or
+/// cannot be read, or when its weights lie outside its directory.
 pub fn outline(path: &Path) -> Result<GraphSummary, PredictError> {
     let told = |flaw: GraphError| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -63,7 +65,7 @@ pub fn outline(path: &Path) -> Result<GraphSummary, PredictError> {
             _ => error,
         }
     };
-    // Of a pipe or a device no end is known.
+    // A pipe or a device has no known length.
     if !path.is_file() {
         return Err(told(GraphError::Missing));
     }
@@ -85,7 +87,7 @@ pub fn outline(path: &Path) -> Result<GraphSummary, PredictError> {
     }
     Ok(GraphSummary {
         bytes,
-        // A file may claim more than it has.
+        // A file may declare more than it contains.
         half_bytes: walked.half_bytes.min(bytes),
         external: walked.found,
         half_inputs: walked.half_inputs,
@@ -96,7 +98,7 @@ pub fn outline(path: &Path) -> Result<GraphSummary, PredictError> {
     })
 }
 
-/// What is wrong with a file.
+/// The defect of a file.
 #[derive(Debug)]
 enum GraphError {
     Io(std::io::Error),
@@ -132,11 +134,11 @@ impl From<std::io::Error> for GraphError {
     }
 }
 
-/// How deep the types of the model's own inputs lie; those of graphs inside it lie deeper.
+/// Depth of the types of the model's own inputs; types of nested graphs are deeper.
 const INPUT_DEPTH: usize = 4;
-/// How deep its inputs and outputs, its nodes and its constants lie.
+/// Depth of the model's own inputs, outputs, nodes and constants.
 const OWN_DEPTH: usize = 2;
-/// A kind of message on the way to a tensor.
+/// Kinds of messages on the path to a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Model,
@@ -154,7 +156,7 @@ enum Part {
 }
 
 impl Part {
-    /// What its field `number` holds, where a tensor or an input's type may lie in it.
+    /// The kind of message in field `number`, if it may contain a tensor or the type of an input.
     fn within(self, number: u64) -> Option<Self> {
         match (self, number) {
             (Self::Model, 7) | (Self::Attribute, 6 | 11) => Some(Self::Graph),
@@ -175,7 +177,7 @@ impl Part {
     }
 }
 
-/// Whether it is one of the model's own inputs, outputs, nodes or constants.
+/// Whether `part` is one of the model's own inputs, outputs, nodes or constants.
 fn is_own(part: Part, depth: usize) -> bool {
     let own = [Part::Input, Part::Output, Part::Node, Part::Tensor];
     depth == OWN_DEPTH && own.contains(&part)
@@ -202,7 +204,7 @@ fn walk<R: Read + Seek>(reader: BufReader<R>, length: u64) -> Result<Walk<R>, Gr
 struct Walk<R> {
     reader: BufReader<R>,
     at: u64,
-    /// The files that tensors lie in.
+    /// The files with external tensors.
     found: BTreeSet<PathBuf>,
     half_inputs: bool,
     half_bytes: u64,
@@ -210,19 +212,19 @@ struct Walk<R> {
     division: Division,
     classes: FoundClasses,
     seen: CurrentItem,
-    /// What was read of the constant that the walk is in, or was in last.
+    /// The current constant, or the last one.
     constant: Constant,
 }
 
-/// What was read of the input, output, node or constant that the walk is in.
+/// The input, output, node or constant that is being read.
 #[derive(Default)]
 struct CurrentItem {
     name: String,
     node: GraphNode,
-    /// The type of its elements, where it has one.
+    /// The element type, if there is one.
     kind: Option<u64>,
     shaped: bool,
-    /// The name of the attribute that the walk is in.
+    /// The name of the current attribute.
     attribute: String,
     /// The classes that the node names.
     classes: Option<Classes>,
@@ -244,6 +246,7 @@ impl<R: Read + Seek> Walk<R> {
         while self.at < end {
             let tag = self.number(end)?;
             let (number, wire) = (tag >> 3, tag & 7);
+            // Wire types: 0 varint, 1 fixed64, 2 length-delimited, 5 fixed32.
             match wire {
                 0 => {
                     let value = self.number(end)?;
@@ -300,7 +303,7 @@ impl<R: Read + Seek> Walk<R> {
                 self.class_texts(number, end)?;
             }
             (Part::Attribute, 8, _) if self.is_value_of_node(depth) => {
-                // Numbers one behind the other, which nobody writes so.
+                // Packed integers; exporters do not write them here.
                 self.seen.node.divides_safely = false;
                 self.skip(length, end)?;
             }
@@ -310,7 +313,7 @@ impl<R: Read + Seek> Walk<R> {
         Ok(())
     }
 
-    /// A number of what the walk is in.
+    /// Handles a varint field of the current message.
     fn note_number(&mut self, part: Part, number: u64, depth: usize, value: u64) {
         match (part, number) {
             (Part::TensorType, 1) if depth == INPUT_DEPTH => self.seen.kind = Some(value),
@@ -333,12 +336,12 @@ impl<R: Read + Seek> Walk<R> {
         }
     }
 
-    /// Whether the attribute that the walk is in, at `depth`, is what a constant of a node's is.
+    /// Whether the current attribute, at `depth`, is the value of a `Constant` node.
     fn is_value_of_node(&self, depth: usize) -> bool {
         depth == OWN_DEPTH + 1 && matches!(self.seen.attribute.as_str(), "value_int" | "value_ints")
     }
 
-    /// The end of a constant, wherever it is.
+    /// Handles the end of a constant at any depth.
     fn note_constant(&mut self, depth: usize) {
         self.half_bytes = self.half_bytes.saturating_add(self.constant.half_bytes());
         if depth == OWN_DEPTH {
@@ -350,7 +353,7 @@ impl<R: Read + Seek> Walk<R> {
         }
     }
 
-    /// The end of an input, an output, a node or a constant.
+    /// Handles the end of an input, an output, a node or a constant.
     fn note(&mut self, part: Part, depth: usize) {
         let CurrentItem {
             name,
@@ -382,7 +385,7 @@ impl<R: Read + Seek> Walk<R> {
         }
     }
 
-    /// Classes that end at `end`: a text, or numbers one behind the other.
+    /// Reads classes up to `end`: one text, or packed numbers.
     fn class_texts(&mut self, number: u64, end: u64) -> Result<(), GraphError> {
         if number == 9 {
             let text = self.name(end - self.at, end)?;
@@ -398,7 +401,7 @@ impl<R: Read + Seek> Walk<R> {
         Ok(())
     }
 
-    /// A name of a node's: of an input, an output or its operator.
+    /// Reads a name in a node: of an input, an output or its operator.
     fn node_text(&mut self, number: u64, length: u64, end: u64) -> Result<(), GraphError> {
         let text = self.name(length, end)?;
         let node = &mut self.seen.node;
@@ -410,7 +413,7 @@ impl<R: Read + Seek> Walk<R> {
         Ok(())
     }
 
-    /// A text, or nothing in place of one that is too long.
+    /// Reads a text; returns an empty one if it is too long.
     fn name(&mut self, length: u64, end: u64) -> Result<String, GraphError> {
         if MAX_TEXT < length {
             self.skip(length, end)?;
@@ -434,7 +437,7 @@ impl<R: Read + Seek> Walk<R> {
         Ok(())
     }
 
-    /// A whole number of up to ten bytes.
+    /// Reads a varint of at most ten bytes.
     fn number(&mut self, end: u64) -> Result<u64, GraphError> {
         let mut number = 0_u64;
         for shift in (0..70).step_by(7) {

@@ -1,14 +1,13 @@
-//! The KV cache: for each layer one buffer of keys and one of values, `[slots, heads, context,
-//! head size]`, which the model reads as its past and writes as its present.
+//! The KV cache: for each layer one buffer of keys and one of values, of shape `[slots, heads,
+//! context, head size]`, which the model reads as its past and writes as its present.
 //!
-//! The model's attention writes new keys and values into the buffer that it reads the old ones
-//! from, so past and present must be one piece of memory; a batch of `n` slots must be a tensor
-//! of the buffer's first `n` rows, and a prompt is read into a single row. Safe tensors can be
-//! neither shared nor cut like this. Only this, the arena of runs and `tensors::strings` have
-//! `unsafe` code.
+//! The model's attention writes new keys and values into the buffer from which it reads the old
+//! ones, so past and present must share memory. A batch of `n` slots must be a tensor of the
+//! buffer's first `n` rows, and a prompt is read into a single row. The binding's safe tensors can
+//! be neither shared nor sliced like this, so this module uses `unsafe` code.
 //!
-//! The buffer is where the model runs: the host's memory, or a GPU's, where nothing but the model
-//! and copies on the device ever touch it.
+//! The buffer is in the memory of the session's device: the host's, or a GPU's. Only the model and
+//! copies on the device access a buffer on a GPU.
 
 #![allow(
     unsafe_code,
@@ -30,18 +29,18 @@ use crate::session::ExecutionDevice;
 /// A cache line, and the widest vector register.
 const ALIGNMENT: usize = 64;
 
-/// What a cache is like.
+/// The shape and type of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
-    /// Rows of the cache: sequences at a time.
+    /// Rows of the cache: the maximum number of concurrent sequences.
     pub slots: usize,
-    /// Heads of keys and values.
+    /// Number of key and value heads.
     pub heads: usize,
-    /// Positions of a slot.
+    /// Positions of a slot, in tokens.
     pub context: usize,
-    /// Numbers of a head.
+    /// Elements of a head.
     pub head_size: usize,
-    /// A type of floating-point numbers of 16 or 32 bits.
+    /// A 16-bit or 32-bit floating-point type.
     pub element: TensorElementType,
 }
 
@@ -54,7 +53,7 @@ impl KvShape {
         }
     }
 
-    /// Bytes of one slot.
+    /// Bytes of one slot; `None` on overflow.
     fn row_bytes(&self) -> Option<usize> {
         let sizes = [self.context, self.head_size, self.element_bytes()];
         let mut sizes = sizes.iter();
@@ -62,7 +61,7 @@ impl KvShape {
     }
 }
 
-/// One buffer, never moved and never handed out as a reference.
+/// One buffer, never moved and never borrowed as a slice.
 #[derive(Debug)]
 struct Memory {
     start: NonNull<u8>,
@@ -70,29 +69,29 @@ struct Memory {
     owner: Owner,
 }
 
-/// Who gives the memory back.
+/// How the memory is freed.
 #[derive(Debug)]
 enum Owner {
     Host(Layout),
-    // The tensor does, when it is dropped.
+    // Dropping the tensor frees the memory.
     Device { _tensor: DynTensor },
 }
 
-// SAFETY: `Memory` is an allocation and nothing else. It is read and written only by
-// `Cache::copy_row` and its like and, through views, by session runs; all need `&mut` of the
-// decoder that owns the cache and its bindings, so never at the same time.
+// SAFETY: `Memory` is an allocation and nothing else. Only `Cache::copy_row`, `swap_rows` and,
+// through views, session runs access it. All of them need `&mut` of the decoder that owns the cache
+// and its bindings, so never at the same time.
 unsafe impl Send for Memory {}
 // SAFETY: as above; a shared reference gives no access to the contents.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Zeroed memory of the host; `None` when there is not so much.
+    /// Zeroed memory of the host; `None` when the allocation fails.
     fn host(bytes: usize) -> Option<Self> {
         let layout = Layout::from_size_align(bytes, ALIGNMENT).ok()?;
         if layout.size() == 0 {
             return None;
         }
-        // SAFETY: the size is not zero. Zeroed pages come from the system and take no memory
+        // SAFETY: the size is not zero. The system provides zeroed pages, which take no memory
         // until they are written.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         Some(Self {
@@ -102,7 +101,7 @@ impl Memory {
         })
     }
 
-    /// Memory of a GPU, from the session's own allocator; `None` when there is not so much.
+    /// Memory of a GPU, from the session's own allocator; `None` when the allocation fails.
     fn device(session: &Session, place: ExecutionDevice, bytes: usize) -> Option<Self> {
         let allocator = Allocator::new(session, place.memory().ok()?).ok()?;
         let size = i64::try_from(bytes).ok()?;
@@ -118,13 +117,13 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Owner::Host(layout) = self.owner {
-            // SAFETY: `start` was allocated with this layout in `host`, and nobody else frees it.
+            // SAFETY: `start` was allocated with this layout in `host`, and is freed only here.
             unsafe { dealloc(self.start.as_ptr(), layout) };
         }
     }
 }
 
-/// A tensor over rows of a [`Cache`], which it keeps alive.
+/// A tensor over rows of a [`Cache`]; it keeps the cache's memory alive.
 #[derive(Debug)]
 pub struct View {
     // Dropped before the memory that it points to.
@@ -133,13 +132,13 @@ pub struct View {
 }
 
 impl View {
-    /// The tensor, for binding. What it is bound to must be dropped before this view.
+    /// The tensor, for binding. The binding must be dropped before this view.
     pub fn tensor(&mut self) -> &mut DynTensor {
         &mut self.tensor
     }
 }
 
-/// One layer's keys or values for all slots.
+/// The keys or values of one layer for all slots.
 #[derive(Debug)]
 pub struct Cache {
     memory: Arc<Memory>,
@@ -149,16 +148,16 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A cache in the memory that `session` runs on.
+    /// Allocates a cache in the memory of `place`, the device of `session`.
     ///
     /// # Errors
-    /// `InvalidInput` when there is not so much memory.
+    /// `InvalidInput` when the memory cannot be allocated.
     pub fn new(
         session: &Session,
         place: ExecutionDevice,
         form: KvShape,
     ) -> Result<Self, PredictError> {
-        // On a GPU an exchange of two slots goes through one more.
+        // On a GPU, swapping two rows needs a spare row.
         let rows = form.slots + usize::from(place != ExecutionDevice::Host);
         let row_bytes = form.row_bytes();
         let bytes = row_bytes.and_then(|row| row.checked_mul(rows));
@@ -179,10 +178,10 @@ impl Cache {
         })
     }
 
-    /// A tensor of `rows` rows from row `first` on.
+    /// A tensor of shape `[rows, heads, context, head size]`, from row `first` on.
     ///
     /// # Errors
-    /// `Internal` when the rows are not in the cache or the tensor cannot be made.
+    /// `Internal` when the rows are not in the cache or the tensor cannot be created.
     pub fn view(&self, first: usize, rows: usize) -> Result<View, PredictError> {
         let (offset, bytes) = (first * self.row_bytes, rows * self.row_bytes);
         if self.memory.bytes < offset + bytes {
@@ -193,9 +192,9 @@ impl Cache {
         let host = Allocator::default();
         let info = self.place.memory().map_err(refused)?;
         let mut value = std::ptr::null_mut();
-        // SAFETY: offset and size were checked against the allocation, which the view keeps
-        // alive and which is where `info` says; the shape's product times the element's size is
-        // the size; all pointers are valid for the call.
+        // SAFETY: offset and size were checked against the allocation, which the view keeps alive
+        // and which is in the memory of `info`. The product of the shape and the element size is
+        // the size. All pointers are valid for the call.
         let status = unsafe {
             (ort::api().CreateTensorWithDataAsOrtValue)(
                 info.ptr(),
@@ -210,8 +209,8 @@ impl Cache {
         // SAFETY: the status comes from the call above and is checked exactly once.
         unsafe { ort::Error::result_from_status(status) }.map_err(refused)?;
         let value = NonNull::new(value).ok_or_else(|| failed("no tensor"))?;
-        // SAFETY: `value` is a fresh tensor that nobody else owns. It does not own its data, so
-        // the allocator is never asked to free it.
+        // SAFETY: `value` is a new tensor without another owner. It does not own its data, so the
+        // allocator never frees it.
         let tensor: DynTensor = unsafe { DynTensor::from_ptr(value, Some(&host)) };
         Ok(View {
             tensor,
@@ -219,27 +218,27 @@ impl Cache {
         })
     }
 
-    /// Copies the first `length` positions of row `from` over row `to`. Takes `&mut self`, as
-    /// no run may be under way.
+    /// Copies the first `length` positions of row `from` over row `to`; on a GPU, the whole row.
+    /// Takes `&mut self`, because no run may be in progress.
     ///
     /// # Errors
-    /// `Internal` when a GPU cannot copy. The host always can.
+    /// `Internal` when a copy on a GPU fails. On the host, never.
     pub fn copy_row(&mut self, from: usize, to: usize, length: usize) -> Result<(), PredictError> {
         if self.place != ExecutionDevice::Host {
             return self.copy_on_device(from, to);
         }
         for (source, target, bytes) in self.heads_of(from, to, length) {
-            // SAFETY: `heads_of` gives ranges inside the allocation that do not overlap; no run
-            // is under way.
+            // SAFETY: `heads_of` returns ranges inside the allocation that do not overlap; no run
+            // is in progress.
             unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) };
         }
         Ok(())
     }
 
-    /// Exchanges the first `length` positions of two rows; otherwise as [`Cache::copy_row`].
+    /// Swaps the first `length` positions of two rows; on a GPU, the whole rows.
     ///
     /// # Errors
-    /// As there. What the rows hold is not known then.
+    /// As [`Cache::copy_row`]. After an error the contents of both rows are undefined.
     pub fn swap_rows(
         &mut self,
         one: usize,
@@ -259,7 +258,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Copies a whole row by the device itself.
+    /// Copies a whole row on the device.
     fn copy_on_device(&mut self, from: usize, to: usize) -> Result<(), PredictError> {
         if from == to {
             return Ok(());
@@ -269,8 +268,8 @@ impl Cache {
         source.tensor.copy_into(target.tensor()).map_err(refused)
     }
 
-    /// Where the first `length` positions of each head are, in two rows, and how many bytes
-    /// they have: nothing where the rows are the same or one of them does not exist.
+    /// Pointers to the first `length` positions of each head in two rows, and their size in bytes.
+    /// Empty if the rows are the same or one of them does not exist.
     fn heads_of(
         &self,
         one: usize,
@@ -286,8 +285,8 @@ impl Cache {
         let start = self.memory.start.as_ptr();
         let heads = if apart { form.heads } else { 0 };
         (0..heads).map(move |index| {
-            // SAFETY: both rows exist, and a head of a row lies inside it; positions beyond the
-            // context were cut off. Two heads of different rows do not overlap.
+            // SAFETY: both rows exist, and each head lies inside its row; `length` is limited to
+            // the context. Heads of different rows do not overlap.
             unsafe {
                 let one = start.add(one * row + index * head);
                 let other = start.add(other * row + index * head);

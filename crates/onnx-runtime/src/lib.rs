@@ -1,12 +1,12 @@
-//! ONNX Runtime: the shared library, sessions on a device, and what a graph's file declares.
+//! ONNX Runtime: the shared library, sessions on a device, and the outline of graph files.
 //!
-//! This is the only crate that depends on `ort`. The crates of model kinds use the binding's
-//! types through [`ort`], so that its version and features are chosen in one place. All calls of
-//! the C interface that the binding lacks, and all `unsafe` code of local models, are here:
-//! [`strings`] (texts without copies), [`kv`] (views of caches) and `arena` (memory bounds).
+//! This is the only crate that depends on `ort`. The crates of model kinds use the binding's types
+//! through [`ort`], so that its version and features are chosen in one place. All calls of C
+//! functions that the binding lacks, and all `unsafe` code of local models, are here: [`strings`]
+//! (texts without copies), [`kv`] (views of caches) and `arena` (memory bounds).
 //!
-//! Reading order: [`Runtime`] (the library), [`OnnxConfig`], [`graph`] (what a file declares of
-//! itself), [`session`], [`run_timeout`] (the limit on a run's time), [`failure`].
+//! Reading order: [`Runtime`] (the library), [`OnnxConfig`], [`graph`] (the outline of a file),
+//! [`session`], [`run_timeout`] (the time limit of a run), [`failure`].
 
 mod arena;
 mod config;

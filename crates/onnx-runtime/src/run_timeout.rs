@@ -1,4 +1,4 @@
-//! The limit on how long a run may take.
+//! The time limit of a run.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,35 +9,35 @@ use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
 use crate::session::SharedRunOptions;
 
-/// No run can be stopped sooner: the clock of the runtime has no shorter tick.
+/// Minimum limit: timers of the tokio runtime have a resolution of 1 ms.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// Stops runs that take longer than they may: `ONNX Runtime` ends them after the operator that
-/// they are in.
+/// Stops runs that exceed a time limit. ONNX Runtime ends a stopped run after its current operator.
 ///
-/// One task looks after all runs of a session, and sleeps meanwhile: a run wakes nobody.
+/// One task watches all runs of a session. It sleeps in between, and starting a run does not wake
+/// it.
 pub struct RunTimeout {
     limit: Duration,
     under_way: Arc<CurrentRun>,
     task: AbortHandle,
 }
 
-/// The run that is under way, or was the last.
+/// The current run, if there is one.
 #[derive(Default)]
 struct CurrentRun(Mutex<Option<Run>>);
 
 struct Run {
     since: Instant,
     options: Arc<SharedRunOptions>,
-    /// It was stopped.
+    /// Whether it was stopped.
     late: bool,
 }
 
 impl RunTimeout {
-    /// A watch of the runtime that this is called in.
+    /// Starts a watching task on the current tokio runtime. Dropping the result aborts the task.
     ///
     /// # Errors
-    /// `Internal` outside of one.
+    /// `Internal` outside of a tokio runtime.
     pub fn new(limit: Duration) -> Result<Self, PredictError> {
         let runtime = Handle::try_current()
             .map_err(|error| PredictError::internal("a model is loaded within a runtime", error))?;
@@ -47,7 +47,7 @@ impl RunTimeout {
         let task = runtime.spawn(async move {
             let mut wait = limit;
             loop {
-                // A run that begins meanwhile is not late before this ends.
+                // A run that starts during the sleep cannot exceed its limit before the sleep ends.
                 tokio::time::sleep(wait).await;
                 wait = watched.stop_late(limit);
             }
@@ -59,10 +59,10 @@ impl RunTimeout {
         })
     }
 
-    /// What `run` gives, on this thread. Nothing else may run with `options` meanwhile.
+    /// Calls `run` on this thread and returns its result. No other run may use `options` meanwhile.
     ///
     /// # Errors
-    /// The run's own; `DeadlineExceeded` when it was stopped.
+    /// Those of `run`; `DeadlineExceeded` when the run was stopped.
     pub fn over<'o, T>(
         &mut self,
         options: &'o Arc<SharedRunOptions>,
@@ -109,11 +109,11 @@ impl Drop for RunTimeout {
 
 impl CurrentRun {
     fn lock(&self) -> MutexGuard<'_, Option<Run>> {
-        // Nothing can be half done in it.
+        // No update of the value can be interrupted by a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops the run that is late. Returns how long nothing can be late.
+    /// Stops the current run if it exceeds the limit. Returns the time until the next check.
     fn stop_late(&self, limit: Duration) -> Duration {
         let mut under_way = self.lock();
         let Some(run) = under_way.as_mut().filter(|run| !run.late) else {
@@ -123,7 +123,7 @@ impl CurrentRun {
         if !left.is_zero() {
             return left;
         }
-        // The lock is held: a late stop hits no other run.
+        // The lock is held until `terminate` returns, so a late stop cannot hit the next run.
         run.late = true;
         if let Err(error) = run.options.terminate() {
             tracing::warn!(error = %error, "run not stopped");
@@ -148,7 +148,7 @@ mod tests {
         let mut watch = RunTimeout::new(limit).unwrap();
         let under_way = watch.under_way.clone();
         let failed = || Err::<(), _>(PredictError::internal("the run failed", ""));
-        // A run that begins while the task sleeps has all its time.
+        // A run that starts while the task sleeps gets its full time.
         assert_eq!(under_way.stop_late(limit), limit);
         let quick = watch.over(&options(), |_| {
             assert!(under_way.stop_late(limit) <= limit);

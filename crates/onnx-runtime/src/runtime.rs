@@ -1,4 +1,4 @@
-//! ONNX Runtime's shared library: found, loaded once, never more than once.
+//! Finds and loads ONNX Runtime's shared library, once per process.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -6,22 +6,22 @@ use std::sync::{Mutex, PoisonError};
 use ort::environment::Environment;
 use volley_types::{ErrorCode, PredictError};
 
-/// The environment variable that names the library.
+/// The environment variable with the path of the library.
 pub const LIBRARY_VARIABLE: &str = "VOLLEY_ONNXRUNTIME";
 
-/// The loaded library. Cloning gives another handle.
+/// The loaded library. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Runtime(pub Environment);
 
 static LOADED: Mutex<Option<Environment>> = Mutex::new(None);
 
 impl Runtime {
-    /// Where the library is: `configured`, else what `VOLLEY_ONNXRUNTIME` names, else beside the
+    /// Finds the library: `configured`, else the path in `VOLLEY_ONNXRUNTIME`, else beside the
     /// executable, else in `../lib/volley` or `../lib` of its directory, else in `target/ort/` of
     /// the source tree that the executable was built in or of the working directory.
     ///
     /// # Errors
-    /// `Unavailable`, with what to do, when it is in none of these places.
+    /// `Unavailable`, with a remedy, when the library is in none of these places.
     pub fn locate(configured: Option<&Path>) -> Result<PathBuf, PredictError> {
         let named = std::env::var_os(LIBRARY_VARIABLE).filter(|value| !value.is_empty());
         let named = named.map(PathBuf::from);
@@ -39,7 +39,7 @@ impl Runtime {
             .ok_or_else(missing)
     }
 
-    /// Loads the library at `library`; a second call gives the first one's.
+    /// Loads the library at `library`. Later calls ignore the path and return the first library.
     ///
     /// # Errors
     /// `Unavailable` when it cannot be loaded or is too old.
@@ -65,10 +65,10 @@ impl Runtime {
     }
 }
 
-/// Where the library may lie, best first: beside the executable, as in an unpacked archive; where
-/// an installation has it (`/usr/lib/volley` for `/usr/bin/volley`); in an `ort` folder above the
-/// executable (which is `target/ort` for all that cargo builds); in `target/ort` of the working
-/// directory.
+/// Folders that may contain the library, in order of preference: beside the executable, as in an
+/// unpacked archive; an installation's folder (`/usr/lib/volley` for `/usr/bin/volley`); an `ort`
+/// folder above the executable (`target/ort` for everything that cargo builds); `target/ort` of the
+/// working directory.
 fn folders(executable: &Path) -> Vec<PathBuf> {
     let above = executable
         .ancestors()
@@ -89,8 +89,7 @@ fn library_in(folder: &Path) -> Option<PathBuf> {
     libraries.max().map(|(_, path)| path)
 }
 
-/// The version in a library's file name, empty where it has none; `None` where it is another
-/// file.
+/// The version in a library's file name, empty if the name has no version; `None` for other files.
 fn version(name: &str) -> Option<Vec<u32>> {
     if name == "libonnxruntime.so" || name == "libonnxruntime.dylib" {
         return Some(Vec::new());
@@ -135,7 +134,7 @@ mod tests {
         let (bin, lib) = (prefix.path().join("bin"), prefix.path().join("lib"));
         let found = || {
             let folders = folders(&bin.join("volley")).into_iter();
-            // Not the working directory, where the build may have one.
+            // The build may have a library in the working directory.
             let mut folders = folders.filter(|folder| folder.starts_with(prefix.path()));
             folders.find_map(|folder| library_in(&folder))
         };
@@ -144,7 +143,7 @@ mod tests {
             std::fs::create_dir_all(&folder).unwrap();
             let library = folder.join("libonnxruntime.so.1.31.1");
             std::fs::write(&library, "").unwrap();
-            // Each is preferred to the ones before it.
+            // Each is preferred to the previous ones.
             assert_eq!(found(), Some(library));
         }
     }

@@ -1,4 +1,4 @@
-//! Building sessions.
+//! Builds sessions.
 
 use std::path::Path;
 
@@ -11,23 +11,26 @@ use volley_types::PredictError;
 
 use crate::{Device, OnnxConfig, Runtime, arena, graph};
 
-/// Weights that are worth a thread.
+/// Bytes of weights per thread.
 const THREAD_BYTES: u64 = 32 << 20;
 
-/// The options of a run, shared with whatever stops it.
+/// The options of a run, shared with the task that may stop it.
 pub type SharedRunOptions = RunOptions<NoSelectedOutputs>;
 
-/// Where a session runs.
+/// The device of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutionDevice {
-    /// The CPU and its memory.
+    /// The CPU and host memory.
     Host,
     /// The GPU of that number.
     Cuda(i32),
 }
 
 impl ExecutionDevice {
-    /// The memory there, for outputs.
+    /// Memory info of the device, for outputs.
+    ///
+    /// # Errors
+    /// ONNX Runtime's own.
     pub fn memory(self) -> ort::Result<MemoryInfo<'static>> {
         match self {
             Self::Host => Ok(MemoryInfo::default()),
@@ -41,32 +44,32 @@ impl ExecutionDevice {
     }
 }
 
-/// The option of a run that says which CUDA graph is its own.
+/// The run option that selects the CUDA graph to capture or replay.
 pub const GRAPH: &str = "gpu_graph_id";
-/// Of runs that are no graph.
+/// The value of [`GRAPH`] for runs without a CUDA graph.
 pub const NO_GRAPH: &str = "-1";
-/// The option of a session that says where the weights of a model in memory are.
+/// The session option for the directory of external weights of a model in memory.
 const WEIGHTS: &str = "session.model_external_initializers_file_folder_path";
-/// The option of a session that keeps its weights out of the arena.
+/// The session option that keeps weights out of the arena.
 const WEIGHTS_APART: &str = "session.use_device_allocator_for_initializers";
-/// The option of a session that says for how long a thread looks for work before it sleeps.
+/// The session option for how long a thread spins for work before it sleeps, in microseconds.
 const SPIN_US: &str = "session.intra_op.spin_duration_us";
-/// As long as a step of a decoder needs between two of its operators, so that none of them waits
-/// for a thread to wake; longer takes the core from whatever else runs on it
+/// About the time that a decoder step spends between two of its operators, so that no operator
+/// waits for a thread to wake up. A longer time occupies cores that other work needs
 /// (`docs/evidence/peers.md`, threads of a decoder).
 const SPIN_FOR_US: &str = "20";
-/// The option of a session that sends its threads to sleep when a run ends.
+/// The session option that puts its threads to sleep when a run ends.
 const STOP_SPINNING: &str = "session.force_spinning_stop";
-/// The option of a run that names the arenas to shrink when it ends.
+/// The run option that lists the arenas to shrink when the run ends.
 const SHRINK: &str = "memory.enable_memory_arena_shrinkage";
 
-/// Options of a run after which the session gives back what it does not use.
+/// Options for a run after which the session returns its unused memory.
 ///
-/// An arena that was refused an allocation goes on to ask for at least as much whenever it grows,
-/// and takes as much of that as it gets, up to all there is. Only shrinking sets this back.
+/// After a failed allocation, an arena requests at least that size whenever it grows, and takes as
+/// much as it gets, up to its limit. Only shrinking resets this.
 ///
 /// # Errors
-/// When there can be no such options.
+/// ONNX Runtime's own, when the options cannot be created.
 pub fn shrinking(place: ExecutionDevice) -> ort::Result<RunOptions<NoSelectedOutputs>> {
     let arena = match place {
         ExecutionDevice::Host => "cpu:0".to_owned(),
@@ -78,7 +81,7 @@ pub fn shrinking(place: ExecutionDevice) -> ort::Result<RunOptions<NoSelectedOut
     Ok(options)
 }
 
-/// Whether ONNX Runtime's message says that there was no memory.
+/// Whether a message of ONNX Runtime reports a failed allocation.
 pub fn lacks_memory(message: &str) -> bool {
     let signs = [
         "allocate memory",
@@ -89,11 +92,12 @@ pub fn lacks_memory(message: &str) -> bool {
     signs.iter().any(|sign| message.contains(sign))
 }
 
-/// A session over the model at `path`, on the device that the configuration asks for, and where it
-/// runs.
+/// Builds a session for the model at `path` on the configured device, and returns the session and
+/// its device.
 ///
 /// # Errors
-/// `InvalidInput` when the model cannot be loaded, or CUDA is asked for and not there.
+/// `InvalidInput` when the model cannot be loaded, or when CUDA is configured but not available.
+/// `Internal` when the session cannot be set up.
 pub fn build_placed(
     runtime: &Runtime,
     path: &Path,
@@ -127,7 +131,8 @@ pub fn build_placed(
     }
 }
 
-/// A session on the CPU over a model in memory, which is that at `path` with another graph.
+/// Builds a CPU session from `model`, a modified graph of the model at `path` with the same
+/// external weights.
 ///
 /// # Errors
 /// As [`build_placed`].
@@ -149,10 +154,10 @@ pub fn build_in_memory(
     built.map_err(|error| refusal_of(&error, path))
 }
 
-/// Where sessions run that are built now.
+/// The device of sessions that are built with `config`.
 ///
 /// # Errors
-/// `InvalidInput` when CUDA is asked for and not there.
+/// `InvalidInput` when CUDA is configured but not available.
 pub fn place(runtime: &Runtime, config: &OnnxConfig) -> Result<ExecutionDevice, PredictError> {
     let gpu = || cuda(runtime, config, Path::new("")).map(|_| ExecutionDevice::Cuda(config.gpu));
     match config.device {
@@ -176,13 +181,13 @@ fn refusal_of(error: &ort::Error, path: &Path) -> PredictError {
     .with_source(error.to_string())
 }
 
-/// Of a model that loads and then fails its first run.
+/// `InvalidInput` for a model that loads and then fails its first run with `error`.
 pub fn cannot_run(error: PredictError) -> PredictError {
     PredictError::invalid("the model loads, but cannot run; the worker's log has the details")
         .with_source(error)
 }
 
-/// What ONNX Runtime has against a model.
+/// The reason for which ONNX Runtime rejected a model.
 fn refusal(code: OrtCode, message: &str) -> String {
     if let Some(operator) = unknown_operator(message) {
         return format!(
@@ -213,7 +218,8 @@ fn refusal(code: OrtCode, message: &str) -> String {
     what.to_owned()
 }
 
-/// The operator that a message says is none: `… domain:Name(-1) is not a registered function/op`.
+/// The operator that a message reports as unknown: `… domain:Name(-1) is not a registered
+/// function/op`.
 fn unknown_operator(message: &str) -> Option<&str> {
     let (before, _) = message.split_once(" is not a registered function/op")?;
     let (_, last) = before.rsplit_once(' ')?;
@@ -222,7 +228,7 @@ fn unknown_operator(message: &str) -> Option<&str> {
     ((1..=128).contains(&name.len()) && name.chars().all(plain)).then_some(name)
 }
 
-/// The locale that a message says is missing: `Failed to construct locale with name:en_US:…`.
+/// The locale that a message reports as missing: `Failed to construct locale with name:en_US:…`.
 fn missing_locale(message: &str) -> Option<&str> {
     let (_, after) = message.split_once("Failed to construct locale with name:")?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
@@ -230,13 +236,13 @@ fn missing_locale(message: &str) -> Option<&str> {
     Some(&after[..end]).filter(|name| (1..=64).contains(&name.len()))
 }
 
-/// Cores that this process may use.
+/// Number of cores that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get())
 }
 
-/// Threads for the model at `path`, where the configuration leaves it open: no more than each of
-/// its sessions has cores.
+/// Threads for the model at `path`. If the configuration leaves this open, at most the number of
+/// cores per session.
 fn threads(config: &OnnxConfig, path: &Path) -> usize {
     match config.threads {
         0 => threads_of(
@@ -247,7 +253,7 @@ fn threads(config: &OnnxConfig, path: &Path) -> usize {
     }
 }
 
-/// Threads, at most `cores`, for so many bytes of weights: one for each 32 MiB, the last ones too.
+/// Threads for a model with `bytes` bytes of weights: one for each started 32 MiB, at most `cores`.
 /// Waking a thread for each operator of a small model costs more than it gains.
 pub fn threads_of(bytes: u64, cores: usize) -> usize {
     usize::try_from(bytes.div_ceil(THREAD_BYTES))
@@ -255,7 +261,7 @@ pub fn threads_of(bytes: u64, cores: usize) -> usize {
         .clamp(1, cores.max(1))
 }
 
-/// Bytes of a graph and of the files beside it that are named after it (`model.onnx`,
+/// Bytes of a graph and of the files beside it that start with its name (`model.onnx`,
 /// `model.onnx.data`, `model.onnx_data`).
 fn weight_bytes(path: &Path) -> u64 {
     let (Some(name), Some(folder)) = (path.file_name(), path.parent()) else {
@@ -297,13 +303,13 @@ fn cpu(
                 builder
                     .with_env_allocators()
                     .map_err(|error| error.to_string())?
-                    // Their memory goes with their session.
+                    // Weights are freed with their session.
                     .with_config_entry(WEIGHTS_APART, "1")
                     .map_err(|error| error.to_string())?
             }
         };
-        // A pattern is kept for every shape that ever ran, without limit, and gains nothing
-        // measurable.
+        // ONNX Runtime keeps a memory pattern for every shape that ever ran, without limit.
+        // Patterns bring no measurable gain.
         builder
             .with_memory_pattern(false)
             .map_err(|error| error.to_string())
@@ -317,7 +323,7 @@ fn cuda(
     path: &Path,
 ) -> Result<SessionBuilder, PredictError> {
     let builder = cpu(runtime, config, path)?;
-    // Without this, a library that lacks CUDA falls back to the CPU in silence.
+    // Without `error_on_failure`, a library without CUDA silently falls back to the CPU.
     let provider = ep::CUDA::default()
         .with_device_id(config.gpu)
         .with_cuda_graph(config.cuda_graphs);

@@ -1,8 +1,8 @@
-//! Tensors of strings, whose elements are any bytes.
+//! String tensors, whose elements are arbitrary bytes.
 //!
-//! The library's safe ways take and give UTF-8 without zero bytes. ONNX Runtime's own strings have
-//! neither limit, so what is more than that goes to it and comes from it in bytes here, through
-//! `unsafe` calls.
+//! The binding's safe functions only accept and return UTF-8 without zero bytes. ONNX Runtime's own
+//! strings have neither limit, so this module transfers other elements as bytes, through `unsafe`
+//! calls.
 
 #![allow(
     unsafe_code,
@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use ort::AsPointer;
 use ort::value::{DynValue, Tensor, Utf8Data, ValueType};
 
-/// An element, in the form that the library takes.
+/// An element in the form that the binding accepts.
 #[derive(Clone)]
 struct Element(Vec<u8>);
 
@@ -25,10 +25,10 @@ impl Utf8Data for Element {
     }
 }
 
-/// A tensor of `shape` with these elements.
+/// Creates a string tensor of `shape` with these elements, in row-major order.
 ///
 /// # Errors
-/// ONNX Runtime's own, such as for a shape of another size.
+/// ONNX Runtime's own, for example when the shape does not fit the number of elements.
 pub fn tensor(shape: Vec<i64>, elements: &[Cow<'_, [u8]>]) -> Result<Tensor<String>, ort::Error> {
     let has_zero = |element: &[u8]| element.contains(&0);
     let given = elements.iter().map(|element| match element.as_ref() {
@@ -45,11 +45,11 @@ pub fn tensor(shape: Vec<i64>, elements: &[Cow<'_, [u8]>]) -> Result<Tensor<Stri
     Ok(tensor)
 }
 
-/// Puts `bytes` into the element at `index`, which the tensor has.
+/// Sets the element at `index`, which must exist, to `bytes`.
 fn put(tensor: &mut Tensor<String>, index: usize, bytes: &[u8]) -> Result<(), ort::Error> {
     let mut buffer = std::ptr::null_mut();
-    // SAFETY: the tensor is one of strings and has an element at `index`; the call makes that
-    // element `bytes.len()` bytes long and tells where they are.
+    // SAFETY: the tensor is a string tensor with an element at `index`. The call resizes that
+    // element to `bytes.len()` bytes and returns their address.
     let status = unsafe {
         (ort::api().GetResizedStringTensorElementBuffer)(
             tensor.ptr_mut(),
@@ -61,8 +61,8 @@ fn put(tensor: &mut Tensor<String>, index: usize, bytes: &[u8]) -> Result<(), or
     // SAFETY: the status comes from the call above and is checked exactly once.
     unsafe { ort::Error::result_from_status(status) }?;
     if let Some(buffer) = NonNull::new(buffer) {
-        // SAFETY: the buffer has room for as many bytes, belongs to the tensor that is borrowed
-        // mutably, and does not overlap with `bytes`.
+        // SAFETY: the buffer has `bytes.len()` bytes, belongs to the tensor, which is mutably
+        // borrowed, and does not overlap with `bytes`.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.as_ptr().cast(), bytes.len())
         };
@@ -70,20 +70,20 @@ fn put(tensor: &mut Tensor<String>, index: usize, bytes: &[u8]) -> Result<(), or
     Ok(())
 }
 
-/// The elements of a tensor of strings, one behind the other.
+/// The elements of a string tensor in one buffer, in row-major order.
 pub struct Contents {
     /// The tensor's shape.
     pub shape: Vec<i64>,
     bytes: Vec<u8>,
-    /// Where each begins.
+    /// Start of each element in `bytes`.
     starts: Vec<usize>,
 }
 
 impl Contents {
-    /// Those of `value`.
+    /// Copies the elements of `value`.
     ///
     /// # Errors
-    /// ONNX Runtime's own, such as for a value that is no tensor of strings.
+    /// ONNX Runtime's own, for example when the value is not a string tensor.
     pub fn read(value: &DynValue) -> Result<Self, ort::Error> {
         let shape: Vec<i64> = match value.dtype() {
             ValueType::Tensor { shape, .. } => shape.iter().copied().collect(),
@@ -92,13 +92,13 @@ impl Contents {
         let sizes = shape.iter().map(|dim| usize::try_from(*dim).unwrap_or(0));
         let count: usize = sizes.product();
         let mut length = 0;
-        // SAFETY: the value is alive; ONNX Runtime refuses one that is no tensor of strings.
+        // SAFETY: the value is alive; ONNX Runtime rejects values that are not string tensors.
         let status =
             unsafe { (ort::api().GetStringTensorDataLength)(value.ptr(), &raw mut length) };
         // SAFETY: the status comes from the call above and is checked exactly once.
         unsafe { ort::Error::result_from_status(status) }?;
         let (mut bytes, mut starts) = (vec![0_u8; length], vec![0_usize; count]);
-        // SAFETY: `bytes` has room for all of the contents, and `starts` for a number for each
+        // SAFETY: `bytes` has the length of all elements together, and `starts` has one entry per
         // element; ONNX Runtime checks both sizes.
         let status = unsafe {
             (ort::api().GetStringTensorContent)(
@@ -118,12 +118,12 @@ impl Contents {
         })
     }
 
-    /// How many bytes there are in all.
+    /// Total bytes of all elements.
     pub fn bytes_len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Each element.
+    /// Iterates over the elements.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let ends = self.starts.iter().skip(1).copied();
         let ends = ends.chain(std::iter::once(self.bytes.len()));

@@ -1,6 +1,6 @@
-//! Fields of protocol buffers, written.
+//! Encodes fields of protocol buffers.
 
-/// A whole number, seven bits a byte.
+/// Encodes a base-128 varint.
 pub fn varint(mut number: u64) -> Vec<u8> {
     let mut out = Vec::new();
     while 0x80 <= number {
@@ -11,7 +11,7 @@ pub fn varint(mut number: u64) -> Vec<u8> {
     out
 }
 
-/// A field of bytes: a text, or a message.
+/// Encodes a length-delimited field: a text, bytes or a message.
 pub fn field(number: u64, bytes: &[u8]) -> Vec<u8> {
     let mut out = varint((number << 3) | 2);
     out.extend(varint(bytes.len() as u64));
@@ -19,7 +19,7 @@ pub fn field(number: u64, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A field of a number.
+/// Encodes a varint field.
 pub fn number(number: u64, value: u64) -> Vec<u8> {
     [varint(number << 3), varint(value)].concat()
 }

@@ -1,5 +1,5 @@
-//! Numbers stay where they are: no copy on the way into ONNX Runtime, and none of large outputs on
-//! the way back.
+//! Tests for zero copies: inputs enter ONNX Runtime without a copy, and large outputs leave it
+//! without one.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::encode;
 use crate::columns::Port;
 use volley_onnx_runtime::Runtime;
 
-/// Numbers of one row.
+/// Elements of one row.
 const WIDTH: usize = 64;
 
 fn library() {
@@ -34,8 +34,8 @@ fn rows<T: ArrowPrimitiveType>(rows: usize) -> (ArrayRef, *const T::Native) {
     (Arc::new(list.unwrap()), start)
 }
 
-/// How many bytes after the column's first number the tensor's first number is; `None` when it is
-/// somewhere else.
+/// The offset in bytes of the tensor's first number from the column's first number; `None` when it
+/// is outside the column.
 fn offset_of_input<T>(element: TensorElementType, taken: std::ops::Range<usize>) -> Option<usize>
 where
     T: ArrowPrimitiveType,

@@ -1,9 +1,11 @@
-//! How a model's inputs and outputs stand as Arrow columns. Pure.
+//! Maps a model's inputs and outputs to Arrow columns. Pure.
 //!
-//! Where the first dimension of every input and output is dynamic (and their names do not say that
-//! it is not the same one), it is the batch: one row is one item. Else one row is one whole run. What is left of a shape is one of: nothing (a plain
-//! column), fixed (`FixedSizeList` with the `arrow.fixed_shape_tensor` extension), or dynamic (a
-//! struct of `data` and `shape`, `arrow.variable_shape_tensor`).
+//! If the first dimension of every input and output is dynamic, and the dimension names do not
+//! contradict it, that dimension is the batch, and one row is one item. Otherwise one row is one
+//! complete run. The rest of the shape is one of:
+//! - empty: a plain column
+//! - fixed: `FixedSizeList` with the `arrow.fixed_shape_tensor` extension
+//! - dynamic: a struct of `data` and `shape` with the `arrow.variable_shape_tensor` extension
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,33 +24,34 @@ pub(crate) struct Port {
     pub(crate) name: String,
     /// Its element type.
     pub(crate) element: DataType,
-    /// Whether the element is a bfloat16, which stands in Arrow as its 16 bits.
+    /// Whether the element is a bfloat16; the Arrow column then holds its 16 bits.
     pub(crate) bfloat16: bool,
-    /// The shape of one row; negative where dynamic.
+    /// The shape of one row; negative dimensions are dynamic.
     pub(crate) row_shape: Vec<i64>,
-    /// The shape that the graph has for such a row.
+    /// The shape of such a row in the graph; it differs from `row_shape` after a reshape.
     pub(crate) graph_shape: Vec<i64>,
-    /// How a row stands in its column.
+    /// The layout of a row in its column.
     pub(crate) layout: RowLayout,
-    /// Of an output that holds a map from class to number for each row: its classes. The column
-    /// has the numbers in their order.
+    /// The classes of an output that holds a map from class to number for each row. The column has
+    /// the numbers in the order of the classes.
     pub(crate) classes: Option<Classes>,
 }
 
-/// How a row stands in its column.
+/// The layout of a row in its column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowLayout {
     /// One value.
     Scalar,
-    /// So many values, of a shape that is always the same.
+    /// A fixed number of values, always of the same shape.
     Fixed(usize),
-    /// Values with their shape of so many dimensions.
+    /// Values with a shape, which has this number of dimensions.
     Variable(usize),
 }
 
-/// Whether the first dimension is the batch: dynamic in every port, and where the model names its
-/// dimensions, of one name in all `inputs`, and of no other input dimension's name in `outputs`.
-/// Each port is its shape and the names of its dimensions, empty where they have none.
+/// Whether the first dimension is the batch. It must be dynamic in every port. If the model names
+/// its dimensions, all `inputs` must share the name of the first one, and no output may have
+/// another input dimension's name for its first one. Each port is its shape and the names of its
+/// dimensions, which are empty if unnamed.
 pub(crate) fn is_batched(
     inputs: &[(Vec<i64>, Vec<String>)],
     outputs: &[(Vec<i64>, Vec<String>)],
@@ -70,10 +73,10 @@ pub(crate) fn is_batched(
 }
 
 impl Port {
-    /// The port called `name`, of `element` type and declared `shape`.
+    /// Creates the port called `name`, of `element` type and declared `shape`.
     ///
     /// # Errors
-    /// `InvalidInput` when its type has no Arrow counterpart.
+    /// `InvalidInput` when its type has no Arrow counterpart, or a row has too many elements.
     pub(crate) fn new(
         name: &str,
         element: TensorElementType,
@@ -116,7 +119,8 @@ impl Port {
         })
     }
 
-    /// The port of an output that holds a map from one of `classes` to a number for each row.
+    /// Creates the port of an output that holds, for each row, a map from one of `classes` to a
+    /// number.
     pub(crate) fn of_classes(name: &str, classes: Classes) -> Self {
         let row_shape = vec![i64::try_from(classes.len()).unwrap_or(i64::MAX)];
         Self {
@@ -130,11 +134,11 @@ impl Port {
         }
     }
 
-    /// The port with rows that callers see in the shape `seen`, and the graph in the shape `inner`.
+    /// Reshapes the rows: callers see the shape `seen`, and the graph the shape `inner`.
     ///
     /// # Errors
-    /// `InvalidInput` when the graph's rows are not of the shape `inner`, or not of as many values
-    /// as `seen`.
+    /// `InvalidInput` when the graph's rows do not have the shape `inner`, or `seen` has a
+    /// different number of values.
     pub(crate) fn reshaped(self, seen: &[i64], inner: &[i64]) -> Result<Self, PredictError> {
         let fits = |(own, inner): (&i64, &i64)| *own < 0 || own == inner;
         let same =
@@ -159,7 +163,7 @@ impl Port {
         }
     }
 
-    /// The column.
+    /// The Arrow field of the column.
     pub(crate) fn field(&self) -> Field {
         match self.layout {
             RowLayout::Scalar => self.value_field(&self.name),
@@ -192,7 +196,7 @@ impl Port {
         Arc::new(self.value_field("item"))
     }
 
-    /// The field of single values.
+    /// The field of a plain column, or of the items of a list.
     fn value_field(&self, name: &str) -> Field {
         let field = Field::new(name, self.element.clone(), false);
         if self.bfloat16 {
@@ -202,7 +206,7 @@ impl Port {
         }
     }
 
-    /// `data` and `shape` of a tensor of any shape.
+    /// The fields `data` and `shape` of a tensor of variable shape.
     pub(crate) fn tensor_fields(&self, rank: usize) -> Fields {
         let rank = i32::try_from(rank).unwrap_or(i32::MAX);
         Fields::from(vec![
@@ -211,7 +215,7 @@ impl Port {
         ])
     }
 
-    /// Triton's name for its type.
+    /// Triton's name for its element type.
     pub(crate) fn config_type(&self) -> String {
         let name = match self.element {
             _ if self.bfloat16 => "BF16".to_owned(),
@@ -225,7 +229,7 @@ impl Port {
         format!("TYPE_{name}")
     }
 
-    /// Whether rows may differ in more than the values of plain numbers.
+    /// Whether rows may vary in more than floating-point values.
     pub(crate) fn is_varied(&self) -> bool {
         matches!(self.layout, RowLayout::Variable(_))
             || (self.element.is_integer() && !self.bfloat16)
@@ -241,18 +245,18 @@ impl Port {
         format!("[{}]", dims.collect::<Vec<_>>().join(", "))
     }
 
-    /// Whether a row of `shape` is one that the model declares.
+    /// Whether the model accepts a row of `shape`.
     pub(crate) fn takes(&self, shape: &[usize]) -> bool {
         is_of(shape, &self.row_shape)
     }
 
-    /// Whether a row of `shape` is one that the graph declares.
+    /// Whether the graph may return a row of `shape`.
     pub(crate) fn gives(&self, shape: &[usize]) -> bool {
         is_of(shape, &self.graph_shape)
     }
 }
 
-/// Whether a row's shape is `declared`.
+/// Whether `shape` matches `declared`.
 fn is_of(shape: &[usize], declared: &[i64]) -> bool {
     let same = |(found, declared): (&usize, &i64)| {
         *declared < 0 || usize::try_from(*declared) == Ok(*found)
@@ -260,12 +264,12 @@ fn is_of(shape: &[usize], declared: &[i64]) -> bool {
     shape.len() == declared.len() && shape.iter().zip(declared).all(same)
 }
 
-/// The field of a shape's dimensions.
+/// The field of one dimension of a shape.
 pub(crate) fn dim() -> Arc<Field> {
     Arc::new(Field::new("item", DataType::Int32, false))
 }
 
-/// How many elements a tensor of `dims` has, where a column can hold them.
+/// Number of elements of a tensor of `dims`; `None` if a column cannot hold them.
 pub(crate) fn elements(dims: &[usize]) -> Option<usize> {
     let product = dims
         .iter()

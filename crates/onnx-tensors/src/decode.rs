@@ -1,4 +1,4 @@
-//! Columns into ONNX tensors: as views of the columns' buffers where the rows lie together.
+//! Converts columns to ONNX tensors. Contiguous rows become views of the columns' buffers.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
@@ -17,7 +17,7 @@ use crate::columns::{Port, RowLayout};
 use volley_onnx_runtime::failure::internal;
 use volley_onnx_runtime::strings;
 
-/// A column, read once for all runs of its batch.
+/// A column, validated once for all runs of its batch.
 pub(super) struct InputColumn<'p> {
     port: &'p Port,
     values: ArrayRef,
@@ -25,11 +25,11 @@ pub(super) struct InputColumn<'p> {
     shapes: Option<Vec<Vec<usize>>>,
 }
 
-/// Where the values of a row begin and end.
+/// The range of values of each row.
 enum RowOffsets {
-    /// So many for each row, the first row's from a start.
+    /// The first row's start, and a constant number of values per row.
     Even(usize, usize),
-    /// Between two offsets.
+    /// Offsets between rows.
     Offsets(OffsetBuffer<i32>),
 }
 
@@ -43,10 +43,10 @@ impl RowOffsets {
 }
 
 impl<'p> InputColumn<'p> {
-    /// `column`, whose type is the port's.
+    /// Validates `column`, which has the port's type.
     ///
     /// # Errors
-    /// `InvalidInput` naming the column and the row that is null or of a wrong shape.
+    /// `InvalidInput` with the column and the row that is null or has a wrong shape.
     pub(super) fn read(port: &'p Port, column: &ArrayRef) -> Result<Self, PredictError> {
         if let Some(row) = (0..column.len()).find(|row| column.is_null(*row)) {
             return Err(PredictError::invalid(format!(
@@ -83,15 +83,15 @@ impl<'p> InputColumn<'p> {
         })
     }
 
-    /// The shape of each row, where rows may differ.
+    /// The shape of each row, if shapes are variable.
     pub(super) fn shapes(&self) -> Option<&[Vec<usize>]> {
         self.shapes.as_deref()
     }
 
-    /// The values of `rows`, which all have one shape.
+    /// The values of `rows`, which all have the same shape.
     ///
     /// # Errors
-    /// `InvalidInput` naming the column when there are nulls inside.
+    /// `InvalidInput` with the column when a value is null.
     pub(super) fn leaves(&self, rows: &[usize], batched: bool) -> Result<Leaves, PredictError> {
         let mut parts: Vec<ArrayRef> = Vec::new();
         let mut run: Option<(usize, usize)> = None;
@@ -127,15 +127,15 @@ impl<'p> InputColumn<'p> {
     }
 }
 
-/// The values of some rows, and the shape of the tensor that they make.
+/// The values of some rows, and the shape of their tensor.
 pub(super) struct Leaves {
     shape: Vec<i64>,
-    // As few slices of the column's values as possible; views of its buffers.
+    // The minimum number of slices of the column's values; views of its buffers.
     parts: Vec<ArrayRef>,
 }
 
 impl Leaves {
-    /// The tensor. Numbers of rows that lie together are not copied.
+    /// Creates the tensor. Numbers of contiguous rows are not copied.
     pub(super) fn tensor(&self, port: &Port) -> Result<SessionInputValue<'_>, PredictError> {
         match port.element {
             DataType::UInt16 if port.bfloat16 => self.bfloat16(),
@@ -220,7 +220,7 @@ fn refused(error: volley_onnx_runtime::ort::Error) -> PredictError {
     internal("an input tensor could not be made", error.to_string())
 }
 
-/// The `data` of a column of tensors, and all its dimensions, `rank` for each row.
+/// The `data` of a tensor column, and all its dimensions, `rank` for each row.
 fn parts<'a>(
     port: &Port,
     column: &'a ArrayRef,
@@ -250,7 +250,7 @@ fn parts<'a>(
     Ok((data, dims.values().to_vec()))
 }
 
-/// Where the first row's values begin.
+/// Offset of the first row's values.
 fn start(list: &FixedSizeListArray) -> usize {
     if list.is_empty() {
         0
@@ -259,7 +259,7 @@ fn start(list: &FixedSizeListArray) -> usize {
     }
 }
 
-/// The shape of a row with `found` values, or what is wrong with it.
+/// The shape of a row with `found` values. The error describes the mismatch.
 fn row_shape(port: &Port, dims: &[i32], found: i32) -> Result<Vec<usize>, String> {
     let shape: Option<Vec<usize>> = dims.iter().map(|dim| usize::try_from(*dim).ok()).collect();
     let shape = shape.ok_or_else(|| format!("shape {dims:?} has a negative dimension"))?;

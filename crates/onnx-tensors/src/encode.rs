@@ -1,4 +1,4 @@
-//! ONNX tensors into columns.
+//! Converts ONNX tensors to columns.
 
 use std::sync::Arc;
 
@@ -22,10 +22,15 @@ use crate::columns::{Port, RowLayout, dim, elements};
 use volley_onnx_runtime::failure::internal;
 use volley_onnx_runtime::strings::Contents;
 
-/// Outputs of so many bytes are handed on as they are; smaller ones are copied for less.
+/// Outputs of at least this many bytes become columns without a copy. For smaller outputs a copy is
+/// cheaper.
 const LARGE_BYTES: usize = 4_096;
 
-/// The column of an output for `rows` rows.
+/// Creates the column of an output for `rows` rows.
+///
+/// # Errors
+/// `Internal` when the output does not fit its declaration; `TooLarge` when a column cannot hold
+/// it.
 pub(super) fn column(
     port: &Port,
     value: DynValue,
@@ -89,7 +94,7 @@ pub(super) fn column(
     }
 }
 
-/// An output's shape and all its values.
+/// The shape and all values of an output.
 fn values(port: &Port, value: DynValue) -> Result<(Vec<usize>, ArrayRef), PredictError> {
     match port.element {
         DataType::UInt16 if port.bfloat16 => {
@@ -116,7 +121,7 @@ fn values(port: &Port, value: DynValue) -> Result<(Vec<usize>, ArrayRef), Predic
         }
         DataType::Utf8 => {
             let contents = Contents::read(&value).map_err(unreadable)?;
-            // Bytes that are no text take up to twice their room.
+            // Bytes that are not UTF-8 take up to twice their size.
             if i32::try_from(contents.bytes_len().saturating_mul(2)).is_err() {
                 return Err(too_large(port));
             }
@@ -139,7 +144,7 @@ where
     Ok((shape, Arc::new(PrimitiveArray::<T>::new(values, None))))
 }
 
-/// How an output's shape and numbers are read where they are.
+/// Reads the shape and the numbers of an output in place.
 type TensorReader<N> =
     for<'v> fn(&'v DynValue) -> volley_onnx_runtime::ort::Result<(Vec<usize>, &'v [N])>;
 
@@ -155,7 +160,7 @@ fn bits(value: &DynValue) -> volley_onnx_runtime::ort::Result<(Vec<usize>, &[u16
     Ok((sizes(shape), values.reinterpret_cast()))
 }
 
-/// An output as a column's buffer. Large ones stay where they are.
+/// An output as a column's buffer. Large outputs are not copied.
 fn taken<N: ArrowNativeType>(
     value: DynValue,
     read: TensorReader<N>,
@@ -171,7 +176,7 @@ fn taken<N: ArrowNativeType>(
     Ok((shape, values))
 }
 
-/// The memory of an output, which becomes that of a column.
+/// The memory of an output, owned by a column.
 struct Memory<N: 'static> {
     value: DynValue,
     read: TensorReader<N>,
@@ -179,7 +184,7 @@ struct Memory<N: 'static> {
 
 impl<N: ArrowNativeType> AsRef<[u8]> for Memory<N> {
     fn as_ref(&self) -> &[u8] {
-        // It was read as such numbers before it came here.
+        // `taken` has already read the value with the same reader, so this does not fail.
         (self.read)(&self.value).map_or(&[], |(_, values)| values.to_byte_slice())
     }
 }

@@ -1,4 +1,4 @@
-//! One batch of one request on its way through the queue, and its seat in a run with others.
+//! One batch of one request in the queue, and its membership in a shared run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,27 +18,27 @@ use super::wait::WaitEntry as Waiter;
 pub(super) struct Job {
     pub(super) rows: RecordBatch,
     pub(super) options: Arc<SharedRunOptions>,
-    /// Of a second run, where the first lacked memory.
+    /// Options of a second run, if the first one lacked memory.
     pub(super) again: Arc<SharedRunOptions>,
-    /// Its place among those that wait, until its run begins.
+    /// Its entry in the wait counts, until its run begins.
     pub(super) place: Option<Waiter>,
-    /// Its place in a run with others.
+    /// Its membership in a shared run.
     pub(super) seat: Arc<RunSubscriber>,
     pub(super) answer: oneshot::Sender<Result<RecordBatch, PredictError>>,
 }
 
 impl Job {
-    /// Whether nobody waits for it any more.
+    /// Whether the caller has stopped waiting.
     pub(super) fn is_left(&self) -> bool {
         self.answer.is_closed()
     }
 
     pub(super) fn answer(self, answer: Result<RecordBatch, PredictError>) {
-        // The caller may have gone in the meantime.
+        // The caller may have stopped waiting.
         let _ = self.answer.send(answer);
     }
 
-    /// What the model gives for it alone.
+    /// Runs the model on this batch alone.
     pub(super) fn run(
         &self,
         runner: &mut Runner,
@@ -47,14 +47,14 @@ impl Job {
         let mut attempt =
             |options: &Arc<SharedRunOptions>| guarded(runner, &self.rows, options, &mut *watch);
         match attempt(&self.options) {
-            // Its end sets the arena back, whatever comes of it.
+            // The end of the second run shrinks the arena, whether it succeeds or not.
             Err(error) if error.code == ErrorCode::TooLarge => attempt(&self.again),
             ended => ended,
         }
     }
 }
 
-/// A run that several callers wait for. It is stopped when the last of them leaves.
+/// A run for several callers. It is stopped when the last of them leaves.
 pub(super) struct SharedRun {
     pub(super) options: Arc<SharedRunOptions>,
     pub(super) callers: AtomicUsize,
@@ -68,27 +68,27 @@ impl SharedRun {
     }
 }
 
-/// A caller's place in such a run.
+/// A caller's membership in a shared run.
 #[derive(Default)]
 pub(super) struct RunSubscriber(Mutex<State>);
 
 #[derive(Default)]
 enum State {
-    /// Its run has not begun.
+    /// The run has not begun.
     #[default]
     Waiting,
     In(Arc<SharedRun>),
-    /// The caller has gone, or has its answer.
+    /// The caller has stopped waiting, or has its answer.
     Left,
 }
 
 impl RunSubscriber {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing can be half done in it.
+        // No update of the state can be interrupted by a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The caller does not wait any more.
+    /// Ends the membership; the caller has stopped waiting.
     pub(super) fn leave(&self) {
         let before = std::mem::replace(&mut *self.lock(), State::Left);
         if let State::In(run) = before {
@@ -105,7 +105,7 @@ impl RunSubscriber {
         }
     }
 
-    /// The caller's run ended, and another one may begin.
+    /// The caller's run has ended, and another one may begin.
     pub(super) fn rise(&self) {
         let mut state = self.lock();
         if matches!(&*state, State::In(_)) {
@@ -114,8 +114,8 @@ impl RunSubscriber {
     }
 }
 
-/// One run. A batch must not take the model away from all others; a run leaves nothing half done in
-/// the runner: what it makes, it owns.
+/// Executes one run. A panic only fails this batch: the runner owns no state that a run could leave
+/// inconsistent.
 pub(super) fn guarded(
     runner: &mut Runner,
     rows: &RecordBatch,
@@ -127,7 +127,7 @@ pub(super) fn guarded(
         .unwrap_or_else(|_| Err(internal("the run panicked; see the worker's log", "")))
 }
 
-/// Stops what runs with `options`, if anything does.
+/// Stops the run that uses `options`, if there is one.
 pub(super) fn stop(options: &SharedRunOptions) {
     if let Err(error) = options.terminate() {
         tracing::warn!(error = %error, "run not stopped");

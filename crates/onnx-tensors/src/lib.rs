@@ -1,8 +1,8 @@
-//! Tensor models: rows in, rows out, in order.
+//! Tensor models: one output row for each input row, in order.
 //!
-//! One thread owns each session (`queue`) and runs one batch at a time (`run`), or those of
-//! several requests together where the model's files say so (`merged`). A run whose callers have
-//! gone is stopped.
+//! One thread owns each session (`queue`) and runs one batch at a time (`run`). If the model's
+//! files allow it, one run takes the batches of several requests (`merged`). A run is stopped when
+//! all of its callers have gone.
 
 #[cfg(test)]
 mod addresses;
@@ -48,24 +48,24 @@ use volley_model_directory::overrides::Overrides;
 use volley_model_directory::triton::{Sequences, TritonConfig};
 use volley_onnx_runtime::{OnnxConfig, Runtime, graph, session};
 
-/// The longest that a model waits for more rows, whatever its files say.
+/// Maximum time that an idle model waits for more rows, regardless of its files.
 const LONGEST_WINDOW: Duration = Duration::from_secs(1);
 
-/// How rows become runs, as a model's files say.
+/// How rows are grouped into runs, from a model's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Batching {
-    /// The most rows of one run; more are several runs.
+    /// Maximum number of rows of one run; larger batches are split.
     most: Option<NonZeroUsize>,
-    /// Whether the rows of several requests may be in one run.
+    /// Whether one run may take the rows of several requests.
     merges: bool,
-    /// Sizes that such a run has where what waits can make one, in rows.
+    /// Preferred sizes of such a run in rows, used if the waiting batches allow one.
     preferred: Arc<[usize]>,
-    /// How long an idle model waits for more rows.
+    /// Time that an idle model waits for more rows.
     window: Duration,
 }
 
 impl Batching {
-    /// As `config.pbtxt` says, and `model.toml`, which has the last word.
+    /// Merges `config.pbtxt` and `model.toml`. The latter takes precedence.
     pub(crate) fn of(declared: Option<&TritonConfig>, own: &Overrides) -> Self {
         let declared = declared.cloned().unwrap_or_default();
         let most = own.max_batch_rows.unwrap_or(declared.max_batch_size);
@@ -92,16 +92,16 @@ impl Batching {
         self.most.map_or(usize::MAX, NonZeroUsize::get)
     }
 
-    /// Rows for which no more are waited for.
+    /// Number of rows at which the model stops waiting for more.
     fn full(&self) -> usize {
         let preferred = self.preferred.iter().max();
         preferred.map_or(self.most(), |size| self.most().min(*size))
     }
 
-    /// For these ports.
+    /// Adapts the settings to these ports.
     ///
     /// # Errors
-    /// `InvalidInput` when `model.toml` would have rows merged and the graph has no batch.
+    /// `InvalidInput` when `model.toml` enables merging and the graph has no batch dimension.
     fn suited(mut self, ports: &Ports, own: bool) -> Result<Self, PredictError> {
         if own && self.merges && !ports.batched {
             return Err(PredictError::invalid(format!(
@@ -119,7 +119,7 @@ impl Batching {
 struct TensorModel {
     model: ModelName,
     signature: Signature,
-    /// What answers have: the signature's output without the names of values.
+    /// The schema of answers: the signature's output without the names of values.
     answer: SchemaRef,
     config: OnnxConfig,
     batching: Batching,
@@ -128,7 +128,15 @@ struct TensorModel {
     sequences: Option<Arc<SequenceTable>>,
 }
 
-/// Loads a graph. Blocks.
+/// Loads a graph, and runs the warm-up samples of `declared`. Blocks, and must be called inside a
+/// tokio runtime.
+///
+/// Streams of the model are cancel safe: dropping one removes its batch from the queue or stops its
+/// run, unless the run has other callers.
+///
+/// # Errors
+/// `InvalidInput` when the graph cannot be loaded, does not fit `declared` or `own`, or has inputs
+/// or outputs without Arrow counterpart; `Internal` when its threads cannot be started.
 pub fn load(
     runtime: &Runtime,
     path: &Path,
@@ -173,7 +181,8 @@ pub fn load(
     let policies = policies.unwrap_or_default();
     let mut config = config;
     if let Some(most) = policies.most() {
-        // More than wait here are refused here, and do not wait elsewhere.
+        // Requests beyond the policy's limit must reach this queue and be rejected here, not wait
+        // elsewhere.
         config.tensor_streams = config.tensor_streams.max(most.saturating_add(2 * rows));
     }
     let queue = RunQueue::start(
@@ -197,7 +206,7 @@ pub fn load(
     }))
 }
 
-/// What callers give and get: the graph's columns without those of sequences.
+/// The columns of callers: the graph's columns without controls and states of sequences.
 fn signature(
     ports: &Ports,
     declared: Option<&TritonConfig>,
@@ -228,7 +237,8 @@ fn unnamed(output: &Schema, ports: &Ports) -> SchemaRef {
     Arc::new(Schema::new(plain.cloned().collect::<Vec<_>>()))
 }
 
-/// The inputs and outputs of a graph in Triton's words, for what a file does not say of them.
+/// The inputs and outputs of a graph in Triton's terms, as defaults for what the file does not
+/// declare.
 fn told(ports: &Ports, declared: &TritonConfig) -> [Vec<(String, String, Vec<i64>)>; 2] {
     let told = |ports: &[Port], batched: bool| {
         let rows = (batched && declared.max_batch_size == 0).then_some(-1);
@@ -244,7 +254,7 @@ fn told(ports: &Ports, declared: &TritonConfig) -> [Vec<(String, String, Vec<i64
     ]
 }
 
-/// The columns of an answer, with the names of their values where the files have them.
+/// The columns of an answer, with the names of their values if the files declare them.
 fn named(outputs: &[Port], declared: Option<&TritonConfig>) -> Schema {
     let fields = outputs.iter().map(|port| {
         let labels = declared.and_then(|declared| declared.labels_of(&port.name));
@@ -267,7 +277,7 @@ impl Backend for TensorModel {
     }
 }
 
-/// Refuses a batch that is not what the model takes, or too much at once.
+/// Rejects a batch that does not fit the signature or has too many rows.
 fn check(
     signature: &Signature,
     config: &OnnxConfig,

@@ -1,4 +1,5 @@
-//! A map from class to number for each row into a column of lists, one number for each class.
+//! Converts maps from class to number, one for each row, to a column of lists with one number for
+//! each class.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,10 +13,10 @@ use crate::columns::Port;
 use volley_onnx_runtime::failure::internal;
 use volley_onnx_runtime::graph::Classes;
 
-/// The column of the output of `port` for `rows` rows.
+/// Creates the column of the output of `port` for `rows` rows.
 ///
 /// # Errors
-/// `Internal` when the maps are not as many, or not of these classes.
+/// `Internal` when the number of maps is not `rows`, or a map has other classes.
 pub(super) fn column(
     port: &Port,
     classes: &Classes,
@@ -46,7 +47,7 @@ pub(super) fn column(
     Ok(Arc::new(list))
 }
 
-/// The numbers of all rows, each in the order of `classes`.
+/// The numbers of all rows, in the order of `classes`.
 fn numbers<K: Eq + Hash>(
     classes: &[K],
     maps: impl ExactSizeIterator<Item = volley_onnx_runtime::ort::Result<Vec<(K, f32)>>>,

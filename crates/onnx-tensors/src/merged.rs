@@ -1,4 +1,4 @@
-//! One run over the batches of several requests, and each one's own part of the answer.
+//! Runs the batches of several requests together, and splits the answer.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -13,8 +13,8 @@ use volley_onnx_runtime::failure::internal;
 use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::session::SharedRunOptions;
 
-/// Runs all of `jobs` together. Where that fails each is run again by itself: what is wrong with a
-/// row is only its own caller's concern.
+/// Runs all of `jobs` together. If that fails, each job runs again alone, so that an invalid row
+/// only fails its own request.
 pub(super) fn run(runner: &mut Runner, jobs: Vec<Job>, watch: &mut RunTimeout) {
     let ran = all(runner, &jobs, watch);
     jobs.iter().for_each(|job| job.seat.rise());
@@ -33,7 +33,8 @@ pub(super) fn run(runner: &mut Runner, jobs: Vec<Job>, watch: &mut RunTimeout) {
         if job.is_left() {
             continue;
         }
-        // A second one that takes too long means that the model does.
+        // After a second timeout the model itself is too slow; the remaining jobs fail without a
+        // run.
         let answer = match late {
             0 | 1 => job.run(runner, watch),
             _ => Err(error.clone()),
@@ -43,7 +44,7 @@ pub(super) fn run(runner: &mut Runner, jobs: Vec<Job>, watch: &mut RunTimeout) {
     }
 }
 
-/// The answers of all jobs, whose columns are of the same types.
+/// The answers of all jobs, which have the same schema.
 fn all(
     runner: &mut Runner,
     jobs: &[Job],
@@ -71,7 +72,7 @@ fn all(
         let end = start + job.rows.num_rows() as u32;
         let part = UInt32Array::from_iter_values(start..end);
         start = end;
-        // A copy: a part of the whole would keep all of it.
+        // A copy: a slice would keep the whole answer in memory.
         arrow_select::take::take_record_batch(&answer, &part).map_err(apart)
     });
     parts.collect()

@@ -1,9 +1,9 @@
-//! The parameters that a request to a tensor model may have.
+//! The request parameters of tensor models.
 
 use volley_types::{Dialect, Parameters, PredictError, unknown_parameter};
 
-/// What the Open Inference Protocol says of a request's waiting and of its sequence. A model
-/// without queues or without sequences passes over them: in an ensemble, each model gets all.
+/// Parameters of the Open Inference Protocol for queues and sequences. Models without queues or
+/// sequences ignore them, because an ensemble passes all parameters to each of its models.
 const KNOWN: [&str; 5] = [
     "priority",
     "timeout",
@@ -12,11 +12,11 @@ const KNOWN: [&str; 5] = [
     "sequence_end",
 ];
 
-/// Refuses what a request asks for and nothing would come of. Callers of the Open Inference
-/// Protocol may send what they like: servers of it ignore what they do not know.
+/// Rejects parameters without an effect. Parameters of the Open Inference Protocol are not checked:
+/// its servers ignore unknown ones.
 ///
 /// # Errors
-/// `InvalidInput` naming the parameter, and the nearest that there is.
+/// `InvalidInput` with the parameter and the most similar known one.
 pub(super) fn check(parameters: &Parameters, dialect: Dialect) -> Result<(), PredictError> {
     if dialect == Dialect::OpenInference {
         return Ok(());

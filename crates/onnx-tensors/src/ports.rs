@@ -1,4 +1,4 @@
-//! A session's inputs and outputs as columns.
+//! Reads a session's inputs and outputs as columns.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use volley_model_directory::overrides::Overrides;
 use volley_model_directory::triton::TritonConfig;
 use volley_onnx_runtime::graph::GraphSummary;
 
-/// What a session takes and gives.
+/// The inputs and outputs of a session.
 pub(crate) struct Ports {
     pub(crate) inputs: Vec<Port>,
     pub(crate) outputs: Vec<Port>,
@@ -22,14 +22,14 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    /// Whether the inputs have something that their declaration leaves open: see
+    /// Whether the inputs vary in something that their declaration leaves open: see
     /// [`failure::classify`](super::failure::classify).
     pub(super) fn are_varied(&self) -> bool {
         self.inputs.iter().any(Port::is_varied)
     }
 }
 
-/// What the files say of inputs and outputs.
+/// The declarations in a model's files.
 pub(super) struct Files<'f> {
     pub(super) outline: &'f GraphSummary,
     pub(super) own: &'f Overrides,
@@ -37,12 +37,12 @@ pub(super) struct Files<'f> {
 }
 
 impl Files<'_> {
-    /// The shape of an input or output, of which ONNX Runtime knows this much.
+    /// The shape of an input or output; `known` is the shape from ONNX Runtime.
     ///
     /// # Errors
-    /// `InvalidInput` when nothing tells it, or two things do.
+    /// `InvalidInput` when no file declares the shape, or `model.toml` redeclares it.
     fn shape(&self, name: &str, known: &[i64]) -> Result<Vec<i64>, PredictError> {
-        // Without dimensions: a single number, or nobody knows.
+        // An empty shape is either a scalar or an undeclared shape.
         let unknown = known.is_empty() && self.outline.shapeless.contains(name);
         let declared = || self.declared.and_then(|declared| declared.shape_of(name));
         match (unknown, self.own.shapes.get(name)) {
@@ -127,8 +127,8 @@ impl Tensor {
         (self.shape.clone(), self.symbols.clone())
     }
 
-    /// Whether it is a classifier's label that is declared as if there were one row at most, as
-    /// LightGBM's exporter does. There is one for each row.
+    /// Whether it looks like a classifier's label that is declared for a single row, as LightGBM's
+    /// exporter does. The label actually has one element for each row.
     fn is_label_of_one(&self) -> bool {
         let kinds = [TensorElementType::Int64, TensorElementType::String];
         self.shape == [1] && kinds.contains(&self.element)
@@ -140,10 +140,10 @@ enum Output {
     Maps(Port),
 }
 
-/// The columns of `session`'s inputs and outputs.
+/// Reads the columns of `session`'s inputs and outputs.
 ///
 /// # Errors
-/// `InvalidInput` naming one that cannot be a column.
+/// `InvalidInput` with the name of an input or output that cannot be a column.
 pub(super) fn read(session: &Session, files: &Files<'_>) -> Result<Ports, PredictError> {
     let inputs = session.inputs().iter().map(|outlet| files.tensor(outlet));
     let inputs: Vec<Tensor> = inputs.collect::<Result<_, _>>()?;
@@ -183,7 +183,7 @@ pub(super) fn read(session: &Session, files: &Files<'_>) -> Result<Ports, Predic
     })
 }
 
-/// What an input or output is that is no tensor.
+/// Describes the type of an input or output that is not a tensor.
 fn kind(value: &ValueType) -> &'static str {
     match value {
         ValueType::Sequence(_) => "a sequence",

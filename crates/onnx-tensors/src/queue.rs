@@ -1,9 +1,9 @@
-//! The threads that own a session each, and the way to them.
+//! The threads that own the sessions, and the queue to them.
 //!
-//! Each has one run after the other: `ONNX Runtime` spreads a run over its own threads, and two
-//! runs of one session at a time are not safe on every device. One thread after the other takes
-//! what waits. Where the model's files say that the rows of several requests may be in one run,
-//! those that wait are ([`merged`](super::merged)).
+//! Each thread executes one run at a time: ONNX Runtime spreads a run over its own threads, and two
+//! concurrent runs of one session are not safe on every device. The threads take waiting batches in
+//! turn. If the model's files allow it, one run takes the waiting batches of several requests
+//! ([`merged`](super::merged)).
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -28,10 +28,10 @@ use volley_onnx_runtime::session;
 use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::session::SharedRunOptions;
 
-/// Between two looks for more rows.
+/// Interval of checks for more rows.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// The way to the sessions' threads. Dropping it ends them.
+/// Handle of the sessions' threads. Dropping it ends them.
 pub(super) struct RunQueue {
     waits: WaitCounts,
     // `Some` until it is dropped.
@@ -40,7 +40,7 @@ pub(super) struct RunQueue {
     place: ExecutionDevice,
 }
 
-/// Stops runs when their caller goes away.
+/// Stops a caller's run when the caller goes away.
 struct Terminator {
     own: [Arc<SharedRunOptions>; 2],
     seat: Arc<RunSubscriber>,
@@ -54,11 +54,11 @@ impl Drop for Terminator {
 }
 
 impl RunQueue {
-    /// Starts a thread for each of `runners`; `places` batches may wait for them, and each run may
-    /// take `limit`, at `place`.
+    /// Starts a thread for each of `runners`. At most `places` batches wait in the channel. Each
+    /// run on the device `place` may take at most `limit`.
     ///
     /// # Errors
-    /// `Internal` when it cannot be started.
+    /// `Internal` when a thread cannot be started.
     pub(super) fn start(
         model: &ModelName,
         runners: Vec<Runner>,
@@ -93,14 +93,15 @@ impl RunQueue {
         })
     }
 
-    /// Runs one batch, after those that came before it. Waits for a place where there is none.
+    /// Runs one batch after the earlier ones. Waits while the channel is full.
     ///
     /// # Cancel safety
-    /// Dropping the future takes the batch out of the queue, or stops its run where no one else
-    /// waits for that.
+    /// Dropping the future removes the batch from the queue, or stops its run if no other caller
+    /// waits for that run.
     ///
     /// # Errors
-    /// Those of the run.
+    /// Those of the run; `Overloaded` when the queue of the priority level is full;
+    /// `DeadlineExceeded` when the request waited for longer than its policy allows.
     pub(super) async fn run(
         &self,
         rows: RecordBatch,
@@ -116,7 +117,7 @@ impl RunQueue {
         let again = Arc::new(session::shrinking(self.place).map_err(failed)?);
         let (answer, answered) = oneshot::channel();
         let seat = Arc::new(RunSubscriber::default());
-        // A late stop hits nothing: the options are this batch's alone.
+        // A late stop is harmless: only this batch uses these options.
         let _terminator = Terminator {
             own: [options.clone(), again.clone()],
             seat: seat.clone(),
@@ -142,14 +143,14 @@ impl RunQueue {
             answer = &mut answered => return answer,
             () = tokio::time::sleep_until(late.into()) => {}
         }
-        // Who sets it first decides: the queue, or the time.
+        // The first of queue and timer to set the flag decides.
         if is_taken.swap(true, Ordering::AcqRel) {
             return answered.await;
         }
         Err(wait::too_long())
     }
 
-    /// How requests wait here.
+    /// The queue policies of the model.
     pub(super) fn policies(&self) -> &QueuePolicies {
         self.waits.policies()
     }
@@ -157,7 +158,7 @@ impl RunQueue {
 
 impl Drop for RunQueue {
     fn drop(&mut self) {
-        // Without an entrance each thread ends after the run that it is in.
+        // When the channel closes, each thread ends after its current run.
         self.jobs.take();
         let threads = std::mem::take(&mut self.threads);
         let wait = move || {
@@ -167,8 +168,8 @@ impl Drop for RunQueue {
                 }
             }
         };
-        // The last handle is often a stream's, dropped on a runtime's thread, which must not be
-        // held for a run. The runtime waits for the thread instead when it shuts down.
+        // The last handle is often dropped with a stream on a runtime thread, which must not block
+        // for a run. The runtime waits for the model threads when it shuts down.
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(wait)),
             Err(_) => wait(),
@@ -181,14 +182,14 @@ struct WaitingBatches {
     queue: mpsc::Receiver<Job>,
     jobs: VecDeque<Job>,
     places: usize,
-    /// Whether those that wait are not simply taken as they came.
+    /// Whether waiting batches are reordered by priority.
     ordered: bool,
     batching: Batching,
 }
 
 impl WaitingBatches {
-    /// Those of the next run: the first, and those behind it that may be in one run with it. Waits
-    /// where there are none; `None` when no more can come.
+    /// The batches of the next run: the first, and those behind it that can join the run. Blocks
+    /// while the queue is empty; `None` when it is closed.
     fn next(&mut self) -> Option<Vec<Job>> {
         self.jobs.retain(|job| !job.is_left());
         if self.jobs.is_empty() {
@@ -211,14 +212,14 @@ impl WaitingBatches {
             false => 1,
         };
         let mut jobs: Vec<Job> = self.jobs.drain(..count).collect();
-        // Those that were refused meanwhile are left.
+        // Batches that were rejected meanwhile are dropped.
         jobs.retain_mut(|job| job.place.take().is_none_or(|place| place.take()));
         Some(jobs)
     }
 
-    /// As [`WaitingBatches::next`], for one thread at a time: those behind it wait with it.
+    /// As [`WaitingBatches::next`], for one thread at a time; the other threads wait for the lock.
     fn next_of(waiting: &Mutex<Self>) -> Option<Vec<Job>> {
-        // What a panic would leave behind are batches that wait.
+        // After a panic the state is still a list of waiting batches.
         let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.next()
     }
@@ -235,14 +236,15 @@ impl WaitingBatches {
         }
     }
 
-    /// The most urgent first, and of those as they came.
+    /// Sorts by urgency; equally urgent batches stay in order of arrival.
     fn order(&mut self) {
         let now = Instant::now();
         let rank = |job: &Job| job.place.as_ref().map(|place| place.rank(now));
         self.jobs.make_contiguous().sort_by_key(rank);
     }
 
-    /// Lets an idle model wait as long as its files say, or until a run is full.
+    /// Waits for more rows while the model is idle: at most the configured window, or until a run
+    /// is full.
     fn wait_for_more(&mut self) {
         let Batching { window, .. } = self.batching;
         let full = self.batching.full();
@@ -262,9 +264,9 @@ impl WaitingBatches {
     }
 }
 
-/// How many batches, from the first on, one run takes: the first alone, or with those behind it
-/// that are like it, up to the most rows of a run; of those, as many as make the largest preferred
-/// size, where any does. Of one that must run alone there is no size.
+/// Number of batches, from the first on, that one run takes: the first and those behind it with the
+/// same schema, up to the maximum number of rows. If some prefix of these has a preferred size, the
+/// longest such prefix is taken. A size of `None` is a batch that must run alone.
 fn together(sizes: impl IntoIterator<Item = Option<usize>>, batching: &Batching) -> usize {
     let (mut count, mut rows, mut preferred) = (0, 0_usize, 0);
     for size in sizes {

@@ -1,4 +1,5 @@
-//! One batch through the session: rows of equal shapes together, the answer in the rows' order.
+//! Runs one batch through the session: rows of equal shapes run together, and the answer has the
+//! rows' order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use volley_onnx_runtime::failure;
 use volley_onnx_runtime::failure::internal;
 use volley_onnx_runtime::session::SharedRunOptions;
 
-/// Owns a session.
+/// A session and its ports.
 pub(super) struct Runner {
     session: Session,
     ports: Arc<Ports>,
@@ -25,7 +26,11 @@ impl Runner {
         Self { session, ports }
     }
 
-    /// One output row for each of `rows`, in order.
+    /// Returns one output row for each of `rows`, in order.
+    ///
+    /// # Errors
+    /// `InvalidInput` for inputs that the model does not accept; those of [`failure::classify`] for
+    /// a failed run; `Internal` when an output does not fit its declaration.
     pub(super) fn run(
         &mut self,
         rows: &RecordBatch,
@@ -53,7 +58,7 @@ impl Runner {
     }
 }
 
-/// One run.
+/// Executes one run.
 fn run_group(
     session: &mut Session,
     ports: &Ports,
@@ -99,8 +104,8 @@ fn read<'p>(ports: &'p Ports, rows: &RecordBatch) -> Result<Vec<InputColumn<'p>>
     ports.inputs.iter().map(find).collect()
 }
 
-/// Rows that can run together: all of them, or those whose shapes are equal. A model without a
-/// batch dimension takes one at a time.
+/// Groups of rows that can run together: all rows, or those of equal shapes. A model without a
+/// batch dimension runs one row at a time.
 fn groups(batched: bool, inputs: &[InputColumn<'_>], rows: usize) -> Vec<Vec<usize>> {
     if !batched {
         return (0..rows).map(|row| vec![row]).collect();
@@ -117,7 +122,7 @@ fn groups(batched: bool, inputs: &[InputColumn<'_>], rows: usize) -> Vec<Vec<usi
     groups.into_values().collect()
 }
 
-/// Where each row went when the groups stand one after the other.
+/// The position of each row in the concatenation of the groups.
 fn back(groups: &[Vec<usize>]) -> UInt32Array {
     let order = groups.iter().flatten();
     let mut back = vec![0_u32; order.clone().count()];

@@ -1,8 +1,8 @@
-//! Models of sequences: requests that belong together, each of which begins with what the one
-//! before it left.
+//! Sequence models: consecutive requests of one sequence, each of which starts with the state that
+//! the previous one left (Triton's sequence batcher).
 //!
-//! What callers do not give, the controls and the states, stands as columns beside theirs, so that
-//! rows of several sequences may be in one run as those of other requests are.
+//! Controls and states, which callers do not send, are added as further columns, so that rows of
+//! several sequences can share one run like those of other requests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use crate::columns::{Port, elements};
 use volley_model_directory::triton::{Control, ControlKind, Sequences};
 use volley_onnx_runtime::failure::internal;
 
-/// What a request says of its sequence.
+/// The sequence parameters of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SequenceStep {
     id: String,
@@ -31,10 +31,10 @@ pub(super) struct SequenceStep {
 }
 
 impl SequenceStep {
-    /// What these parameters say.
+    /// Reads the sequence parameters.
     ///
     /// # Errors
-    /// `InvalidInput` without an id, or for one that is none.
+    /// `InvalidInput` when the id is missing or invalid, or a flag is not a Boolean.
     pub(super) fn read(parameters: &Parameters) -> Result<Self, PredictError> {
         let id = match parameters.get("sequence_id") {
             Some(ParamValue::Int(id)) if *id != 0 => id.to_string(),
@@ -60,9 +60,9 @@ impl SequenceStep {
     }
 }
 
-/// A sequence that has begun.
+/// A running sequence.
 struct Slot {
-    /// What the last request left, a column of one row for each state. Whoever holds it runs.
+    /// The states after the last request, a column of one row for each. Held locked during a run.
     states: tokio::sync::Mutex<Vec<ArrayRef>>,
     used: Mutex<Instant>,
     _permit: OwnedSemaphorePermit,
@@ -75,7 +75,7 @@ impl Slot {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing can be half done in what these hold.
+    // No update of the guarded values can be interrupted by a panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -83,7 +83,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct SequenceTable {
     spec: Sequences,
     ports: Arc<Ports>,
-    /// What answers have.
+    /// The schema of answers.
     answer: SchemaRef,
     initial: Vec<ArrayRef>,
     places: Arc<Semaphore>,
@@ -91,10 +91,11 @@ pub(super) struct SequenceTable {
 }
 
 impl SequenceTable {
-    /// For a graph with these ports, whose sessions hold `rows` sequences together.
+    /// Creates a table for a graph with these ports. `rows` is the default maximum number of
+    /// concurrent sequences.
     ///
     /// # Errors
-    /// `InvalidInput` when a state does not come out as it goes in.
+    /// `InvalidInput` when a state or control does not fit the graph.
     pub(super) fn new(
         spec: Sequences,
         ports: Arc<Ports>,
@@ -160,13 +161,14 @@ impl SequenceTable {
         })
     }
 
-    /// Runs one request of a sequence, after those that came before it.
+    /// Runs one request of a sequence, after the earlier ones of the same sequence.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the sequence as it was.
+    /// Dropping the future leaves the sequence in its previous state.
     ///
     /// # Errors
-    /// `InvalidInput` for a sequence that has not begun, or other than one row; those of `run`.
+    /// `InvalidInput` for an unknown sequence, or when `rows` does not have exactly one row; those
+    /// of `run`.
     pub(super) async fn step<F>(
         &self,
         step: &SequenceStep,
@@ -201,7 +203,7 @@ impl SequenceTable {
         drop(states);
         if step.end {
             let mut live = lock(&self.live);
-            // Another one may have begun under the same id.
+            // Another sequence may have started with the same id.
             if live.get(&step.id).is_some_and(|it| Arc::ptr_eq(it, &slot)) {
                 live.remove(&step.id);
             }
@@ -209,14 +211,15 @@ impl SequenceTable {
         self.shown(&answer)
     }
 
-    /// A new sequence, in the place of one that has the same id. Waits for a place.
+    /// Starts a sequence, replacing one with the same id. Waits for a permit. Cancel safe, except
+    /// that the replaced sequence is gone.
     async fn begin(&self, id: &str) -> Arc<Slot> {
         lock(&self.live).remove(id);
         let pause = self.spec.idle.min(Duration::from_millis(100));
         let permit = loop {
             self.sweep();
             let acquired = self.places.clone().acquire_owned();
-            // Idle sequences make way, and nobody tells when one becomes idle.
+            // Idle sequences free their permits, but nothing notifies when one becomes idle.
             if let Ok(Ok(permit)) = tokio::time::timeout(pause, acquired).await {
                 break permit;
             }
@@ -252,13 +255,13 @@ impl SequenceTable {
         let now = Instant::now();
         let is_idle = |slot: &Arc<Slot>| {
             let used = *lock(&slot.used);
-            // Nobody runs in it, nor waits for it.
+            // No request runs in it or waits for it.
             Arc::strong_count(slot) == 1 && self.spec.idle <= now.saturating_duration_since(used)
         };
         lock(&self.live).retain(|_, slot| !is_idle(slot));
     }
 
-    /// All that the graph takes: the caller's columns, the controls and the states.
+    /// All inputs of the graph: the caller's columns, the controls and the states.
     fn whole(
         &self,
         step: &SequenceStep,
@@ -293,7 +296,7 @@ impl SequenceTable {
         })
     }
 
-    /// What callers get of an answer.
+    /// The caller's part of an answer.
     fn shown(&self, answer: &RecordBatch) -> Result<RecordBatch, PredictError> {
         let fields = self.answer.fields().iter();
         let columns = fields.map(|field| {
@@ -308,7 +311,7 @@ impl SequenceTable {
     }
 }
 
-/// What a control is for this step.
+/// The value of a control for this step.
 fn value(control: &Control, step: &SequenceStep) -> Result<ArrayRef, PredictError> {
     let is = match control.kind {
         ControlKind::Start => step.start,

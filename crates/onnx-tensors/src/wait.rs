@@ -1,5 +1,5 @@
-//! How a request waits for its run, as a model's files say: how urgent it is, how many wait beside
-//! it, and for how long.
+//! Queue policies of a model's files: priority levels, maximum queue sizes, and timeouts (Triton's
+//! `ModelQueuePolicy`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,24 +9,24 @@ use volley_types::{ErrorCode, Parameters, PredictError};
 
 use volley_model_directory::triton::QueuePolicies;
 
-/// What one request says of its waiting.
+/// The wait options of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WaitOptions {
-    /// 1 is the most urgent; 0 where the model has no levels.
+    /// Priority level; 1 is the most urgent, and 0 means that the model has no levels.
     pub(super) level: u64,
     timeout: Option<Duration>,
 }
 
 impl WaitOptions {
-    /// What these parameters say, under these policies.
+    /// Reads the parameters `priority` and `timeout` (microseconds) under these policies.
     ///
     /// # Errors
-    /// `InvalidInput` for a parameter that is no number.
+    /// `InvalidInput` for a parameter that is not a number.
     pub(super) fn read(
         parameters: &Parameters,
         policies: &QueuePolicies,
     ) -> Result<Self, PredictError> {
-        // Elsewhere these names may mean anything.
+        // Models without policies may use these names for anything.
         if *policies == QueuePolicies::default() {
             return Ok(Self::default());
         }
@@ -43,7 +43,7 @@ impl WaitOptions {
             .map(Duration::from_micros);
         Ok(Self {
             level,
-            // A request may wait shorter than others, not longer.
+            // A request may shorten the timeout of its queue, but not extend it.
             timeout: match (policy.timeout, own) {
                 (Some(all), Some(own)) => Some(all.min(own)),
                 (all, own) => all.or(own),
@@ -52,7 +52,7 @@ impl WaitOptions {
     }
 }
 
-/// The counts of those that wait, by level.
+/// Number of waiting requests per level.
 #[derive(Debug)]
 pub(super) struct WaitCounts {
     policies: QueuePolicies,
@@ -72,10 +72,10 @@ impl WaitCounts {
         &self.policies
     }
 
-    /// A place among those that wait.
+    /// Registers a waiting request.
     ///
     /// # Errors
-    /// `Overloaded` where there is none.
+    /// `Overloaded` when the queue of its level is full.
     pub(super) fn enter(&self, wait: WaitOptions) -> Result<WaitEntry, PredictError> {
         let policy = self.policies.of(wait.level);
         let index = usize::try_from(wait.level).unwrap_or(0);
@@ -101,7 +101,7 @@ impl WaitCounts {
     }
 }
 
-/// A request's place. Counts until its run begins, or it goes away.
+/// A waiting request. It counts until its run begins or the request is dropped.
 #[derive(Debug)]
 pub(super) struct WaitEntry {
     count: Arc<AtomicUsize>,
@@ -112,19 +112,21 @@ pub(super) struct WaitEntry {
 }
 
 impl WaitEntry {
-    /// By which those that wait are put in order: late ones that are delayed go last.
+    /// Sort key of waiting requests: delayed late requests are last, then lower levels are first.
     pub(super) fn rank(&self, now: Instant) -> (bool, u64) {
         let is_late = self.delays && self.late.is_some_and(|late| late <= now);
         (is_late, self.level)
     }
 
-    /// When it is refused if its run has not begun, and what tells whether it has.
+    /// The time at which the request is rejected if its run has not begun, and the flag that
+    /// decides between run and rejection. `None` if it is never rejected.
     pub(super) fn refusal(&self) -> Option<(Instant, Arc<AtomicBool>)> {
         let late = self.late.filter(|_| !self.delays)?;
         Some((late, self.is_taken.clone()))
     }
 
-    /// Its run begins, where it was not refused before.
+    /// Marks the begin of its run. Returns whether the run may begin, which is not the case after a
+    /// rejection.
     pub(super) fn take(&self) -> bool {
         !self.is_taken.swap(true, Ordering::AcqRel)
     }
@@ -136,7 +138,7 @@ impl Drop for WaitEntry {
     }
 }
 
-/// A request waited for longer than its queue allows.
+/// The error for a request that exceeded the timeout of its queue.
 pub(super) fn too_long() -> PredictError {
     PredictError::new(
         ErrorCode::DeadlineExceeded,

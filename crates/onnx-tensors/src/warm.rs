@@ -1,5 +1,5 @@
-//! Runs before the first request, as `config.pbtxt` asks for: over zeros, of which there are as
-//! many as a request would have of its own.
+//! Warm-up runs before the first request, as `config.pbtxt` declares them (Triton's
+//! `model_warmup`). The inputs are zeros, in the declared number and shapes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +21,13 @@ use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::session;
 use volley_onnx_runtime::session::SharedRunOptions;
 
-/// The most values of one input.
+/// Maximum number of values of one input.
 const MAX_VALUES: usize = 1 << 26;
 
-/// Runs a sample on each of a replica's sessions.
+/// Runs a sample on each session of a replica.
 ///
 /// # Errors
-/// `InvalidInput` when it does not fit the graph, or the model cannot run it.
+/// `InvalidInput` when the sample does not fit the graph, or the model cannot run it.
 pub(super) fn up(
     runners: &mut [Runner],
     ports: &Ports,
@@ -57,7 +57,7 @@ fn rows(ports: &Ports, sample: &Sample) -> Result<RecordBatch, PredictError> {
     let columns = ports.inputs.iter().map(|port| {
         let found = sample.inputs.iter().find(|(name, _)| *name == port.name);
         let (_, shape) = found.ok_or_else(|| wrong(port, "lacks"))?;
-        // A scalar for each row is declared as one number.
+        // A scalar for each row is declared with the shape `[1]`.
         let shape: &[usize] = match port.layout {
             RowLayout::Scalar if shape[..] == [1] => &[],
             _ => shape,
@@ -94,8 +94,8 @@ pub(super) fn column(
     lay(port, shape, size, rows, zeros(&port.element, size * rows))
 }
 
-/// One row of `size` numbers, whose bytes these are; `None` where they are not as many, or the port
-/// takes no numbers.
+/// One row of `size` numbers with these bytes; `None` when the number of bytes differs, or the port
+/// is not numeric.
 pub(super) fn of_bytes(
     port: &Port,
     shape: &[usize],
@@ -123,7 +123,7 @@ pub(super) fn of_bytes(
     Some(lay(port, shape, size, 1, values))
 }
 
-/// `rows` rows of a shape, of `size` values each.
+/// `rows` rows of `shape`, of `size` values each.
 fn lay(
     port: &Port,
     shape: &[usize],

@@ -1,5 +1,5 @@
-//! The loop that text encoders are measured against: the same graph, the same batch, and nothing
-//! else. No requests, no readers.
+//! Baseline for benchmarks of text encoders: the same graph and the same batches, without requests
+//! and columns.
 
 use std::path::Path;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use volley_types::PredictError;
 
 use crate::bare_tokens;
 
-/// A text encoder for bare runs: tokens in, whatever the graph gives out.
+/// A text encoder for bare runs: its outputs are not read.
 pub struct BareEncoder {
     session: Session,
     names: Vec<String>,
@@ -24,7 +24,7 @@ impl BareEncoder {
     /// Loads the text encoder in `directory`; every row will be `text`.
     ///
     /// # Errors
-    /// As for serving it.
+    /// As for serving the model.
     pub fn load(
         runtime: &Runtime,
         directory: &Path,
@@ -41,7 +41,7 @@ impl BareEncoder {
         })
     }
 
-    /// Rows in a second, when about `total` of them are run in batches of `rows`.
+    /// Runs about `total` rows in batches of `rows`, and returns the rate in rows per second.
     ///
     /// # Errors
     /// When a run fails.

@@ -1,5 +1,5 @@
-//! The rows that wait for a model's threads, and how they are shared out. One thread after the
-//! other plans a window of what waits, sorted by length, as runs; each takes the next of these.
+//! The rows that wait for a model's threads, and their distribution. One thread at a time plans a
+//! window of waiting rows, sorted by length, as runs; each thread takes the next planned run.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,37 +16,37 @@ use super::plan::Budget;
 use super::pooling::Values;
 use super::texts::Tokens;
 
-/// Rows for each thread that are sorted by length together. More of them sort better, and make
-/// others wait.
+/// Rows per thread that are sorted by length together. A larger window sorts better, but delays
+/// requests.
 const WINDOW_ROWS: usize = 256;
-/// As many runs' tokens: of long texts, fewer are sorted together.
+/// Maximum size of a window in runs per thread; long texts reach it before `WINDOW_ROWS`.
 const WINDOW_RUNS: usize = 8;
 
 /// The rows of one batch of one request.
 pub(super) type BatchRows = Arc<Vec<Tokens>>;
-/// What the model gives for each row, in order.
+/// The values of each row, in order.
 pub(super) type RowResults = Result<Vec<Values>, PredictError>;
 
-/// Which request a batch is of.
+/// Identifies the request of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RequestKey(u64);
 
 impl RequestKey {
-    /// One that no other request has.
+    /// A new unique key.
     pub(super) fn fresh() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// The rows of one batch of one request, and who waits for them.
+/// The rows of one batch of one request, and the channel for the answer.
 pub(super) struct Job {
     pub(super) request: RequestKey,
     pub(super) rows: BatchRows,
     pub(super) answer: oneshot::Sender<RowResults>,
 }
 
-/// What all threads of a model take their runs from: it makes batches of what waits.
+/// The queue from which all threads of a model take their runs.
 pub(super) struct Batcher {
     waiting: Mutex<WaitingJobs>,
     budget: Budget,
@@ -54,73 +54,73 @@ pub(super) struct Batcher {
     busy: AtomicUsize,
 }
 
-/// Jobs that have rows to run.
+/// The jobs with rows that have not run.
 struct WaitingJobs {
     queue: mpsc::Receiver<Job>,
     jobs: VecDeque<StartedJob>,
     planned: VecDeque<PlannedRun>,
     places: usize,
     window: Duration,
-    /// Whether a thread lets more come before it plans what has come.
+    /// Whether a thread is waiting for more rows before it plans the next window.
     lingers: bool,
-    /// Threads that sleep as there was nothing to run. The last is woken first, as it is the
-    /// likeliest to be warm.
+    /// Threads that sleep because there was nothing to run. The last one is woken first, because
+    /// its caches are most likely to be warm.
     asleep: Vec<Thread>,
 }
 
-/// What a thread found in the queue.
+/// The result of reading the queue.
 #[derive(Debug, PartialEq, Eq)]
 enum QueueEvent {
     Nothing,
-    /// Jobs wait; `fresh` where none did before.
+    /// Jobs are waiting; `fresh` if none were waiting before.
     Jobs {
         fresh: bool,
     },
-    /// No more can come.
+    /// The queue is empty and closed.
     Ended,
 }
 
-/// A job of which `taken` rows have run, or are planned.
+/// A job of which `taken` rows have run or are planned.
 struct StartedJob {
     request: RequestKey,
     job: Arc<RunningJob>,
     taken: usize,
 }
 
-/// A job that a thread, or several, have rows of.
+/// A job whose rows one or more threads run.
 pub(super) struct RunningJob {
     pub(super) rows: BatchRows,
     state: Mutex<State>,
 }
 
 struct State {
-    /// `None` once it is answered.
+    /// `None` once the job is answered.
     answer: Option<oneshot::Sender<RowResults>>,
     ran: usize,
     values: Vec<Values>,
 }
 
-/// Rows that run together: places of rows in the jobs of their window.
+/// Rows that run together, as indices of jobs in their window and of rows in these jobs.
 pub(super) struct PlannedRun {
     pub(super) jobs: Arc<[Arc<RunningJob>]>,
     pub(super) places: Vec<(usize, usize)>,
-    /// Whether nothing else ran or waited when it was taken.
+    /// Whether nothing else was running or waiting when the run was taken.
     pub(super) alone: bool,
 }
 
 impl RunningJob {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing can be half done in it.
+        // No update of the state can be interrupted by a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nobody waits for it any more.
+    /// Whether the job is answered, or its caller has stopped waiting.
     pub(super) fn is_over(&self) -> bool {
         let answer = &self.lock().answer;
         answer.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
-    /// Keeps what a row gave, and answers after the last.
+    /// Stores the values of a row, and answers after the last row.
     pub(super) fn keep(&self, row: usize, values: Values) {
         let mut state = self.lock();
         state.values[row] = values;
@@ -135,15 +135,15 @@ impl RunningJob {
     pub(super) fn answer(&self, answer: RowResults) {
         let caller = self.lock().answer.take();
         if let Some(caller) = caller {
-            // The caller may have gone in the meantime.
+            // The caller may have stopped waiting.
             let _ = caller.send(answer);
         }
     }
 }
 
 impl Batcher {
-    /// Takes jobs from `queue`, `places` at a time, for so many `threads`. An idle model waits for
-    /// a `window` after the first that comes.
+    /// Creates a batcher for `threads` threads that holds at most `places` jobs from `queue`. An
+    /// idle model waits for `window` after the first job.
     pub(super) fn new(
         queue: mpsc::Receiver<Job>,
         places: usize,
@@ -168,11 +168,11 @@ impl Batcher {
     }
 
     fn lock(&self) -> MutexGuard<'_, WaitingJobs> {
-        // Nothing can be half done in it.
+        // No update of the state can be interrupted by a panic.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells that a job was put into the queue, or that no more can come.
+    /// Wakes a thread after a job was sent, or all threads after the queue was closed.
     pub(super) fn wake(&self) {
         let mut waiting = self.lock();
         if waiting.queue.is_closed() {
@@ -182,8 +182,8 @@ impl Batcher {
         }
     }
 
-    /// What a thread runs next; it tells with [`Batcher::done`] when it has. Sleeps until
-    /// [`Batcher::wake`] where there is nothing; `None` when no more can come.
+    /// Returns the next run of a thread, which must call [`Batcher::done`] after the run. Blocks
+    /// until [`Batcher::wake`] while nothing waits; `None` when the queue is closed and empty.
     pub(super) fn next_run(&self) -> Option<PlannedRun> {
         let mut waiting = self.lock();
         while waiting.planned.is_empty() {
@@ -216,7 +216,7 @@ impl Batcher {
         Some(run)
     }
 
-    /// Takes what comes within the window, too.
+    /// Waits for the window, and takes the jobs that arrive meanwhile.
     fn linger<'a>(
         &'a self,
         mut waiting: MutexGuard<'a, WaitingJobs>,
@@ -231,7 +231,7 @@ impl Batcher {
         waiting
     }
 
-    /// Sleeps until there may be something to run.
+    /// Blocks until there may be something to run.
     fn sleep<'a>(
         &'a self,
         mut waiting: MutexGuard<'a, WaitingJobs>,
@@ -241,12 +241,12 @@ impl Batcher {
         drop(waiting);
         thread::park();
         let mut waiting = self.lock();
-        // It may have woken by itself.
+        // `park` may return spuriously.
         waiting.asleep.retain(|thread| thread.id() != own.id());
         waiting
     }
 
-    /// The run that a thread took has ended.
+    /// Marks the end of a run that a thread has taken.
     pub(super) fn done(&self) {
         self.busy.fetch_sub(1, Ordering::AcqRel);
     }
@@ -263,7 +263,7 @@ impl WaitingJobs {
         self.asleep.drain(..).for_each(|thread| thread.unpark());
     }
 
-    /// Takes what has come.
+    /// Takes the jobs that have arrived.
     fn receive(&mut self) -> QueueEvent {
         let waits = |begun: &StartedJob| begun.taken < begun.job.rows.len() && !begun.job.is_over();
         self.jobs.retain(waits);
@@ -303,13 +303,13 @@ impl WaitingJobs {
         });
     }
 
-    /// Whether no row waits.
+    /// Whether no row is waiting.
     fn is_empty(&self) -> bool {
         let taken = |begun: &StartedJob| begun.taken == begun.job.rows.len();
         self.queue.is_empty() && self.jobs.iter().all(taken)
     }
 
-    /// Plans the next window as runs, as many as `idle` threads can use.
+    /// Plans the next window as runs, spread over `idle` threads.
     fn plan(&mut self, budget: Budget, threads: usize, idle: usize) {
         let places = self.window(budget, threads);
         let jobs: Arc<[_]> = self.jobs.iter().map(|begun| begun.job.clone()).collect();
@@ -323,9 +323,9 @@ impl WaitingJobs {
         }));
     }
 
-    /// The next rows to run, for all `threads`: as many of each request, so that a long one does not
-    /// hold up the short ones behind it, and of a request those that came first, so that its first
-    /// batch is answered before its last.
+    /// Takes the next window of rows for all `threads`. Each request gets an equal share, so that a
+    /// long request does not delay short ones behind it. The rows of a request are taken in order,
+    /// so that its first batch is answered before its last.
     fn window(&mut self, budget: Budget, threads: usize) -> Vec<(usize, usize)> {
         let mut shares: HashMap<RequestKey, Share> = HashMap::new();
         for begun in self.jobs.iter().filter(|begun| begun.waits()) {
@@ -364,7 +364,7 @@ impl StartedJob {
     }
 }
 
-/// How much of a window is left to a request.
+/// The unused part of a request's share of a window.
 #[derive(Clone, Copy, Default)]
 struct Share {
     rows: usize,

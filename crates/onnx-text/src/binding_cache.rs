@@ -1,5 +1,5 @@
-//! Bindings that are kept from run to run: of each shape that comes again, the inputs and the
-//! output of a run at fixed addresses, so that a run allocates nothing and copies nothing.
+//! LRU cache of `IoBinding`s by shape. Recurring shapes reuse fixed input and output buffers, so a
+//! run neither allocates nor copies tensors.
 
 use std::collections::VecDeque;
 
@@ -12,22 +12,22 @@ use super::padding::{GraphInput, Padding};
 use super::texts::Tokens;
 use volley_onnx_runtime::failure::internal;
 
-/// Shapes that are kept.
+/// Maximum number of cached shapes.
 const SHAPES: usize = 32;
-/// Bytes of all their tensors.
+/// Maximum bytes of all cached tensors.
 const BYTES: usize = 16 << 20;
-/// The last shapes that came: one of them that comes again is kept.
+/// Number of recent shapes that are remembered; a shape that recurs among them is cached.
 const SEEN: usize = 64;
 
-/// Rows, and tokens of each with padding.
+/// Number of rows, and of tokens per row including padding.
 pub(super) type BatchShape = [usize; 2];
 
-/// The output that is bound.
+/// The bound output.
 #[derive(Clone, Debug)]
 pub(super) struct Output {
     pub(super) name: String,
     pub(super) element: TensorElementType,
-    /// One vector for each row, and not for each token.
+    /// Whether there is one vector for each row instead of one for each token.
     pub(super) pooled: bool,
     pub(super) width: usize,
 }
@@ -40,7 +40,7 @@ impl Output {
         }
     }
 
-    /// Bytes of this output and of `inputs`.
+    /// Bytes of this output and of all `inputs`; an upper bound for narrow types.
     fn bytes(&self, shape: BatchShape, inputs: usize) -> usize {
         let sizes = self.shape(shape).into_iter();
         let numbers = sizes.fold(1_usize, usize::saturating_mul);
@@ -51,17 +51,17 @@ impl Output {
     }
 }
 
-/// The bindings of one session on the host.
+/// The cached bindings of one session on the host.
 #[derive(Debug, Default)]
 pub(super) struct BindingCache {
-    // The one used last is last.
+    // Ordered by last use, the most recent last.
     bound: Vec<CachedBinding>,
     seen: VecDeque<BatchShape>,
-    /// The graph gives another shape than it declares.
+    /// The graph returns another shape than it declares.
     given_up: bool,
 }
 
-/// The tensors of one shape, and what they are bound to.
+/// The tensors of one shape, and their binding.
 #[derive(Debug)]
 pub(super) struct CachedBinding {
     // Dropped before the tensors.
@@ -72,7 +72,7 @@ pub(super) struct CachedBinding {
     bytes: usize,
 }
 
-/// An input, in the width that the graph wants.
+/// An input tensor in the integer type of the graph.
 #[derive(Debug)]
 enum Ids {
     Wide(Tensor<i64>),
@@ -80,11 +80,11 @@ enum Ids {
 }
 
 impl BindingCache {
-    /// The binding of `shape`, made now where it has come before; `None` where it has not, or is
-    /// too large to be kept.
+    /// Returns the binding of `shape`, and creates it if the shape recurs; `None` if the shape is
+    /// new or too large.
     ///
     /// # Errors
-    /// `Internal` when it cannot be made.
+    /// `Internal` when the binding cannot be created.
     pub(super) fn find(
         &mut self,
         session: &Session,
@@ -115,7 +115,7 @@ impl BindingCache {
         Ok(self.bound.last_mut())
     }
 
-    /// Whether `shape` came lately. Notes it.
+    /// Whether `shape` occurred recently. Remembers it otherwise.
     fn comes_again(&mut self, shape: BatchShape) -> bool {
         if let Some(at) = self.seen.iter().position(|seen| *seen == shape) {
             self.seen.remove(at);
@@ -128,7 +128,7 @@ impl BindingCache {
         false
     }
 
-    /// No bindings from now on.
+    /// Disables the cache.
     pub(super) fn give_up(&mut self) {
         self.given_up = true;
         self.bound.clear();
@@ -168,7 +168,7 @@ impl CachedBinding {
         })
     }
 
-    /// Writes `rows` into the inputs where they are.
+    /// Writes `rows` into the input tensors.
     pub(super) fn fill(&mut self, padding: Padding, inputs: &[GraphInput], rows: &[&Tokens]) {
         for (input, ids) in inputs.iter().zip(&mut self.inputs) {
             match ids {

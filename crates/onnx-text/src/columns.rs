@@ -1,4 +1,4 @@
-//! What a model gave, as the columns of its task.
+//! Converts the values of a model to the columns of its task.
 
 use std::sync::Arc;
 
@@ -19,26 +19,27 @@ use super::texts::{Texts, TokenSpan, Tokens};
 use volley_model_directory::overrides::{Activation, DIMENSIONS};
 use volley_onnx_runtime::failure::internal;
 
-/// The most that the vectors of one text's tokens may take.
+/// Maximum bytes of the token vectors of one text.
 const TOKEN_VECTOR_BYTES: usize = 8 << 20;
 
-/// Makes columns for one model.
+/// Builds the columns of one model.
 pub(super) struct ColumnBuilder {
     task: Task,
     normalize: bool,
     activation: Activation,
     labels: Vec<String>,
-    /// The names of terms, where the task gives them.
+    /// Names of the terms, for the task `encode_sparse`.
     terms: Vec<String>,
     width: usize,
-    /// Whether there are vectors of single tokens.
+    /// Whether the graph returns vectors of single tokens.
     has_token_vectors: bool,
-    /// Numbers of a vector where a request does not say.
+    /// Default number of dimensions of a vector.
     usual: usize,
 }
 
 impl ColumnBuilder {
-    /// For vectors, or rows of scores, of `width` numbers, of which `defaults` may want fewer.
+    /// Creates a builder for vectors, or rows of scores, of `width` numbers. `defaults` may reduce
+    /// the number of dimensions.
     ///
     /// # Errors
     /// As [`ColumnBuilder::dimensions`].
@@ -69,15 +70,16 @@ impl ColumnBuilder {
         Ok(shape)
     }
 
-    /// Numbers of a vector where a request does not say.
+    /// Default number of dimensions of a vector.
     pub(super) fn usual(&self) -> usize {
         self.usual
     }
 
-    /// What a request wants.
+    /// Reads the parameters of a request.
     ///
     /// # Errors
-    /// As [`EncodeParameters::read`] and [`ColumnBuilder::dimensions`].
+    /// As [`EncodeParameters::read`] and [`ColumnBuilder::dimensions`]; `InvalidInput` for token
+    /// vectors that the model does not return.
     pub(super) fn wanted(&self, parameters: &Parameters) -> Result<EncodeParameters, PredictError> {
         let wanted = EncodeParameters {
             dimensions: self.dimensions(parameters)?,
@@ -97,11 +99,11 @@ impl ColumnBuilder {
         Ok(wanted)
     }
 
-    /// The parameter `dimensions`: how much of each vector is wanted (Matryoshka embeddings:
-    /// Kusupati et al., 2022).
+    /// Reads the parameter `dimensions`, which truncates vectors (Matryoshka embeddings: Kusupati
+    /// et al., 2022).
     ///
     /// # Errors
-    /// `InvalidInput` when that is none or more than there are.
+    /// `InvalidInput` when the task has no vectors, or the number is 0 or exceeds the width.
     fn dimensions(&self, parameters: &Parameters) -> Result<Option<usize>, PredictError> {
         let Some(wanted) = parameters.unsigned(DIMENSIONS)? else {
             return Ok(None);
@@ -120,10 +122,10 @@ impl ColumnBuilder {
         }
     }
 
-    /// Refuses texts whose tokens' vectors would be too much for one row of an answer.
+    /// Rejects texts whose token vectors exceed the size of one answer row.
     ///
     /// # Errors
-    /// `TooLarge` with the number of tokens that would do.
+    /// `TooLarge` with the maximum number of tokens.
     pub(super) fn check_room(&self, tokens: &[Tokens]) -> Result<(), PredictError> {
         let most = TOKEN_VECTOR_BYTES / (4 * self.width.max(1));
         if tokens.iter().all(|row| row.ids.len() <= most) {
@@ -136,10 +138,10 @@ impl ColumnBuilder {
         Err(PredictError::new(ErrorCode::TooLarge, message))
     }
 
-    /// One answer row for each row.
+    /// Builds the answer: one row for each of `tokens`.
     ///
     /// # Errors
-    /// `Internal` when they do not fit the task's schema.
+    /// `Internal` when the values do not fit the task's schema.
     pub(super) fn columns(
         &self,
         tokens: &[Tokens],
@@ -178,11 +180,11 @@ impl ColumnBuilder {
             .map_err(|error| internal("the answer does not fit its schema", error.to_string()))
     }
 
-    /// How scores are brought into their form.
+    /// The activation function of scores.
     fn activation(&self, wanted: EncodeParameters) -> Activation {
         match (wanted.raw_scores, self.activation) {
             (Some(true), _) => Activation::None,
-            // Who asks for no raw scores of a model that has no others means 0 to 1.
+            // Explicit `raw_scores = false` on a model with raw scores requests scores from 0 to 1.
             (Some(false), Activation::None) => Activation::Sigmoid,
             (_, own) => own,
         }
@@ -207,7 +209,7 @@ impl ColumnBuilder {
         Arc::new(lists.finish())
     }
 
-    /// Labels and scores, the best first.
+    /// Labels and scores, in descending order of score.
     fn labelled(&self, values: &[Values]) -> Vec<ArrayRef> {
         let rows = values.iter().map(|row| {
             let labels = self.labels.iter().map(String::as_str);
@@ -216,7 +218,7 @@ impl ColumnBuilder {
         ranked(rows)
     }
 
-    /// Terms and weights, the heaviest first.
+    /// Terms and weights, in descending order of weight.
     fn weighted(&self, values: &[Values], by_id: bool) -> Vec<ArrayRef> {
         if by_id {
             let named = values.iter().map(|row| {
@@ -268,7 +270,7 @@ fn item(data_type: DataType) -> Arc<Field> {
     Arc::new(Field::new("item", data_type, false))
 }
 
-/// Two columns of lists: names and numbers, the largest number first.
+/// Two list columns, names and numbers, in descending order of number.
 fn ranked<'n>(rows: impl Iterator<Item = Vec<(&'n str, f32)>>) -> Vec<ArrayRef> {
     let mut names = ListBuilder::new(StringBuilder::new()).with_field(item(DataType::Utf8));
     let mut numbers = ListBuilder::new(Float32Builder::new()).with_field(item(DataType::Float32));
@@ -284,7 +286,7 @@ fn ranked<'n>(rows: impl Iterator<Item = Vec<(&'n str, f32)>>) -> Vec<ArrayRef> 
     vec![Arc::new(names.finish()), Arc::new(numbers.finish())]
 }
 
-/// Of vectors shorter than this no direction is told, as in PyTorch.
+/// Vectors shorter than this are not normalized. PyTorch uses the same epsilon.
 const SHORTEST: f32 = 1e-12;
 
 fn normalize(vector: &mut [f32]) {
@@ -296,7 +298,7 @@ fn normalize(vector: &mut [f32]) {
     }
 }
 
-/// A named span of a text.
+/// A labelled span of a text, in characters.
 #[derive(Clone, Debug, PartialEq)]
 struct Entity {
     label: String,
@@ -326,8 +328,9 @@ fn append(row: &mut StructBuilder, entity: &Entity) {
     row.append(true);
 }
 
-/// Spans of neighbouring tokens with one label; `B-` begins a new one, unless it is of a word that
-/// the span is already in, and `O` is none. A span's score is the mean of its tokens'.
+/// Merges neighbouring tokens with the same label into spans. `B-` starts a new span, except inside
+/// a word of the current span. `O` is no span. The score of a span is the mean of its tokens'
+/// scores.
 fn entities(row: &Tokens, numbers: &[f32], labels: &[String]) -> Vec<Entity> {
     let mut found: Vec<OpenSpan> = Vec::new();
     let mut open = false;
@@ -388,15 +391,16 @@ fn entities(row: &Tokens, numbers: &[f32], labels: &[String]) -> Vec<Entity> {
     found.into_iter().map(finish).collect()
 }
 
-/// A span that may go on.
+/// A span that may continue.
 struct OpenSpan {
     entity: Entity,
     tokens: u32,
     last: TokenSpan,
 }
 
-/// Whether a token, which begins with the character `first`, goes on with the word of the one
-/// before it. Where words are written without spaces, a tokenizer may take a sentence for one.
+/// Whether a token with the first character `first` continues the word of the previous token. In
+/// scripts without spaces a tokenizer may treat a whole sentence as a word, so there the answer is
+/// no.
 fn within_word(before: TokenSpan, place: TokenSpan, first: Option<char>) -> bool {
     let unspaced = [
         Script::Han,
@@ -420,7 +424,7 @@ mod tests {
     #[test]
     fn neighbours_with_one_label_are_one_entity() {
         let labels: Vec<_> = ["O", "B-PER", "I-PER", "B-LOC"].map(str::to_owned).into();
-        // [CLS] Zoë Lee in Ro me [SEP], where "Rome" is two tokens.
+        // [CLS] Zoë Lee in Ro me [SEP]; "Rome" consists of two tokens.
         let row = Tokens {
             places: vec![
                 None,
@@ -466,7 +470,7 @@ mod tests {
             let found = entities(&row, &numbers, &labels).into_iter();
             found.map(|entity| entity.text).collect::<Vec<_>>()
         };
-        // Words that a tokenizer tells apart at a stroke, and one that it cuts.
+        // Words that the tokenizer separates at a hyphen, and a word that it splits.
         let places = vec![
             place(0, 5, 0),
             place(5, 6, 1),
@@ -477,7 +481,7 @@ mod tests {
             found("Paris/Rome", places, &[1, 1, 1, 1]),
             ["Paris", "/", "Rome"]
         );
-        // One without spaces between them, which a tokenizer takes for one word.
+        // A text without spaces, which the tokenizer treats as one word.
         let places = (0..4).map(|at| place(at, at + 1, 0)).collect();
         assert_eq!(found("北京上海", places, &[1, 2, 1, 2]), ["北京", "上海"]);
     }

@@ -1,11 +1,11 @@
-//! Text encoders: text in; vectors, scores, labels, spans or weighted terms out, one row for each.
+//! Text encoders: one vector, score, list of labels, spans or weighted terms for each row of text.
 //!
-//! What a model does and how is told by its directory (`settings`). Rows are tokenised in the
-//! caller's task (`texts`), and then belong to the threads that own a session each (`lanes`,
-//! `thread`): what waits, whoever it is from, is sorted by length (`batcher`) and run in batches
-//! under a budget of tokens (`plan`, `run`), over tensors that are bound once where a shape comes
-//! again (`kept`). No thread waits for more to come: on a CPU a batch gains little, and waiting
-//! costs latency. Results become columns in the caller's task again (`columns`).
+//! The model's directory determines its task and settings (`settings`). Rows are tokenised in the
+//! caller's task (`texts`) and queued for the threads that own the sessions (`session_pool`,
+//! `thread`). Waiting rows of all requests are sorted by length (`batcher`) and run in batches
+//! within a token budget (`plan`, `run`). Recurring shapes reuse bound tensors (`binding_cache`).
+//! By default no thread waits for more rows: on a CPU a larger batch gains little, and waiting adds
+//! latency. The caller's task converts the results to columns (`columns`).
 
 pub mod bare;
 mod batcher;
@@ -54,17 +54,18 @@ use volley_onnx_runtime::run_timeout::RunTimeout;
 use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph, session};
 
-/// Pieces of one request that are under way at a time.
+/// Maximum number of pieces of one request that are processed concurrently.
 const UNDER_WAY: usize = 4;
 
-/// Rows of one piece: a large batch is answered piece by piece. A piece has several windows of what
-/// is sorted by length, so that sorting loses nothing by it.
+/// Rows of one piece; a large batch is answered piece by piece. A piece spans several sort windows,
+/// so splitting does not make sorting less effective.
 const PIECE_ROWS: usize = 1_024;
 
-/// Rows of one piece where each is answered with the vectors of all its tokens.
+/// Rows of one piece if each row returns the vectors of all its tokens.
 const WIDE_ROWS: usize = 4;
 
-/// Rows of so many bytes are tokenised where they are: that takes less than to wake a thread.
+/// Rows of at most this many bytes are tokenised on the current thread, which takes less time than
+/// waking another thread.
 const SHORT_BYTES: usize = 2_048;
 
 /// A loaded text encoder.
@@ -84,7 +85,14 @@ struct Inner {
     queue: EncodeQueue,
 }
 
-/// Loads the directory of a text encoder. Blocks.
+/// Loads the directory of a text encoder and warms up its sessions. Blocks, and must be called
+/// inside a tokio runtime.
+///
+/// Streams of the model are cancel safe: dropping one removes its waiting rows from the queue.
+///
+/// # Errors
+/// `InvalidInput` when a file of the directory is malformed, the graph does not fit the task, or
+/// the model cannot run; `Internal` when its threads cannot be started.
 pub fn load(
     runtime: &Runtime,
     directory: &Path,
@@ -144,14 +152,13 @@ pub fn load(
     }))
 }
 
-/// All sessions of a text encoder, warm.
+/// All sessions of a text encoder, after their warm-up.
 struct WarmSessions {
     runners: Vec<(Runner, RunTimeout)>,
     wide: Option<Runner>,
 }
 
-/// Builds the sessions that are missing behind the `first`, of so many threads each and side by
-/// side, and warms all of them up.
+/// Builds the sessions after the `first` concurrently, and warms up all of them.
 fn start(
     lanes: &SessionPool,
     first: (Session, ExecutionDevice),
@@ -187,13 +194,13 @@ fn start(
     })
 }
 
-/// Bytes of the weights of all sessions of a text encoder with this graph, before it is loaded.
+/// Estimates the bytes of the weights of all sessions of a text encoder before it is loaded.
 pub fn estimate(config: &OnnxConfig, graph: &graph::GraphSummary) -> u64 {
     let bytes = config.weights_of_session(graph);
     SessionPool::of(config, bytes, session::cores()).bytes(bytes)
 }
 
-/// The tokens of a text, for bare runs.
+/// The token ids of a text, for bare runs.
 pub(crate) fn bare_tokens(directory: &Path, text: &str) -> Result<Vec<i64>, PredictError> {
     let texts = Texts::read(
         directory,
@@ -210,10 +217,10 @@ pub(crate) fn bare_tokens(directory: &Path, text: &str) -> Result<Vec<i64>, Pred
     Ok(tokens.ids.iter().map(|id| i64::from(*id)).collect())
 }
 
-/// What an encoder's files say, for people.
+/// The settings of an encoder's files, for people.
 ///
 /// # Errors
-/// `InvalidInput` when one is malformed.
+/// `InvalidInput` when a file is malformed.
 pub fn details(
     directory: &Path,
     graph: &Path,
@@ -276,16 +283,16 @@ impl Backend for Encoder {
 
 /// Rows of one batch that are answered together.
 struct Piece {
-    /// Which of the batch's rows is its first.
+    /// Index of its first row in the batch.
     first: usize,
     rows: RecordBatch,
 }
 
 impl Inner {
-    /// `rows` in pieces.
+    /// Splits `rows` into pieces of `step` rows.
     ///
     /// # Errors
-    /// `InvalidInput` for rows of other columns, `TooLarge` for too many.
+    /// `InvalidInput` when the columns do not fit the signature; `TooLarge` for too many rows.
     fn pieces(&self, rows: &RecordBatch, step: usize) -> Result<Vec<Piece>, PredictError> {
         self.signature.check_input(&rows.schema())?;
         if self.config.max_rows < rows.num_rows() {
@@ -307,7 +314,7 @@ impl Inner {
         Ok(starts.map(piece).collect())
     }
 
-    /// One answer row for each of a piece's, in order.
+    /// Returns one answer row for each row of the piece, in order.
     async fn encode(
         self: Arc<Self>,
         request: RequestKey,
@@ -318,7 +325,7 @@ impl Inner {
         let tokenised = if bytes(&rows) <= SHORT_BYTES {
             self.texts.tokenise(&rows, first, wanted)?
         } else {
-            // Tokenising many texts takes longer than a runtime's thread should be held.
+            // Tokenising many texts would block the runtime's thread for too long.
             let inner = self.clone();
             let tokenised =
                 tokio::task::spawn_blocking(move || inner.texts.tokenise(&rows, first, wanted));
@@ -336,7 +343,7 @@ impl Inner {
 }
 
 impl Encoder {
-    /// What is told of texts, without a run.
+    /// Answers requests about tokens, without running the model.
     fn inspect_tokens(&self, input: Input, view: TokenView) -> ChunkStream {
         let inner = self.inner.clone();
         let batches = try_stream! {
@@ -359,7 +366,7 @@ impl Encoder {
     }
 }
 
-/// The pieces, or why there are none.
+/// The pieces as a list of results; an error becomes its only item.
 fn pieces(pieces: Result<Vec<Piece>, PredictError>) -> Vec<Result<Piece, PredictError>> {
     match pieces {
         Ok(pieces) => pieces.into_iter().map(Ok).collect(),
@@ -367,7 +374,7 @@ fn pieces(pieces: Result<Vec<Piece>, PredictError>) -> Vec<Result<Piece, Predict
     }
 }
 
-/// Bytes of what the rows hold.
+/// Bytes of the rows' data.
 fn bytes(rows: &RecordBatch) -> usize {
     let columns = rows.columns().iter();
     let sizes = columns.map(|column| column.to_data().get_slice_memory_size());

@@ -1,4 +1,4 @@
-//! Rows of tokens as the inputs of a graph, each row as long as the longest.
+//! Writes rows of tokens into the inputs of a graph, padded to the longest row.
 
 use super::texts::Tokens;
 
@@ -7,7 +7,7 @@ use super::texts::Tokens;
 pub(super) struct GraphInput {
     pub(super) name: String,
     pub(super) kind: InputKind,
-    /// It holds integers of 32 bits, and not of 64.
+    /// Whether its integers have 32 bits instead of 64.
     pub(super) narrow: bool,
 }
 
@@ -19,7 +19,7 @@ pub(super) enum InputKind {
     Positions,
 }
 
-/// What a model has where a row has no token.
+/// The padding values of a model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Padding {
     pub(super) token: u32,
@@ -28,8 +28,8 @@ pub(super) struct Padding {
 }
 
 impl Padding {
-    /// Writes an input of `rows` over all of `target`, which has as many numbers for each row as
-    /// the longest has tokens. Ids, positions and masks are far from the limits of 32 bits.
+    /// Writes an input of `rows` into `target`, which has the length of the longest row for each
+    /// row. Ids, positions and masks are always within 32 bits.
     pub(super) fn fill<N: Copy>(
         self,
         rows: &[&Tokens],
@@ -62,7 +62,7 @@ impl Padding {
                     for (own, position) in own.iter_mut().zip(self.first_position..) {
                         *own = number(position);
                     }
-                    // Padding has the padding's own position, which is in every table.
+                    // The position of padding, which every position table contains.
                     self.first_position.saturating_sub(1)
                 }
             };

@@ -1,26 +1,26 @@
-//! What a request says of its answer beside the rows: the parameters of encoders.
+//! The request parameters of text encoders.
 
 use volley_types::params::{TOKEN_INPUTS, TOKEN_VECTORS};
 use volley_types::{Parameters, PredictError, Task, unknown_parameter};
 
 use volley_model_directory::overrides::DIMENSIONS;
 
-/// Whether vectors get length one.
+/// Whether vectors are scaled to length 1.
 const NORMALIZE: &str = "normalize";
-/// Whether a text that is too long is cut, and not refused.
+/// Whether texts that are too long are truncated instead of rejected.
 const TRUNCATE: &str = "truncate";
-/// Whether scores are as the model gives them, before its activation.
+/// Whether scores are returned without the model's activation.
 const RAW_SCORES: &str = "raw_scores";
-/// Whether terms are named by their ids in the vocabulary.
+/// Whether terms are identified by their ids in the vocabulary instead of their texts.
 const TERM_IDS: &str = "term_ids";
 
-/// What says something to callers or to other servers, and nothing to an encoder.
+/// Parameters for callers or other servers, which encoders ignore.
 const UNUSED: [&str; 2] = ["user", "model"];
 
-/// The parameters of one request. What is `None` is as the model says.
+/// The parameters of one request. `None` means the model's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct EncodeParameters {
-    /// How much of each vector.
+    /// Number of dimensions of each vector.
     pub(super) dimensions: Option<usize>,
     pub(super) normalize: Option<bool>,
     pub(super) raw_scores: Option<bool>,
@@ -34,7 +34,7 @@ impl EncodeParameters {
     /// Reads the parameters of a request to a model with this task.
     ///
     /// # Errors
-    /// `InvalidInput` naming the one that is unknown, malformed, or of another task.
+    /// `InvalidInput` with the parameter that is unknown, malformed, or belongs to another task.
     pub(super) fn read(parameters: &Parameters, task: Task) -> Result<Self, PredictError> {
         let flags = [
             (NORMALIZE, task == Task::Embed),

@@ -1,37 +1,38 @@
-//! Which rows run together. Pure.
+//! Groups rows into runs. Pure.
 
 use super::session_pool::SessionPool;
 use volley_onnx_runtime::session::ExecutionDevice;
 
-/// Tokens that are not shared out: fewer are run for less together.
+/// Minimum tokens of a run when rows are spread over sessions; splitting fewer tokens costs more
+/// than it gains.
 const SHARE_TOKENS: usize = 32;
 
-/// Tokens for each thread of a session beside others. With one thread more of them gain nothing,
-/// and those who come meanwhile wait longer.
+/// Tokens per thread of a session among several. With one thread a larger batch gains nothing, and
+/// makes new requests wait longer.
 const LANE_TOKENS: usize = 256;
 
-/// How much one run may hold.
+/// Maximum size of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
-    /// Tokens, padding included.
+    /// Maximum number of tokens, including padding.
     pub(super) tokens: usize,
-    /// Rows.
+    /// Maximum number of rows.
     pub(super) rows: usize,
 }
 
 impl Budget {
-    /// About what a CPU's caches hold of a small model; more tokens a run are slower there.
+    /// About the size that fits a CPU's caches for a small model; larger runs are slower there.
     const CPU: Self = Self {
         tokens: 1_024,
         rows: 64,
     };
-    /// Enough to keep a GPU busy.
+    /// Large enough to keep a GPU busy.
     const GPU: Self = Self {
         tokens: 16_384,
         rows: 256,
     };
 
-    /// That of one of the sessions there.
+    /// The budget of one session on `place`.
     pub(super) fn of(place: ExecutionDevice, lanes: &SessionPool) -> Self {
         match place {
             ExecutionDevice::Host if 1 < lanes.count => {
@@ -46,8 +47,7 @@ impl Budget {
         }
     }
 
-    /// What one run may hold where rows of these lengths are shared out among `idle` sessions, as
-    /// evenly as rows go.
+    /// The budget that spreads rows of these lengths over `idle` sessions as evenly as possible.
     pub(super) fn shared(self, lengths: &[usize], idle: usize) -> Self {
         if idle < 2 {
             return self;
@@ -62,15 +62,15 @@ impl Budget {
     }
 }
 
-/// Cuts rows of these lengths into runs: neighbours in length run together, as all rows of a run
-/// are padded to its longest. Every row is in one run; a row that is longer than the budget has
-/// one to itself.
+/// Groups rows of these lengths into runs. Rows of similar length run together, because all rows of
+/// a run are padded to the longest. Every row is in exactly one run. A row that exceeds the budget
+/// runs alone.
 pub(super) fn runs(lengths: &[usize], budget: Budget) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|row| lengths[*row]);
     let mut runs: Vec<Vec<usize>> = Vec::new();
     for row in order {
-        // The longest of a run is the last that came.
+        // Rows are added in order of length, so the last one is the longest.
         let fits = runs.last().is_some_and(|run| {
             run.len() < budget.rows && (run.len() + 1) * lengths[row] <= budget.tokens
         });

@@ -1,4 +1,4 @@
-//! What a model's numbers say of each row.
+//! Converts the outputs of a model to the values of each row.
 
 use volley_types::{PredictError, Task};
 
@@ -7,21 +7,21 @@ use super::texts::Tokens;
 use volley_model_directory::overrides::{Activation, Pooling};
 use volley_onnx_runtime::failure::internal;
 
-/// What a model gives for one row.
+/// The values of one row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Values {
-    /// A vector, scores, or scores for each token one after the other; weights of `terms`.
+    /// A vector, scores, concatenated scores of all tokens, or the weights of `terms`.
     pub(super) numbers: Vec<f32>,
-    /// Tokens that have a weight, in the order of their ids.
+    /// Token ids with a weight, in ascending order.
     pub(super) terms: Vec<u32>,
 }
 
-/// How the numbers of a run are read. They are read where the model wrote them.
+/// How the output of a run is read. It is read in place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Readout {
-    /// Whether the graph itself makes one vector of a row's tokens.
+    /// Whether the graph itself returns one vector per row.
     pub(super) pooled: bool,
-    /// Numbers of a vector, labels, or terms.
+    /// Number of dimensions, labels or terms.
     pub(super) width: usize,
     pub(super) task: Task,
     pub(super) pooling: Pooling,
@@ -30,10 +30,11 @@ pub(super) struct Readout {
 }
 
 impl Readout {
-    /// What each of `rows` gave in a run over all of them, padded to `longest` tokens.
+    /// Returns the values of each of `rows` from the output `numbers` of their run, whose shape is
+    /// `[rows, width]`, or `[rows, longest, width]` for token vectors.
     ///
     /// # Errors
-    /// `Internal` when there are more numbers or fewer.
+    /// `Internal` when the output has another size.
     pub(super) fn all(
         &self,
         rows: &[&Tokens],
@@ -61,7 +62,7 @@ impl Readout {
             Task::ClassifyTokens => vectors()
                 .flat_map(|vector| activated(vector, self.activation))
                 .collect(),
-            // Scores are activated as their request wants them, where they become columns.
+            // The activation is applied in `columns`, because a request may change it.
             Task::Rerank | Task::Classify => numbers.to_vec(),
             _ if self.pooled => numbers.to_vec(),
             _ if row.each => vectors().flatten().copied().collect(),
@@ -74,7 +75,7 @@ impl Readout {
     }
 }
 
-/// One vector of a row's tokens'.
+/// Combines the vectors of a row's tokens into one.
 fn pooled<'v>(
     vectors: impl Iterator<Item = &'v [f32]>,
     width: usize,
@@ -137,7 +138,7 @@ pub(super) fn activated(numbers: &[f32], activation: Activation) -> Vec<f32> {
     }
 }
 
-/// The weight of each term that has one.
+/// The weight of each term with a positive weight.
 fn weights<'v>(
     vectors: impl Iterator<Item = &'v [f32]>,
     width: usize,

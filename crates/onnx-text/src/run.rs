@@ -1,4 +1,4 @@
-//! Runs of a session: rows of tokens, padded to the longest, into numbers for each row.
+//! Runs a session on rows of tokens, padded to the longest row, and returns the values of each row.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,21 +21,21 @@ use volley_onnx_runtime::session;
 use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::session::SharedRunOptions;
 
-/// Owns a session.
+/// A session of a text encoder.
 pub(super) struct Runner {
-    // Bindings hold on to the session: first out.
+    // Bindings refer to the session, so they are dropped first.
     kept: BindingCache,
     session: Session,
     inputs: Vec<GraphInput>,
     output: Output,
     reading: Readout,
-    /// The output that has the vectors of single tokens, where the usual one has them not.
+    /// The output with vectors of single tokens, if the main output does not have them.
     each: Option<(String, Readout)>,
     padding: Padding,
     place: ExecutionDevice,
 }
 
-/// Outputs that have the vectors of tokens or of texts, the one to take first.
+/// Names of outputs with vectors of texts or tokens, in order of preference.
 const OUTPUTS: [&str; 4] = [
     "sentence_embedding",
     "logits",
@@ -44,10 +44,10 @@ const OUTPUTS: [&str; 4] = [
 ];
 
 impl Runner {
-    /// Checks that the graph is that of an encoder for its task.
+    /// Creates a runner, and checks that the graph is an encoder for its task.
     ///
     /// # Errors
-    /// `InvalidInput` naming what is missing or unknown.
+    /// `InvalidInput` with the missing or unknown input or output.
     pub(super) fn new(
         session: Session,
         place: ExecutionDevice,
@@ -106,11 +106,11 @@ impl Runner {
         })
     }
 
-    /// Runs one token, so that the first request finds the model warm, and a model that cannot
-    /// run is never served.
+    /// Runs one token, so that the first request finds the model warm, and a model that cannot run
+    /// is not served.
     ///
     /// # Errors
-    /// `InvalidInput` when it cannot run.
+    /// `InvalidInput` when the run fails.
     pub(super) fn warm_up(&mut self, watch: &mut RunTimeout) -> Result<(), PredictError> {
         let token = self.one_token();
         self.run(&[&token], watch).map_err(session::cannot_run)?;
@@ -125,20 +125,21 @@ impl Runner {
         }
     }
 
-    /// Numbers of a vector, labels, or terms.
+    /// Number of dimensions, labels or terms.
     pub(super) fn width(&self) -> usize {
         self.reading.width
     }
 
-    /// Whether it gives the vectors of single tokens.
+    /// Whether the graph returns vectors of single tokens.
     pub(super) fn has_token_vectors(&self) -> bool {
         !self.reading.pooled || self.each.is_some()
     }
 
-    /// One run over `rows`, or two where the vectors of some rows' tokens are in another output.
+    /// Runs the model on `rows`. If the token vectors of some rows are in another output, two runs
+    /// are needed.
     ///
     /// # Errors
-    /// `Internal` when it fails, `TooLarge` when there is no memory for it, `DeadlineExceeded` when
+    /// `Internal` when the run fails; `TooLarge` when it lacks memory; `DeadlineExceeded` when
     /// `watch` stopped it.
     pub(super) fn run(
         &mut self,
@@ -161,7 +162,7 @@ impl Runner {
         Ok(values.collect())
     }
 
-    /// One run over `rows`, of which all or none want the vectors of their tokens.
+    /// Runs rows of which all or none need token vectors.
     fn run_all(
         &mut self,
         rows: &[&Tokens],
@@ -192,7 +193,8 @@ impl Runner {
         };
         match bound {
             Err(error) if error.code == ErrorCode::Internal => {
-                // A graph whose output has another shape than it declares can run all the same.
+                // A graph whose output has another shape than it declares still runs without
+                // bindings.
                 let values = self.run_unbound(rows, longest, &options, watch)?;
                 let output = self.output.name.as_str();
                 tracing::warn!(
@@ -207,8 +209,8 @@ impl Runner {
         }
     }
 
-    /// A run over tensors that are kept; `None` where there are none of that shape. On a GPU
-    /// there are none: what is bound is copied when it is bound.
+    /// Runs with cached tensors; `None` if the shape has no binding. A GPU never has bindings,
+    /// because a bound input is copied to the device when it is bound.
     fn run_bound(
         &mut self,
         rows: &[&Tokens],
@@ -261,13 +263,13 @@ impl Runner {
         reading.all(rows, longest, &floats(output)?)
     }
 
-    /// Whether `rows` are read from another output than the usual one.
+    /// Whether the values of `rows` are in the output of token vectors.
     fn is_apart(&self, rows: &[&Tokens]) -> bool {
         self.each.is_some() && rows.first().is_some_and(|row| row.each)
     }
 }
 
-/// The output with a vector for each token, beside one that has a vector for each text.
+/// The output with a vector for each token, in addition to one with a vector for each text.
 fn each_of(
     session: &Session,
     settings: &EncoderSettings,
@@ -332,8 +334,8 @@ fn output_of(session: &Session, task: Task) -> Result<&Outlet, PredictError> {
     output.ok_or_else(|| PredictError::invalid("the model has no output"))
 }
 
-/// Whether an output of this width, for each text where it is `pooled` and else for each token, is
-/// what a task wants.
+/// Whether an output of this width fits a task; `pooled` means one vector for each text instead of
+/// one for each token.
 fn fits(task: Task, pooled: bool, width: usize) -> bool {
     match task {
         Task::ClassifyTokens | Task::EncodeSparse => width != 0 && !pooled,
@@ -343,7 +345,7 @@ fn fits(task: Task, pooled: bool, width: usize) -> bool {
     }
 }
 
-/// Refuses what the directory tells and the graph does not do.
+/// Rejects settings of the directory that the graph does not fulfil.
 fn check(settings: &EncoderSettings, pooled: bool, width: usize) -> Result<(), PredictError> {
     if let Some(module) = &settings.beyond
         && matches!(settings.task, Task::Embed | Task::EncodeSparse)
@@ -401,7 +403,7 @@ fn tensor(
     Ok(Tensor::from_array((shape, values)).map_err(failed)?.into())
 }
 
-/// The numbers of an output: where they are, if they have 32 bits.
+/// The numbers of an output; borrowed if they have 32 bits.
 fn floats<M: TensorValueTypeMarker + ?Sized>(
     output: &Value<M>,
 ) -> Result<Cow<'_, [f32]>, PredictError> {

@@ -1,25 +1,25 @@
-//! How many sessions a text encoder has, and how many threads each. Pure.
+//! Chooses the number of sessions of a text encoder, and of threads of each. Pure.
 //!
-//! A small model gains little from a second thread for each of its operators, and pays for waking
-//! it; two runs side by side, of one thread each, cost nothing of each other. So such a model has
-//! a session for each core, as far as the weights are worth it, and one more with more threads for
-//! a request that is alone.
+//! A small model gains little from a second thread for each operator, and waking it costs time. Two
+//! concurrent runs with one thread each do not slow each other down. Such a model therefore gets
+//! one session for each core, within a limit on the memory of weights, and one wide session with
+//! more threads for runs that are alone.
 
 use volley_onnx_runtime::session;
 use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::{Device, OnnxConfig};
 
-/// The most bytes that the weights of all sessions take, where more than one is chosen.
+/// Maximum bytes of the weights of all sessions, if their number is chosen automatically.
 const SIDE_BYTES: u64 = 512 << 20;
 
 /// The sessions of a text encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SessionPool {
-    /// Sessions that run side by side.
+    /// Number of concurrent sessions.
     pub(super) count: usize,
-    /// Threads of each.
+    /// Threads of each session.
     pub(super) threads: usize,
-    /// Threads of one more session, for what is alone.
+    /// Threads of the wide session for runs that are alone.
     pub(super) wide: Option<usize>,
 }
 
@@ -32,8 +32,8 @@ impl SessionPool {
         wide: None,
     };
 
-    /// Those of a model with so many bytes of weights on so many `cores`: what `config` says, or
-    /// what serves it best where it says nothing.
+    /// The sessions of a model with `bytes` bytes of weights on `cores` cores: the configured
+    /// numbers, or the best ones if nothing is configured.
     pub(super) fn of(config: &OnnxConfig, bytes: u64, cores: usize) -> Self {
         let most = session::threads_of(bytes, cores);
         let chosen = config.instances == 0 && config.threads == 0 && config.device != Device::Cuda;
@@ -64,7 +64,7 @@ impl SessionPool {
         })
     }
 
-    /// Those for sessions that run there: what was chosen for a CPU is nothing for a GPU.
+    /// Adapts the pool to the actual device: automatic numbers only apply to CPUs.
     pub(super) fn on(self, place: ExecutionDevice, config: &OnnxConfig) -> Self {
         match place {
             ExecutionDevice::Host => self,
@@ -76,13 +76,13 @@ impl SessionPool {
         }
     }
 
-    /// Bytes of the weights of all sessions, each of which has `bytes`.
+    /// Bytes of the weights of all sessions; each session has `bytes` bytes.
     pub(super) fn bytes(&self, bytes: u64) -> u64 {
         let sessions = self.count + usize::from(self.wide.is_some());
         bytes.saturating_mul(sessions as u64)
     }
 
-    /// For people.
+    /// A description for people.
     pub(super) fn told(&self) -> String {
         let threads = |count: usize| match count {
             1 => "1 thread".to_owned(),

@@ -1,5 +1,5 @@
-//! What a directory says about its encoder: the files that exporters and sentence-transformers
-//! write, and `model.toml`, which has the last word.
+//! Settings of an encoder, from the files of exporters and sentence-transformers, from
+//! `model.toml`, which overrides them, and from the registration, which overrides all.
 
 mod files;
 
@@ -18,64 +18,64 @@ use volley_model_directory::overrides::{Activation, ModelKind, Overrides, Poolin
 use volley_model_directory::registered::{ModelConfig, RegisteredConfig};
 use volley_onnx_runtime::session::ExecutionDevice;
 
-/// The longest text in tokens, where nothing says less.
+/// Maximum text length in tokens, if no file has a lower limit.
 const MAX_LENGTH: usize = 8_192;
-/// Values of `model_max_length` from here on say that nobody knows.
+/// From this value on, `model_max_length` is a placeholder for an unknown length.
 const NO_LENGTH: f64 = 1e6;
 
-/// How an encoder is used.
+/// The settings of an encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EncoderSettings {
     pub(super) task: Task,
-    /// Whether the task is only what the architecture suggests.
+    /// Whether the task is only guessed from the architecture.
     guessed: bool,
     pub(super) pooling: Pooling,
     /// How the scores of tokens become weights of terms.
     pub(super) weighing: TermWeighting,
-    /// Whether texts are made lower case before they become tokens.
+    /// Whether texts are converted to lower case before tokenisation.
     pub(super) lower_case: bool,
-    /// A module of sentence-transformers that comes after pooling, and is not done here.
+    /// An unsupported module of sentence-transformers after pooling.
     pub(super) beyond: Option<String>,
-    /// Whether vectors have length 1.
+    /// Whether vectors are scaled to length 1.
     pub(super) normalize: bool,
-    /// Tokens of one row, special ones included; longer texts are cut.
+    /// Maximum tokens of one row, including special ones; longer texts are truncated.
     pub(super) max_length: usize,
     pub(super) query_prefix: String,
     pub(super) passage_prefix: String,
-    /// Of texts that are neither.
+    /// Prefix of texts without an input type.
     pub(super) default_prefix: String,
-    /// Names of a classifier's outputs, by index.
+    /// Names of a classifier's outputs, in order.
     pub(super) labels: Vec<String>,
     pub(super) activation: Activation,
     pub(super) pad_token: u32,
-    /// The position of a row's first token, for graphs that are told positions.
+    /// The position of a row's first token, for graphs with an input of positions.
     pub(super) first_position: usize,
-    /// The width of a vector, where the graph does not tell.
+    /// Width of a vector, if the graph does not declare it.
     pub(super) hidden_size: Option<usize>,
-    /// The largest run, where `model.toml` says.
+    /// Maximum size of a run from `model.toml`.
     pub(super) batch_tokens: Option<usize>,
     pub(super) batch_rows: Option<usize>,
-    /// How long a run waits for more rows.
+    /// Time that an idle model waits for more rows.
     pub(super) window: Duration,
-    /// The width of a vector as it was registered.
+    /// The registered width of a vector.
     embedding_dimension: Option<usize>,
 }
 
-/// How the scores of a text's tokens become one weight of each term: what is positive of each, as
-/// ln(1 + score), the largest over all tokens (SPLADE v2: Formal et al., 2021).
+/// How the scores of a text's tokens become one weight for each term. The default is the maximum of
+/// ln(1 + max(score, 0)) over all tokens (SPLADE v2: Formal et al., 2021).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TermWeighting {
-    /// The sum over all tokens in place of the largest (SPLADE).
+    /// Uses the sum over all tokens instead of the maximum (SPLADE).
     pub(crate) sums: bool,
-    /// The logarithm is taken twice, as OpenSearch's own models have it.
+    /// Takes the logarithm twice, as OpenSearch's own models do.
     pub(crate) twice: bool,
 }
 
 impl EncoderSettings {
-    /// Reads a directory, and what was registered about it.
+    /// Reads the settings from a directory and the registration.
     ///
     /// # Errors
-    /// `InvalidInput` naming the file that is malformed.
+    /// `InvalidInput` with the malformed file.
     pub(super) fn read(
         directory: &Path,
         registered: &RegisteredConfig,
@@ -95,7 +95,7 @@ impl EncoderSettings {
         let kinds: Vec<&str> = modules.iter().flatten().map(Module::name).collect();
         let known_task = known_task(registered.task, own.task.as_deref(), &kinds)?;
         let task = known_task.unwrap_or_else(|| task(&config, known.len()));
-        // OpenSearch leaves vectors as they are unless it is told otherwise.
+        // OpenSearch does not normalize vectors by default.
         let normalizes = match modules {
             Some(_) => kinds.contains(&"Normalize"),
             None => registered.config.is_none(),
@@ -145,7 +145,7 @@ impl EncoderSettings {
         })
     }
 
-    /// The largest run at that place.
+    /// The maximum size of a run on a session at `place`.
     pub(super) fn budget(&self, place: ExecutionDevice, lanes: &SessionPool) -> Budget {
         let usual = Budget::of(place, lanes);
         Budget {
@@ -154,8 +154,8 @@ impl EncoderSettings {
         }
     }
 
-    /// Corrects what was only suggested by what the graph gives. Many embedding models name the
-    /// architecture that they were first trained as, and have no words among their outputs.
+    /// Corrects a guessed task by the graph's outputs. Many embedding models name the architecture
+    /// of their pre-training, but do not have its output.
     pub(super) fn suit(&mut self, outputs: &[&str]) {
         let hidden = [
             "last_hidden_state",
@@ -169,7 +169,7 @@ impl EncoderSettings {
         }
     }
 
-    /// Refuses vectors of another width than was registered: an index would not take them.
+    /// Rejects vectors of another width than registered, because an index would reject them.
     ///
     /// # Errors
     /// `InvalidInput` with both widths.
@@ -185,7 +185,7 @@ impl EncoderSettings {
         }
     }
 
-    /// Names a classifier's outputs where no file does, as exporters leave them out.
+    /// Generates labels for a classifier without labels, as exporters omit default names.
     pub(super) fn name_labels(&mut self, width: usize) {
         let classifies = matches!(self.task, Task::Classify | Task::ClassifyTokens);
         if classifies && self.labels.is_empty() {
@@ -194,7 +194,7 @@ impl EncoderSettings {
     }
 }
 
-/// The `config.json` that was registered, or else the directory's.
+/// The registered `config.json`, else that of the directory.
 fn config(directory: &Path, registered: &RegisteredConfig) -> Result<Config, PredictError> {
     match registered.all_config() {
         Some(text) => serde_json::from_str(text).map_err(|error| {
@@ -205,7 +205,7 @@ fn config(directory: &Path, registered: &RegisteredConfig) -> Result<Config, Pre
     }
 }
 
-/// How `model_config` would have vectors pooled. With `none` the graph does it.
+/// The pooling in `model_config`; `None` for `none`, which leaves pooling to the graph.
 fn registered_pooling(config: &ModelConfig) -> Result<Option<Pooling>, PredictError> {
     let Some(mode) = config.pooling_mode.as_deref() else {
         return Ok(None);
@@ -222,7 +222,7 @@ fn registered_pooling(config: &ModelConfig) -> Result<Option<Pooling>, PredictEr
     })
 }
 
-/// What is done here of sentence-transformers.
+/// The supported modules of sentence-transformers.
 const MODULES: [&str; 5] = [
     "Transformer",
     "Pooling",
@@ -244,7 +244,7 @@ fn known_task(
     }
 }
 
-/// The task that sentence-transformers' modules are for.
+/// The task of a list of sentence-transformers' modules.
 fn task_of_modules(kinds: &[&str]) -> Option<Task> {
     if kinds.contains(&"SpladePooling") {
         Some(Task::EncodeSparse)
@@ -253,7 +253,7 @@ fn task_of_modules(kinds: &[&str]) -> Option<Task> {
     }
 }
 
-/// The names of outputs in the order of their numbers.
+/// The labels of the outputs, in order of their index.
 fn labels(config: &Config) -> Vec<String> {
     let mut labels: Vec<(usize, &String)> = config
         .id2label
@@ -264,7 +264,7 @@ fn labels(config: &Config) -> Vec<String> {
     labels.into_iter().map(|(_, label)| label.clone()).collect()
 }
 
-/// What an architecture is for. A classifier with one output ranks.
+/// The task of an architecture. A classifier with one output is a ranker.
 fn task(config: &Config, labels: usize) -> Task {
     let name = config.architectures.first().map_or("", String::as_str);
     if name.ends_with("ForSequenceClassification") && labels == 1 {
@@ -294,7 +294,7 @@ fn activation(task: Task, config: &Config, labels: usize) -> Result<Activation, 
         return Ok(match config.problem_type.as_deref() {
             Some("multi_label_classification") => Activation::Sigmoid,
             Some("regression") => Activation::None,
-            // The softmax of one number is 1, whatever it is.
+            // The softmax of a single number is always 1.
             _ if task == Task::Classify && labels == 1 => Activation::Sigmoid,
             _ => Activation::Softmax,
         });
@@ -311,7 +311,7 @@ fn activation(task: Task, config: &Config, labels: usize) -> Result<Activation, 
     }
 }
 
-/// Where positions begin: behind the padding's, in RoBERTa and what descends from it.
+/// The first position: after the padding's position in RoBERTa and its descendants.
 fn first_position(config: &Config) -> usize {
     let offset = ["roberta", "camembert", "mpnet"];
     if offset.iter().any(|name| config.model_type.contains(name)) {
@@ -321,13 +321,13 @@ fn first_position(config: &Config) -> usize {
     }
 }
 
-/// Tokens that the model has positions for.
+/// Number of tokens for which the model has positions.
 fn positions(config: &Config) -> Option<usize> {
     let positions = config.max_position_embeddings?;
     Some(positions.saturating_sub(first_position(config)))
 }
 
-/// What `model.toml` says, else the least of what the files say.
+/// The length in `model.toml`, else the lowest limit in the files.
 fn length(
     own: Option<usize>,
     directory: &Path,
@@ -346,8 +346,8 @@ fn length(
     }
 }
 
-/// The least of what the files say. What sentence-transformers was told stands in for what the
-/// tokenizer says.
+/// The lowest limit in the files. The limit of sentence-transformers replaces that of the
+/// tokenizer.
 fn max_length(
     directory: &Path,
     config: &Config,

@@ -1,4 +1,4 @@
-//! Columns of text into tokens.
+//! Converts columns of text to tokens.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -19,39 +19,39 @@ use volley_tokens::vocabulary;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Tokens {
     pub(super) ids: Vec<u32>,
-    /// Which of two texts each is of.
+    /// The index of the text, first or second, that each token belongs to.
     pub(super) types: Vec<u32>,
-    /// Where each token is in its text, in characters; nowhere for special ones. Only where the
-    /// task needs it.
+    /// The span of each token in its text; `None` for special tokens. Empty if the task does not
+    /// need it.
     pub(super) places: Vec<Option<TokenSpan>>,
-    /// The text, where the task needs it.
+    /// The text; empty if the task does not need it.
     pub(super) text: String,
-    /// The vector of each token is wanted, and not one of all.
+    /// Whether the vectors of all tokens are requested instead of one vector.
     pub(super) each: bool,
 }
 
-/// Where a token is in its text, in characters.
+/// The position of a token in its text, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TokenSpan {
     pub(super) start: usize,
     pub(super) end: usize,
-    /// The word that it is of, counted as the tokenizer cuts words before it cuts tokens.
+    /// Index of its word, in the tokenizer's own pre-tokenisation.
     pub(super) word: Option<u32>,
 }
 
-/// A token of a text, as it is told.
+/// A token, for requests about tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TokenText {
     pub(super) id: u32,
     pub(super) text: String,
-    /// Where it is in its text, in characters; nowhere for special ones.
+    /// Its range in the text, in characters; `None` for special tokens.
     pub(super) place: Option<(usize, usize)>,
 }
 
-/// Turns rows into tokens.
+/// Converts rows to tokens.
 pub(super) struct Texts {
     tokenizer: Tokenizer,
-    /// The same for texts of any length, once somebody asks for their tokens.
+    /// The tokenizer without truncation, created by the first request about tokens.
     uncut: OnceLock<Option<Tokenizer>>,
     task: Task,
     query_prefix: String,
@@ -62,10 +62,11 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    /// Reads `tokenizer.json`, or `vocab.txt`.
+    /// Reads `tokenizer.json` or `vocab.txt`.
     ///
     /// # Errors
-    /// `InvalidInput` when it is missing, malformed, or leaves no room for text.
+    /// `InvalidInput` when the file is missing or malformed, or the maximum length leaves no room
+    /// for text.
     pub(super) fn read(directory: &Path, settings: &EncoderSettings) -> Result<Self, PredictError> {
         let malformed = |error: volley_tokens::tokenizers::Error| {
             PredictError::invalid("tokenizer.json is missing or malformed")
@@ -81,7 +82,7 @@ impl Texts {
                 settings.max_length
             )));
         }
-        // Rows are padded run by run.
+        // Rows are padded per run.
         tokenizer.with_padding(None);
         let truncation = TruncationParams {
             max_length: settings.max_length,
@@ -102,17 +103,18 @@ impl Texts {
         })
     }
 
-    /// The name of a token.
+    /// The text of a token in the vocabulary.
     pub(super) fn term(&self, id: u32) -> Option<String> {
         self.tokenizer.id_to_token(id)
     }
 
-    /// The tokens of each row, cut to the model's length where nobody wants them whole. The first of
-    /// them is row `first` of its request.
+    /// Tokenises each row, and truncates it to the model's length unless whole texts are required.
+    /// The first row is row `first` of its request.
     ///
     /// # Errors
-    /// `InvalidInput` naming the row that is null, of an unknown type, or no list of tokens where
-    /// it should be; `TooLarge` naming the one that is too long to be read whole.
+    /// `InvalidInput` with the row that is null, has an unknown input type, or is not a list of
+    /// tokens where one is required; `TooLarge` with the row that is too long and may not be
+    /// truncated.
     pub(super) fn tokenise(
         &self,
         rows: &RecordBatch,
@@ -200,7 +202,7 @@ impl Texts {
         })
     }
 
-    /// The tokens that a row holds as a list, which the tokenizer's special ones are part of.
+    /// Reads a row that is a list of token ids, including the special ones.
     fn given(&self, text: &str, row: usize) -> Result<Tokens, PredictError> {
         let ids: Option<Vec<u32>> = serde_json::from_str(text).ok();
         let ids = ids.filter(|ids| !ids.is_empty()).ok_or_else(|| {
@@ -226,10 +228,10 @@ impl Texts {
         PredictError::new(ErrorCode::TooLarge, message)
     }
 
-    /// All tokens of a text as it is, whatever the model's length.
+    /// All tokens of a text, without truncation.
     ///
     /// # Errors
-    /// `InvalidInput` naming the row.
+    /// `InvalidInput` with the row.
     pub(super) fn inspect_tokens(
         &self,
         text: &str,
@@ -272,10 +274,10 @@ impl Texts {
         Ok(tokens.collect())
     }
 
-    /// The text of tokens.
+    /// Decodes tokens to text.
     ///
     /// # Errors
-    /// `InvalidInput` naming the row and a token that is none.
+    /// `InvalidInput` with the row and the unknown token.
     pub(super) fn spell(
         &self,
         ids: &[u32],
@@ -298,7 +300,7 @@ impl Texts {
         }
     }
 
-    /// What stands before a text of a kind.
+    /// The prefix of a text with this input type.
     fn prefix(&self, kind: Option<&str>, row: usize) -> Result<&str, PredictError> {
         match kind {
             None => Ok(&self.default_prefix),

@@ -1,4 +1,4 @@
-//! The threads that own a session each, and run what waits for them.
+//! The threads that own the sessions and run the waiting rows.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,15 +15,15 @@ use super::run::Runner;
 use volley_onnx_runtime::failure::internal;
 use volley_onnx_runtime::run_timeout::RunTimeout;
 
-/// How the threads take what waits.
+/// The batching parameters of the threads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchWindow {
     pub(super) budget: Budget,
-    /// How long they wait for more rows after the first that come to an idle model.
+    /// Time that an idle model waits for more rows after the first.
     pub(super) window: Duration,
 }
 
-/// The way to the threads. Dropping it ends them.
+/// Handle of the threads. Dropping it ends them.
 pub(super) struct EncodeQueue {
     // `Some` until it is dropped.
     jobs: Option<mpsc::Sender<Job>>,
@@ -31,7 +31,7 @@ pub(super) struct EncodeQueue {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The session of one thread, and the one that all have together for a run that is alone.
+/// The session of one thread, and the wide session that all threads share for runs that are alone.
 struct Sessions {
     own: Runner,
     wide: Option<Arc<Mutex<Runner>>>,
@@ -39,11 +39,11 @@ struct Sessions {
 }
 
 impl EncodeQueue {
-    /// Starts a thread for each of `runners`; `places` batches may wait for them; each one's watch
-    /// limits its runs. A run that is alone has the `wide` one.
+    /// Starts a thread for each of `runners`. At most `places` batches wait in the channel. Runs
+    /// that are alone use the session `wide`.
     ///
     /// # Errors
-    /// `Internal` when one cannot be started.
+    /// `Internal` when a thread cannot be started.
     pub(super) fn start(
         model: &ModelName,
         runners: Vec<(Runner, RunTimeout)>,
@@ -57,7 +57,7 @@ impl EncodeQueue {
             Arc::new(batcher),
             wide.map(|wide| Arc::new(Mutex::new(wide))),
         );
-        // Where one does not start, dropping it ends the others.
+        // If a thread cannot be started, dropping this ends the others.
         let mut started = Self {
             jobs: Some(jobs),
             batcher,
@@ -77,11 +77,11 @@ impl EncodeQueue {
         Ok(started)
     }
 
-    /// What the model gives for each of `rows`, in order. Waits for a place where there is none.
-    /// Batches of one `request` run in the order in which they come.
+    /// Returns the values of each of `rows`, in order. Waits while the channel is full. Batches of
+    /// the same `request` run in order of arrival.
     ///
     /// # Cancel safety
-    /// Dropping the future takes the rows that have not run out of the queue.
+    /// Dropping the future removes the rows that have not run.
     ///
     /// # Errors
     /// Those of the run.
@@ -105,7 +105,7 @@ impl EncodeQueue {
 
 impl Drop for EncodeQueue {
     fn drop(&mut self) {
-        // Without an entrance each thread ends after the runs that it has taken.
+        // When the channel closes, each thread ends after the runs that it has taken.
         self.jobs.take();
         self.batcher.wake();
         let threads = std::mem::take(&mut self.threads);
@@ -116,8 +116,8 @@ impl Drop for EncodeQueue {
                 }
             }
         };
-        // The last handle is often a stream's, dropped on a runtime's thread, which must not be
-        // held for a run.
+        // The last handle is often dropped with a stream on a runtime thread, which must not block
+        // for a run.
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(wait)),
             Err(_) => wait(),
@@ -137,7 +137,7 @@ impl Sessions {
         let wide = self.wide.as_deref().filter(|_| run.alone);
         let mut free = match wide.map(Mutex::try_lock) {
             Some(Ok(runner)) => Some(runner),
-            // What panics in a run is caught there.
+            // A panic of a run is caught inside it, so the runner is intact.
             Some(Err(TryLockError::Poisoned(runner))) => Some(runner.into_inner()),
             Some(Err(TryLockError::WouldBlock)) | None => None,
         };
@@ -146,9 +146,8 @@ impl Sessions {
     }
 }
 
-/// Runs the rows at `places` together, but for those that nobody waits for. Where that fails and
-/// they are of several callers, each caller's are run again by themselves: what is wrong with a
-/// row is only its own caller's concern.
+/// Runs the rows at `places` together, except those of callers that have gone. If that fails, the
+/// rows of each caller run again alone, so that an invalid row only fails its own request.
 fn run_once(
     runner: &mut Runner,
     jobs: &[Arc<RunningJob>],
@@ -165,7 +164,8 @@ fn run_once(
         return;
     }
     for places in apart {
-        // A second one that takes too long means that the model does.
+        // After a second timeout the model itself is too slow; the remaining rows fail without a
+        // run.
         let ran = if 2 <= late {
             Err(error.clone())
         } else {
@@ -178,7 +178,7 @@ fn run_once(
     }
 }
 
-/// One run of the rows at `places`. What they give is kept.
+/// Runs the rows at `places` once and stores their values.
 fn run_rows(
     runner: &mut Runner,
     jobs: &[Arc<RunningJob>],
@@ -194,7 +194,7 @@ fn run_rows(
         .iter()
         .map(|(job, row)| &jobs[*job].rows[*row])
         .collect();
-    // A defect must not take the model away from all others.
+    // A panic must only fail this run, not the model.
     let values = catch_unwind(AssertUnwindSafe(|| runner.run(&rows, watch)))
         .unwrap_or_else(|_| Err(internal("the run panicked; see the worker's log", "")))?;
     for ((job, row), values) in places.into_iter().zip(values) {
@@ -209,7 +209,7 @@ fn fail(jobs: &[Arc<RunningJob>], places: &[(usize, usize)], error: &PredictErro
     }
 }
 
-/// The places of each job, the jobs in order.
+/// Groups places by job, in order.
 fn by_job(places: &[(usize, usize)]) -> Vec<Vec<(usize, usize)>> {
     let mut jobs: BTreeMap<usize, Vec<_>> = BTreeMap::new();
     for place in places {

@@ -1,5 +1,5 @@
-//! What is told of texts without running the model: their tokens, and the text of tokens. The answer
-//! has the columns of a generation's, one row for each text.
+//! Requests about tokens, which do not run the model: the tokens of texts, and the texts of tokens.
+//! The answer has the columns of a generation, with one row for each text.
 
 use arrow_array::RecordBatch;
 use serde_json::{Value, json};
@@ -13,29 +13,29 @@ use volley_types::{
 
 use super::texts::{Texts, TokenText};
 
-/// Whether the model's special tokens stand around a text.
+/// Whether the special tokens around a text are included.
 const ADD_SPECIAL: &str = "add_special_tokens";
-/// Whether each token is told with its spelling.
+/// Whether the text of each token is returned.
 const SPELLED: &str = "return_token_strs";
-/// Whether special tokens have no text.
+/// Whether special tokens are omitted from the text.
 const SKIP_SPECIAL: &str = "skip_special_tokens";
-/// Whether a text is read as it is, which an encoder always does.
+/// Whether a text is used without a template; always the case for encoders.
 const RAW: &str = "raw";
 
-/// What is told of a text.
+/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenView {
-    /// Its tokens.
+    /// Returns the tokens of a text.
     Tokens { special: bool, spelled: bool },
-    /// The text of the tokens that it is a list of.
+    /// Returns the text of a list of token ids.
     Text { special: bool },
 }
 
 impl TokenView {
-    /// What a request asks to be told in place of an answer.
+    /// Reads the kind of request; `None` for a normal prediction.
     ///
     /// # Errors
-    /// `InvalidInput` naming a parameter that says nothing here, or where it asks for two things.
+    /// `InvalidInput` with the parameter that does not apply, or when both kinds are requested.
     pub(super) fn read(parameters: &Parameters) -> Result<Option<Self>, PredictError> {
         let flag =
             |name: &str, usual| Ok::<_, PredictError>(parameters.boolean(name)?.unwrap_or(usual));
@@ -68,10 +68,10 @@ impl TokenView {
         }
     }
 
-    /// One row for each of `rows`, of which the first is row `first` of its request. Blocks.
+    /// Answers each of `rows`. The first row is row `first` of its request. Blocks.
     ///
     /// # Errors
-    /// `InvalidInput` naming the row that has no text, or no list of tokens where it should.
+    /// `InvalidInput` with the row that is null or not a list of token ids.
     pub(super) fn at(
         self,
         texts: &Texts,

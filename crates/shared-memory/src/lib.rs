@@ -1,8 +1,8 @@
-//! System shared memory: tensors that a client on the same machine leaves in, and takes from, a
-//! POSIX object.
+//! System shared memory: a client on the same machine passes tensors in a POSIX shared memory
+//! object.
 //!
-//! Objects are read and written as the files that Linux has them as. So one that its owner makes
-//! shorter meanwhile is an error, and no signal.
+//! Objects are accessed as files, with reads and writes instead of mappings. If the owner shrinks
+//! an object meanwhile, the access fails with an error instead of `SIGBUS`.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -14,54 +14,55 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use volley_types::{ErrorCode, PredictError};
 
-/// The parameter that names a region of shared memory.
+/// The parameter with the name of a shared memory region.
 pub const REGION: &str = "shared_memory_region";
-/// The parameter with a tensor's size in it, in bytes.
+/// The parameter with the size of a tensor, in bytes.
 pub const SIZE: &str = "shared_memory_byte_size";
-/// The parameter with a tensor's place in it, in bytes.
+/// The parameter with the offset of a tensor in the region, in bytes.
 pub const OFFSET: &str = "shared_memory_offset";
 
-/// Where Linux has POSIX objects.
+/// The directory of POSIX shared memory objects on Linux.
 const DIRECTORY: &str = "/dev/shm";
-/// The most regions of a node.
+/// Maximum number of regions of a node.
 const MAX_REGIONS: usize = 1_024;
-/// The longest name of a region or of an object, in bytes.
+/// Maximum length of a name of a region or an object, in bytes.
 const MAX_NAME: usize = 255;
 
-/// What a client has registered.
+/// A registered region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// The object's name, as the client gave it.
+    /// Name of the object, as the client sent it.
     pub key: String,
-    /// Where the region begins in the object, in bytes.
+    /// Start of the region in the object, in bytes.
     pub offset: u64,
-    /// Its length, in bytes.
+    /// Length in bytes.
     pub byte_size: u64,
 }
 
-/// A tensor's place in a region.
+/// The location of a tensor in a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// The region's name.
+    /// Name of the region.
     pub region: String,
-    /// Where it begins in the region, in bytes.
+    /// Start in the region, in bytes.
     pub offset: u64,
-    /// The length, in bytes.
+    /// Length in bytes.
     pub size: u64,
 }
 
-/// The regions of this node.
+/// The shared memory regions of this node.
 #[derive(Debug)]
 pub struct SharedMemory {
     /// Whether regions may be registered here.
     allowed: bool,
-    /// The largest tensor, in bytes.
+    /// Maximum size of one tensor, in bytes.
     most: usize,
     regions: Mutex<BTreeMap<String, (Region, Arc<File>)>>,
 }
 
 impl SharedMemory {
-    /// Regions for clients, where they are `allowed`; one request reads at most `most` bytes of them.
+    /// Creates an empty table. Clients may only register regions if `allowed`, and only on Linux.
+    /// `most` is the maximum size of one tensor in bytes.
     pub fn new(allowed: bool, most: usize) -> Self {
         Self {
             allowed: allowed && cfg!(target_os = "linux"),
@@ -70,10 +71,10 @@ impl SharedMemory {
         }
     }
 
-    /// The region of that name, or all where it is empty.
+    /// Returns the region of that name, or all regions if the name is empty.
     ///
     /// # Errors
-    /// `NotFound`.
+    /// `NotFound` for an unknown name.
     pub fn regions(&self, name: &str) -> Result<Vec<(String, Region)>, PredictError> {
         let regions = self.regions.lock();
         if !name.is_empty() {
@@ -86,11 +87,14 @@ impl SharedMemory {
             .collect())
     }
 
-    /// Opens the object of a region.
+    /// Opens the object of a region and registers it.
     ///
     /// # Errors
-    /// `Unimplemented` where this node has none; `Conflict` when the name is taken; `InvalidInput`
-    /// for what is no object, or is shorter than the region.
+    /// - `Unimplemented` when shared memory is off at this node
+    /// - `Conflict` when the name is already registered
+    /// - `Overloaded` when the node has 1,024 regions
+    /// - `InvalidInput` when the name or the key is invalid, or the object is shorter than the
+    ///   region
     pub fn register(&self, name: String, region: Region) -> Result<(), PredictError> {
         if !self.allowed {
             return Err(PredictError::new(
@@ -128,8 +132,8 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Forgets the region of that name, or all where it is empty. One that is not there is no
-    /// error.
+    /// Removes the region of that name, or all regions if the name is empty. An unknown name is not
+    /// an error.
     pub fn unregister(&self, name: &str) {
         let mut regions = self.regions.lock();
         if name.is_empty() {
@@ -163,10 +167,11 @@ impl SharedMemory {
         Ok((file.clone(), region.offset + slice.offset))
     }
 
-    /// What lies in a slice.
+    /// Reads the bytes of a slice.
     ///
     /// # Errors
-    /// `NotFound` for an unknown region; `InvalidInput` when the slice is not in it.
+    /// `NotFound` for an unknown region; `InvalidInput` when the slice is not inside the region or
+    /// the object has shrunk; `TooLarge` when the slice exceeds the size limit.
     pub fn read(&self, slice: &Slice) -> Result<Bytes, PredictError> {
         let (file, at) = self.find(slice)?;
         let mut bytes = vec![0; usize::try_from(slice.size).unwrap_or(0)];
@@ -175,7 +180,7 @@ impl SharedMemory {
         Ok(bytes.into())
     }
 
-    /// Puts an output into its slice, which may be larger.
+    /// Writes an output into its slice, which may be larger than the output.
     ///
     /// # Errors
     /// As [`SharedMemory::read`]; `InvalidInput` when the slice is too small.
@@ -193,10 +198,13 @@ impl SharedMemory {
         written.map_err(|_| gone(&slice.region))
     }
 
-    /// A body whose inputs in shared memory are binary data behind the JSON instead.
+    /// Moves inputs from shared memory into the binary data of a request: replaces their parameters
+    /// in `body` and returns the binary data of all inputs, in order. `raw` is the binary data that
+    /// the client sent.
     ///
     /// # Errors
-    /// Those of [`SharedMemory::read`], and `InvalidInput` naming the input.
+    /// Those of [`SharedMemory::read`]; `InvalidInput` with the input's name when its parameters
+    /// are invalid or its binary data is missing.
     pub fn fill(
         &self,
         body: &mut Map<String, Value>,
@@ -241,10 +249,10 @@ fn is_shared(input: &Value) -> bool {
     parameters.is_some_and(|parameters| parameters.get(REGION).is_some())
 }
 
-/// The slice that parameters in JSON name, where they name a region.
+/// Parses the slice in JSON parameters; `None` if they name no region.
 ///
 /// # Errors
-/// What is wrong with them.
+/// A description of the invalid or missing parameter.
 pub fn slice<'v>(given: impl Fn(&str) -> Option<&'v Value>) -> Result<Option<Slice>, String> {
     let Some(region) = given(REGION) else {
         return Ok(None);
@@ -266,8 +274,8 @@ pub fn slice<'v>(given: impl Fn(&str) -> Option<&'v Value>) -> Result<Option<Sli
     }))
 }
 
-/// The object of that name: a plain file in the directory of POSIX objects, and nothing that it
-/// leads to.
+/// Opens the object of that name. Only regular files directly in the directory of POSIX objects are
+/// accepted; links are rejected.
 fn open(key: &str) -> Result<File, &'static str> {
     use std::os::unix::fs::MetadataExt;
     let name = key.strip_prefix('/').unwrap_or(key);
@@ -284,6 +292,7 @@ fn open(key: &str) -> Result<File, &'static str> {
     }
     let file = OpenOptions::new().read(true).write(true).open(&path);
     let file = file.map_err(missing)?;
+    // The name may be replaced by a link between the check and `open`; then the inodes differ.
     let opened = file.metadata().map_err(missing)?;
     if (opened.dev(), opened.ino()) != (before.dev(), before.ino()) {
         return Err("the POSIX shared memory object was replaced during the call");
@@ -303,7 +312,7 @@ fn gone(name: &str) -> PredictError {
     PredictError::invalid(message)
 }
 
-/// CUDA's regions are not offered.
+/// The error for CUDA shared memory, which is not supported.
 pub fn no_cuda() -> PredictError {
     PredictError::invalid(
         "CUDA shared memory is not supported; use system shared memory, or send tensors in the \
@@ -311,7 +320,7 @@ pub fn no_cuda() -> PredictError {
     )
 }
 
-/// A name as a message shows it.
+/// A name for a message: without control characters, at most 64 characters.
 fn printable(name: &str) -> String {
     name.chars().filter(|c| !c.is_control()).take(64).collect()
 }
@@ -386,7 +395,7 @@ mod tests {
         assert_eq!(again.unwrap_err().code, ErrorCode::Conflict);
         assert_eq!(memory.regions("").unwrap().len(), 1);
         assert_eq!(memory.regions("x").unwrap_err().code, ErrorCode::NotFound);
-        // What shrinks is an error of the request's, and ends nothing.
+        // A shrunk object is an error of the request, and ends nothing else.
         std::fs::write(object.path(), b"01").unwrap();
         assert_eq!(
             memory.read(&at(0, 2)).unwrap_err().code,

@@ -14,7 +14,7 @@ fn cache(root: &Path, cache_bytes: u64) -> Cache {
     Cache::open(root.to_path_buf(), limits, Metrics::new()).unwrap()
 }
 
-/// Puts `bytes` at `key`, last used `age` ago.
+/// Writes a model of `bytes` bytes at `key`, last used `age` ago.
 fn put(cache: &Cache, key: &Key, bytes: usize, age: Duration) {
     let files = cache.partial(key).join("files");
     fs::create_dir_all(&files).unwrap();

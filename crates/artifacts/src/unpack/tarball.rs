@@ -12,12 +12,12 @@ use super::{Survey, Writer, entry_path, malformed, not_plain};
 use crate::cancel::Cancel;
 use crate::failure;
 
-/// The largest header that carries a long name or other attributes; it is read into memory.
+/// Maximum size of a header with a long name or other attributes; it is read into memory.
 const MAX_HEADER_BYTES: u64 = 64 << 10;
 
 type Tarball = Archive<BufReader<MultiGzDecoder<BufReader<File>>>>;
 
-/// Looks at every header before any long one is read into memory.
+/// Checks the size of every header before a long one is read into memory.
 pub(super) fn measure(file: &Path, survey: &mut Survey, stop: &Cancel) -> Result<(), PredictError> {
     let mut tar = open(file)?;
     for entry in tar.entries().map_err(malformed)?.raw(true) {
@@ -42,7 +42,7 @@ pub(super) fn measure(file: &Path, survey: &mut Survey, stop: &Cancel) -> Result
         if matches!(kind, EntryType::Regular | EntryType::Continuous) {
             survey.files += 1;
         }
-        // Decompressing is the work here; it is done piece by piece, to be stopped in between.
+        // Decompression takes time, so it checks for cancellation between blocks.
         drain(&mut entry, stop)?;
     }
     Ok(())
@@ -56,7 +56,7 @@ pub(super) fn unpack(file: &Path, writer: &mut Writer<'_>) -> Result<(), Predict
         match entry.header().entry_type() {
             EntryType::Regular | EntryType::Continuous => writer.file(&name, &mut entry)?,
             EntryType::Directory => writer.folder(&name)?,
-            // Attributes for all that follows: nothing that a model needs.
+            // Attributes for all following entries; a model does not need them.
             EntryType::XGlobalHeader => {
                 entry_path(&name)?;
             }

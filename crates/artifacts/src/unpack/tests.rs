@@ -11,7 +11,7 @@ use crate::cache::CacheLimits;
 
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Unpacks `bytes`, as a fetch would; what came out of it lies in the folder.
+/// Unpacks `bytes` as a fetch does. The folder contains the result.
 fn unpacked(kind: Archive, bytes: &[u8]) -> (Result<(), PredictError>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let limits = CacheLimits {
@@ -30,7 +30,7 @@ fn unpacked(kind: Archive, bytes: &[u8]) -> (Result<(), PredictError>, TempDir) 
 
 fn refusal(kind: Archive, bytes: &[u8]) -> PredictError {
     let (result, folder) = unpacked(kind, bytes);
-    // What it was to lie in, and nothing outside.
+    // Nothing exists outside of the target directory.
     assert_eq!(outside(&folder), Vec::<PathBuf>::new());
     result.unwrap_err()
 }
@@ -42,7 +42,7 @@ fn outside(folder: &TempDir) -> Vec<PathBuf> {
     paths.filter(|path| !known.contains(path)).collect()
 }
 
-/// A zip with these entries; the second is its Unix mode.
+/// A zip archive with these entries: name, Unix mode and content.
 fn zip_of(entries: &[(&str, u32, &[u8])]) -> Vec<u8> {
     let mut zip = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
     for (name, mode, bytes) in entries {
@@ -53,7 +53,7 @@ fn zip_of(entries: &[(&str, u32, &[u8])]) -> Vec<u8> {
     zip.finish().unwrap().into_inner()
 }
 
-/// A gzipped tar with these entries, whose names are written as they are.
+/// A gzipped tar archive with these entries. The names are written unchanged.
 fn tar_of(entries: &[(&str, tar::EntryType, &[u8])]) -> Vec<u8> {
     let gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     let mut tar = tar::Builder::new(gz);
@@ -127,7 +127,7 @@ fn bombs_are_refused() {
     let zip = zip_of(&[("model.onnx", 0o644, &zeros)]);
     assert!(zip.len() < 10_000);
     assert_eq!(refusal(Archive::Zip, &zip).code, ErrorCode::TooLarge);
-    // One that says that it is small.
+    // An archive whose header declares a small size.
     let mut lying = zip;
     let size = (2_u32 << 20).to_le_bytes();
     for at in 0..lying.len() - 4 {

@@ -1,4 +1,4 @@
-//! Zip archives, as OpenSearch ships models.
+//! Zip archives, the format of OpenSearch's models.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -13,7 +13,7 @@ use crate::cancel::Cancel;
 use crate::failure;
 use crate::manifest::MAX_FILES;
 
-/// The end of a zip: a record of 22 bytes, and a comment of up to 65,535.
+/// Maximum size of the end record: 22 bytes, and a comment of up to 65,535 bytes.
 const END_BYTES: u64 = 22 + 65_535;
 const END_MARK: &[u8] = b"PK\x05\x06";
 const END64_MARK: &[u8] = b"PK\x06\x06";
@@ -56,10 +56,11 @@ fn open(file: &Path) -> Result<Zip, PredictError> {
     ZipArchive::new(reader).map_err(malformed)
 }
 
-/// The index is read whole: refuses one that says that it is huge before that.
+/// Rejects an archive that declares too many entries, because `ZipArchive` reads the whole index
+/// into memory.
 fn check_count(reader: &mut BufReader<File>) -> Result<(), PredictError> {
     let bytes = reader.seek(SeekFrom::End(0)).map_err(failure::of_disk)?;
-    // The long form of the record stands right before the short one.
+    // The zip64 record is directly before the short one.
     let start = bytes.saturating_sub(END_BYTES + 128);
     reader
         .seek(SeekFrom::Start(start))
@@ -94,7 +95,7 @@ fn entry(zip: &mut Zip, index: usize) -> Result<ZipFile<'_, BufReader<File>>, Pr
     if entry.encrypted() {
         return Err(PredictError::invalid("the model's archive is encrypted"));
     }
-    // The type bits of a Unix mode; archivers of other systems leave them zero.
+    // The type bits of a Unix mode; archivers on other systems leave them zero.
     let kind = entry.unix_mode().map_or(0, |mode| mode & 0o170_000);
     let is_plain = matches!(kind, 0 | 0o040_000 | 0o100_000);
     if entry.is_symlink() || !is_plain {

@@ -1,5 +1,5 @@
-//! Buckets: the stores' own clients against a server that speaks as much of their interfaces as
-//! reading takes.
+//! Buckets: the stores' own clients against a server that implements the part of their interfaces
+//! that reading needs.
 
 use volley_types::ErrorCode;
 
@@ -24,7 +24,7 @@ async fn a_prefix_of_an_s3_bucket_is_listed_fetched_and_resumed() {
             ("aws_secret_access_key", "hush"),
             ("aws_region", "us-east-1"),
         ]);
-        // The endpoint is the worker's own setting.
+        // The endpoint of a bucket is the worker's own configuration.
         config.allow_private = false;
     });
     let graph = bytes(200_000);

@@ -1,4 +1,4 @@
-//! Fetching over HTTP and from disks, through breaks and changes.
+//! Fetching over HTTP and from disks, with interruptions and changes.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn an_archive_is_fetched_checked_unpacked_and_kept() {
             total_bytes: all,
         };
         assert_eq!(bench.progress.get(), Some(told));
-        // Again, and after a restart: nothing is called.
+        // A second fetch, also after a restart, makes no calls.
         let calls = server.seen().len();
         let again = bench.fetch_hashed(&url, sha256(&archive)).await.unwrap();
         assert_eq!(again.path(), lease.path());
@@ -45,7 +45,7 @@ async fn an_archive_is_fetched_checked_unpacked_and_kept() {
         told.contains("artifact_fetches_total{code=\"ok\"} 2"),
         "{told}"
     );
-    // A folder around the model is not part of it.
+    // A folder around the model is not part of the model.
     server.put("/f.zip", zip(&[("m/1/model.onnx", &graph)]));
     let lease = bench.fetch(&server.url("/f.zip")).await.unwrap();
     assert!(lease.path().join("model.onnx").exists() || lease.path().join("1").exists());
@@ -92,7 +92,7 @@ async fn a_fetch_that_was_given_up_goes_on_after_a_restart_and_one_that_changed_
         let mut graph = bytes(SIZE);
         graph[7] = u8::from(changed);
         server.put("/model.onnx", graph.clone());
-        // The second try of the same fetch gets nothing, and that ends it.
+        // The second attempt of the same fetch receives nothing, which ends the fetch.
         server.act([Act::Cut(100_000), Act::Status(403)]);
         let mut request = wanted(&url, None);
         request.identity = format!("m:1@{changed}");
@@ -106,7 +106,7 @@ async fn a_fetch_that_was_given_up_goes_on_after_a_restart_and_one_that_changed_
         let lease = restarted.fetch(&request, &LoadProgress::default()).await;
         assert_eq!(files(lease.unwrap().path())["model.onnx"], graph);
         let mut all = server.ranges("/model.onnx").split_off(before);
-        // What was refused.
+        // The rejected request.
         all.remove(1);
         assert_eq!(all, ranges, "changed: {changed}");
     }
@@ -149,7 +149,7 @@ async fn a_server_that_hangs_is_given_up() {
         "{}",
         failed.message
     );
-    // One that brings a little all the time is given up in the end too.
+    // A server that sends slowly but steadily is given up at the total timeout.
     let bench = Bench::new(|config| config.timeout = Duration::from_millis(2_500));
     server.act((0..1_000).map(|_| Act::Hang(1)));
     let failed = bench.fetch(&url).await.unwrap_err();
@@ -182,7 +182,7 @@ async fn a_directory_is_fetched_by_its_manifest() {
     let lease = bench.fetch_hashed(&url, hash).await.unwrap();
     assert_eq!(files(lease.path()), files(&directory));
 
-    // Each file is checked against the manifest, and the manifest against what was registered.
+    // Each file is verified by the manifest, and the manifest by the registered hash.
     server.put("/m/config.json", "[]");
     let refused = bench.fetch(&url).await.unwrap_err();
     assert_eq!(refused.code, ErrorCode::InvalidInput);

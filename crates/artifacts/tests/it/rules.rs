@@ -1,4 +1,4 @@
-//! Where a worker may fetch from.
+//! The addresses from which a worker may fetch.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn addresses_where_machines_keep_secrets_are_never_called() {
             );
         }
     };
-    // At once: none of them is tried, and none again.
+    // The rejection is immediate: no address is called, and nothing is retried.
     tokio::time::timeout(Duration::from_secs(30), never)
         .await
         .unwrap();

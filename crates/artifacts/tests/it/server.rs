@@ -1,5 +1,5 @@
-//! A server of files that breaks as it is told: HTTP with ranges and tags, and the listing of an
-//! S3 bucket.
+//! A file server that fails on command: HTTP with ranges and ETags, and the listing of an S3
+//! bucket.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use tokio::net::{TcpListener, TcpStream};
 
 const DATE: &str = "Wed, 21 Oct 2015 07:28:00 GMT";
 
-/// What happens to a GET instead of a whole answer.
+/// What happens to a GET instead of a complete response.
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
-    /// The connection is cut after this many bytes of the body.
+    /// The connection is closed after this many bytes of the body.
     Cut(usize),
-    /// Nothing comes after this many bytes of the body.
+    /// The server sends nothing after this many bytes of the body.
     Hang(usize),
-    /// An answer with this status and no body.
+    /// A response with this status and no body.
     Status(u16),
-    /// The whole body, whatever range was asked for.
+    /// The whole body, regardless of the requested range.
     NoRange,
 }
 
@@ -36,7 +36,7 @@ struct State {
     files: BTreeMap<String, Vec<u8>>,
     redirects: BTreeMap<String, String>,
     acts: VecDeque<Act>,
-    /// What each HEAD is answered with instead.
+    /// The status of all HEAD responses, if set.
     heads: Option<u16>,
     seen: Vec<RecordedRequest>,
 }
@@ -69,12 +69,12 @@ impl Server {
         Self { port, state, task }
     }
 
-    /// Where a path is.
+    /// The URL of a path.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// Puts a file at a path, replacing an older one.
+    /// Stores a file at a path, replacing an older one.
     pub(crate) fn put(&self, path: &str, bytes: impl Into<Vec<u8>>) {
         self.state
             .lock()
@@ -82,18 +82,18 @@ impl Server {
             .insert(path.to_owned(), bytes.into());
     }
 
-    /// Leads from a path to a URL.
+    /// Redirects a path to a URL.
     pub(crate) fn redirect(&self, path: &str, to: impl Into<String>) {
         let mut state = self.state.lock();
         state.redirects.insert(path.to_owned(), to.into());
     }
 
-    /// What happens to the next GETs, one after the other.
+    /// Sets the acts of the next GETs, in order.
     pub(crate) fn act(&self, acts: impl IntoIterator<Item = Act>) {
         self.state.lock().acts.extend(acts);
     }
 
-    /// Each HEAD is answered with this status.
+    /// Responds to each HEAD with this status.
     pub(crate) fn refuse_heads(&self, status: u16) {
         self.state.lock().heads = Some(status);
     }
@@ -103,7 +103,7 @@ impl Server {
         self.state.lock().seen.clone()
     }
 
-    /// The ranges of the GETs of a path so far; an empty one where none was asked for.
+    /// The ranges of all GETs of a path so far; empty for a GET without a range.
     pub(crate) fn ranges(&self, path: &str) -> Vec<String> {
         let seen = self.seen();
         let gets = seen
@@ -131,7 +131,7 @@ async fn serve(mut socket: TcpStream, state: Arc<Mutex<State>>) {
     };
     let _ = socket.write_all(&answer).await;
     if then == Then::Hang {
-        // The client has to give up; the socket stays open for as long as the test runs.
+        // The client must give up: the socket stays open until the test ends.
         std::future::pending::<()>().await;
     }
 }
@@ -160,7 +160,7 @@ enum Then {
 
 fn answer(state: &mut State, seen: &RecordedRequest) -> (Vec<u8>, Then) {
     let (path, query) = seen.target.split_once('?').unwrap_or((&seen.target, ""));
-    // Some clients write every full stop so.
+    // Some clients encode every dot.
     let path = &*path.replace("%2E", ".");
     if query.contains("list-type=2") {
         return (listing(state, path, query), Then::Close);
@@ -230,7 +230,7 @@ fn head(status: &str, tag: &str, bytes: usize, more: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// What S3 answers when it is asked what a bucket holds below a prefix.
+/// The S3 listing of a bucket below a prefix.
 fn listing(state: &State, bucket: &str, query: &str) -> Vec<u8> {
     let prefix = query
         .split('&')

@@ -1,4 +1,4 @@
-//! What the stories have in common.
+//! Common setup of the tests.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,7 +13,7 @@ use volley_telemetry::Metrics;
 use volley_types::PredictError;
 use volley_types::registry::{ModelUrl, Sha256};
 
-/// A worker's fetcher, with a cache of its own.
+/// A worker's fetcher with its own cache.
 pub(crate) struct Bench {
     pub(crate) artifacts: Artifacts,
     pub(crate) metrics: Metrics,
@@ -23,7 +23,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// One that gives up soon, changed by `change`.
+    /// A fetcher with short timeouts, modified by `change`.
     pub(crate) fn new(change: impl FnOnce(&mut ArtifactConfig)) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
@@ -45,12 +45,12 @@ impl Bench {
         }
     }
 
-    /// The same after a restart of its process.
+    /// The fetcher after a restart of its process.
     pub(crate) fn restarted(&self) -> Artifacts {
         Artifacts::new(self.config.clone(), Metrics::new()).unwrap()
     }
 
-    /// A folder that goes away with it.
+    /// A temporary folder that is deleted with the bench.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -69,7 +69,7 @@ impl Bench {
         self.artifacts.fetch(&wanted, &self.progress).await
     }
 
-    /// Everything in the cache whose name ends so.
+    /// All paths in the cache whose name has this ending.
     pub(crate) fn cached(&self, ending: &str) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.config.cache_dir.as_ref().unwrap()).unwrap();
         entries
@@ -91,7 +91,7 @@ pub(crate) fn sha256(bytes: &[u8]) -> Sha256 {
     Sha256(digest(&SHA256, bytes).as_ref().try_into().unwrap())
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ by position.
 pub(crate) fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|at| (at * 31 % 251) as u8).collect()
 }

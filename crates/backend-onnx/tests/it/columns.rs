@@ -1,4 +1,4 @@
-//! Any column goes into the real runtime and comes back, or is refused by name.
+//! Any column passes through the real runtime unchanged, or is rejected with its name.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use volley_types::{ErrorCode, Input, ModelName, ModelRef, PredictError, PredictR
 
 use crate::setup;
 
-/// A model, and a runtime to call it from outside.
+/// A model, and a runtime for blocking calls.
 struct Caller {
     tokio: tokio::runtime::Runtime,
     model: Arc<dyn Backend>,
@@ -50,7 +50,7 @@ fn runner(cases: u32) -> TestRunner {
     })
 }
 
-/// Pairs of values, cut out of a longer column, are given back bit by bit.
+/// Pairs of values in a slice of a longer column come back bit by bit.
 fn pairs_come_back<S>(name: &str, value: S, array: impl Fn(Vec<S::Value>) -> ArrayRef)
 where
     S: Strategy,
@@ -109,7 +109,7 @@ fn truths_and_texts_come_back() {
     });
     let text = "\\PC{0,12}";
     pairs_come_back("string", text, |values| Arc::new(StringArray::from(values)));
-    // Clients in other languages often send the large form; the answer has the declared one.
+    // Clients in other languages often send `LargeUtf8`; the answer has the declared type.
     let caller = Caller::of("identity-string");
     let values = Arc::new(LargeStringArray::from(vec!["grüße", ""])) as ArrayRef;
     let item = Arc::new(Field::new("item", DataType::LargeUtf8, false));
@@ -119,7 +119,7 @@ fn truths_and_texts_come_back() {
     assert_eq!(came, ["grüße", ""]);
 }
 
-/// A row of a ragged column, as it may come from anywhere.
+/// A row of a ragged column, valid or not.
 #[derive(Clone, Debug)]
 struct Row {
     values: Vec<f32>,
@@ -160,7 +160,7 @@ fn any_row() -> impl Strategy<Value = Row> {
     prop_oneof![6 => good_row(), 1 => odd]
 }
 
-/// Where a null stands: on the whole row, on its data, or on its shape.
+/// `null_at` selects the null: the whole row, its data, or its shape.
 fn ragged(rows: &[Row], null_at: usize) -> ArrayRef {
     let item = Arc::new(Field::new("item", DataType::Float32, true));
     let dim = Arc::new(Field::new("item", DataType::Int32, true));

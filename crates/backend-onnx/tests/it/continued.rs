@@ -1,5 +1,5 @@
-//! Generations that another replica goes on with: wherever they were lost, what comes then is what
-//! would have come.
+//! Continuation on another replica: wherever a generation is lost, the continuation equals the lost
+//! part.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn text<'a>(name: &'a str, value: &str) -> (&'a str, ParamValue) {
     (name, ParamValue::Text(value.to_owned()))
 }
 
-/// The rows of an answer, each in a batch of its own.
+/// The rows of an answer, each in its own batch.
 async fn rows(model: &Arc<dyn Backend>, request: PredictRequest) -> Vec<RecordBatch> {
     let mut chunks = model.predict(request).await.unwrap();
     let mut rows = Vec::new();
@@ -42,11 +42,11 @@ fn only(batch: &RecordBatch) -> GenerationRow<'_> {
     GenerationRow::rows(batch).unwrap().next().unwrap()
 }
 
-/// What a row says, without its place in the stream.
+/// The content of a row, without its sequence number.
 fn said(batch: &RecordBatch) -> String {
     let row = only(batch);
     let json = |text: Option<&str>| text.map(|text| serde_json::from_str::<Value>(text).unwrap());
-    // A call's id is drawn anew for each; the last bits of a number are the processor's.
+    // Each call gets a new random id, and the last bits of a number depend on the processor.
     let calls = json(row.tool_calls()).map(|calls| calls[0]["function"].clone());
     let logprob = row
         .logprob()
@@ -67,7 +67,7 @@ fn said(batch: &RecordBatch) -> String {
     )
 }
 
-/// What each answer says. Answers beside each other come in any order.
+/// The content of each answer. Rows of concurrent answers arrive in any order.
 fn by_answer(rows: &[RecordBatch]) -> BTreeMap<(u32, u32), Vec<String>> {
     let mut answers = BTreeMap::<_, Vec<String>>::new();
     for batch in rows {
@@ -78,14 +78,14 @@ fn by_answer(rows: &[RecordBatch]) -> BTreeMap<(u32, u32), Vec<String>> {
     answers
 }
 
-/// As [`lose_of`], of two storytellers.
+/// As [`lose_of`], with two storytellers.
 async fn lose(prompts: &[&str], parameters: Parameters<'_>, step: usize) -> String {
     let models = [storyteller().await, storyteller().await];
     lose_of(&models, prompts, parameters, step).await
 }
 
-/// Loses the stream behind each of its rows in turn, `step` of them apart, and compares what
-/// another replica tells then. Gives the text of the first answer.
+/// Aborts the stream after each of its rows in turn, `step` rows apart, and compares the
+/// continuation on another replica. Returns the text of the first answer.
 async fn lose_of(
     [one, other]: &[Arc<dyn Backend>; 2],
     prompts: &[&str],
@@ -144,7 +144,7 @@ async fn lose_of(
 async fn a_greedy_story_goes_on_behind_any_of_its_rows() {
     let story = lose(&[STORY], &[tokens(48)], 1).await;
     assert!(story.starts_with("Once"), "{story}");
-    // To its own end.
+    // Until the story ends by itself.
     lose(&[STORY], &[tokens(500)], 60).await;
 }
 
@@ -154,7 +154,7 @@ async fn what_makes_no_words_goes_on_to_the_contexts_end() {
     let load = || async { setup::load(&directory).await.unwrap() };
     let models = [load().await, load().await];
     let prompt = ["Once upon a time"];
-    // Tokens of random weights: halves of characters, and bytes that are none.
+    // Tokens of random weights: partial characters, and invalid bytes.
     let told = lose_of(&models, &prompt, &[tokens(128), endless()], 1).await;
     assert!(told.contains(char::REPLACEMENT_CHARACTER), "{told}");
     let drawn = [
@@ -203,7 +203,7 @@ async fn a_form_holds_over_the_seam() {
         told["name"].is_string() && told["old"].is_boolean(),
         "{told}"
     );
-    // Characters of several tokens.
+    // Characters that consist of several tokens.
     let told = lose(
         &[STORY],
         &[text("guided_regex", "(é|€|😀){6}"), tokens(100)],
@@ -216,7 +216,8 @@ async fn a_form_holds_over_the_seam() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_string_is_found_over_the_seam() {
     let whole = lose(&[STORY], &[tokens(60)], 60).await;
-    // It begins in many places, ends nowhere, and holds back what may be its beginning.
+    // The stop string begins in many places and never completes, so its possible beginning is held
+    // back.
     let near = format!("{}…", whole.chars().take(30).collect::<String>());
     let stops = json!([near, "unheard of"]).to_string();
     assert_eq!(
@@ -265,7 +266,7 @@ async fn calls_and_probabilities_go_on() {
     let model = caller(folder.path(), template).await;
     let models = [model.clone(), model];
     lose_of(&models, &[STORY], &call, 1).await;
-    // It may call, and tells a story.
+    // The model may call, but tells a story.
     let free = [text("tools", &tool.to_string()), tokens(24)];
     lose_of(&models, &[STORY], &free, 1).await;
     let probable = [

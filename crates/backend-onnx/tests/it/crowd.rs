@@ -1,4 +1,4 @@
-//! Many generations at once, on one thread with four slots.
+//! Many concurrent generations on one thread with four slots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -71,13 +71,13 @@ async fn a_story_is_the_same_alone_and_in_a_crowd_that_comes_and_goes() {
                 .text(),
         );
     }
-    // Some leave in the middle, some sleep until the end, so that slots move and pause.
+    // Some readers leave in the middle, others sleep until the end, so that slots move and pause.
     let leaver = async {
         for rows in [3, 30, 80] {
             let long = request(&[STORY], &[tokens(500), endless()]);
             let mut chunks = model.predict(long).await.unwrap();
             for _ in 0..rows {
-                // A reader that is slow gets many rows at once, and may come to the end.
+                // A slow reader gets many rows at once, and may reach the end.
                 if chunks.next().await.transpose().unwrap().is_none() {
                     break;
                 }
@@ -160,8 +160,8 @@ async fn readers_who_sleep_hold_up_nobody_and_miss_nothing() {
     }
 }
 
-/// The first of the stories that a text holds. Behind it the model repeats itself, and two tokens
-/// are so nearly equal that the number of rows of a step decides.
+/// The first story in a text. After it the model repeats itself, and two tokens have nearly equal
+/// logits, so that the number of rows of a step decides between them.
 fn first(story: &Story) -> String {
     let text = story.text();
     let (first, _) = text.split_once("Tell me").expect("more than one story");
@@ -186,7 +186,7 @@ async fn more_items_than_slots_take_turns() {
     );
 }
 
-/// Short prompts of one request wait together, and are read in one run.
+/// Short prompts of one request wait together, and are prefilled in one run.
 #[tokio::test(flavor = "multi_thread")]
 async fn prompts_that_are_read_together_are_answered_as_each_alone() {
     let prompts = [

@@ -1,4 +1,4 @@
-//! Decoders as they are usually exported: past keys and values in, present ones out.
+//! Decoders in the usual export format: past keys and values as inputs, present ones as outputs.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use volley_types::*;
 use crate::generate::{Story, endless, read, request, tell, tokens};
 use crate::setup;
 
-/// What `transformers` generates with the same weights, always taking the likeliest token.
+/// The greedy generation of `transformers` with the same weights.
 #[derive(Deserialize)]
 struct Expected {
     prompt: String,
@@ -28,8 +28,8 @@ fn expected_of(model: &str) -> Vec<Expected> {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Characters that a random model leaves incomplete are marked one by one in a stream, and
-/// together in a whole text.
+/// Normalizes incomplete characters of a random model: a stream marks them one by one, a whole text
+/// marks them together.
 fn legible(text: &str) -> String {
     text.replace(char::REPLACEMENT_CHARACTER, "")
 }
@@ -48,7 +48,7 @@ async fn tokens_are_those_of_transformers_alone_and_in_company() {
         let (_, ids) = bare.unwrap().run(2, case.ids.len()).unwrap();
         assert_eq!(ids, [case.ids.clone(), case.ids.clone()], "token for token");
     }
-    // Three at once in two slots, of different lengths: slots are left, moved and taken again.
+    // Three generations of different lengths in two slots: slots are freed, moved and reused.
     let lengths = [24, 5, 17];
     let stories = expected.iter().zip(lengths).map(|(case, length)| {
         let model = &model;
@@ -153,7 +153,7 @@ async fn the_context_ends_a_generation_and_several_prompts_are_items() {
     assert_eq!(both.usage.unwrap().completion_tokens, 6);
 }
 
-/// The ids of each case's answer, which are those of `transformers`.
+/// The token ids of each case's answer must equal those of `transformers`.
 async fn tells_as_expected(name: &str) {
     let directory = setup::test_model(name);
     let config = OnnxConfig {
@@ -177,7 +177,7 @@ async fn tells_as_expected(name: &str) {
             "{name}"
         );
     }
-    // What is told again begins with what was told before.
+    // A continued prompt starts with the earlier answer.
     let long = format!("{} ", cases[2].prompt).repeat(5);
     let parameters = [tokens(5), endless()];
     let twice = [&long, &long].map(|prompt| tell(&model, prompt, &parameters));
@@ -198,7 +198,7 @@ async fn a_graph_that_reads_one_token_behind_a_past_reads_whole_prompts() {
     assert_eq!(taken_over, 0, "nothing is taken over");
 }
 
-/// Tokens of a long prompt's second reading that were there from the first.
+/// Number of reused tokens when a long prompt is read for the second time.
 async fn taken_over(directory: &Path) -> u32 {
     let model = setup::load(directory).await.unwrap();
     let long = "Once upon a time ".repeat(8);
@@ -221,7 +221,7 @@ async fn of_two_graphs_one_reads_prompts_and_the_other_goes_on() {
         let (_, ids) = bare.unwrap().run(2, case.ids.len()).unwrap();
         assert_eq!(ids, [case.ids.clone(), case.ids.clone()], "token for token");
     }
-    // The other takes all tokens for the last one: it must not be given two.
+    // The other graph treats all tokens as the last one, so it must not get two.
     assert_eq!(taken_over(&directory).await, 0);
 }
 

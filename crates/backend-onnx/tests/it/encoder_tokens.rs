@@ -1,4 +1,4 @@
-//! Tokens of text encoders: their vectors, their ids and their text.
+//! Tokens of text encoders: their vectors, ids and texts.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ async fn told(
     model.predict(request).await?.try_collect().await
 }
 
-/// The numbers and the count of tokens of each row.
+/// The numbers and the token count of each row.
 fn vectors(batches: &[RecordBatch]) -> Vec<(Vec<f32>, usize)> {
     let rows = batches.iter().flat_map(|batch| {
         let tokens = batch.column_by_name("tokens").unwrap();
@@ -54,7 +54,7 @@ async fn the_vectors_of_the_tokens_make_the_one_of_the_text() {
     for ((numbers, tokens), row) in found.iter().zip(&expected) {
         assert_eq!(*tokens as u64, row["tokens"].as_u64().unwrap());
         assert_eq!(numbers.len(), tokens * 16);
-        // The mean, of length one.
+        // The mean, scaled to length 1.
         let sum = |at: usize| numbers.iter().skip(at).step_by(16).sum::<f32>();
         let sums: Vec<f32> = (0..16).map(sum).collect();
         let length = sums.iter().map(|value| value * value).sum::<f32>().sqrt();
@@ -109,7 +109,7 @@ async fn every_encoder_tells_its_tokens_and_their_text() {
             "text-rerank" => columns(&[("query", vec![""]), ("text", vec![text])]),
             _ => columns(&[("text", vec![text])]),
         };
-        // Longer than the model reads.
+        // A text that is longer than the model's limit.
         let text = "the fox ran to the river and ".repeat(40);
         let text = text.trim_end();
         let asked = [("tokenize", true), ("return_token_strs", true)];
@@ -150,7 +150,7 @@ async fn every_encoder_tells_its_tokens_and_their_text() {
         let odd = [("tokenize", true), ("return_token_string", true)];
         let error = told(&model, rows("fox"), &odd).await.unwrap_err();
         assert!(error.message.contains("'return_token_strs'"), "{error:?}");
-        // It goes on reading as before.
+        // Predictions still work.
         run(&model, rows("fox")).await.unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Text encoders beside what `transformers` gives with the same weights.
+//! Text encoders, compared with `transformers` on the same weights.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -115,7 +115,7 @@ async fn vectors_are_those_of_transformers_with_and_without_a_prefix_and_cut() {
     }
 }
 
-/// A copy of the embedding model in `folder`.
+/// Copies the embedding model to `folder`.
 fn copied(folder: &Path) -> PathBuf {
     let directory = folder.join("text-embed");
     std::fs::create_dir_all(directory.join("1_Pooling")).unwrap();
@@ -131,14 +131,14 @@ fn copied(folder: &Path) -> PathBuf {
     directory
 }
 
-/// A model that is worth more threads than one has sessions of one thread, and another of several.
+/// A model for which several one-thread sessions are chosen, and one wide session.
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_side_by_side_answer_as_one_does() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = copied(scratch.path());
     let graph = directory.join("model.onnx");
     let mut bytes = std::fs::read(&graph).unwrap();
-    // A description (`ModelProto.doc_string`) of 40 MiB, as long as a number of four bytes says.
+    // A `ModelProto.doc_string` of 40 MiB, whose length is encoded in four bytes.
     bytes.extend([0x32, 0x80, 0x80, 0x80, 0x14]);
     bytes.resize(bytes.len() + (40 << 20), b' ');
     std::fs::write(&graph, &bytes).unwrap();
@@ -211,7 +211,7 @@ async fn a_model_may_give_shorter_vectors_where_a_request_does_not_say() {
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_of_one_shape_have_nothing_of_each_other() {
     let (model, expected) = (model("text-embed").await, expected("text-embed"));
-    // From the second round on, each shape is one that came before.
+    // From the second round on, each shape recurs.
     for round in 0..4 {
         for row in &expected {
             let text = row["text"].as_str().unwrap();
@@ -365,7 +365,7 @@ async fn many_callers_at_once_get_each_their_own_and_bulk_comes_in_order() {
         }
         assert_eq!(rows, 3_500);
     };
-    // Some who leave before they are answered.
+    // Some callers leave before they are answered.
     let leavers = (0..20).map(|_| {
         let rows = columns(&[("text", vec![texts[3]; 50])]);
         let model = &model;

@@ -1,4 +1,4 @@
-//! What goes wrong, and what many batches are like.
+//! Errors and limits of tensor models, and streams of batches.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn model_ref() -> ModelRef {
     ModelRef::deployed(ModelName::new("m").unwrap())
 }
 
-/// Rows of `width` numbers each.
+/// Rows with `width` numbers each.
 fn rows(name: &str, width: usize, values: &[f32]) -> RecordBatch {
     let item = Arc::new(Field::new("item", DataType::Float32, false));
     let values = Arc::new(Float32Array::from(values.to_vec()));
@@ -27,7 +27,7 @@ fn rows(name: &str, width: usize, values: &[f32]) -> RecordBatch {
     RecordBatch::try_from_iter([(name, Arc::new(column) as ArrayRef)]).unwrap()
 }
 
-/// One row of a tensor of one dynamic dimension.
+/// One row of a tensor with one dynamic dimension.
 fn vector(values: &[f32]) -> ArrayRef {
     let mut data = builder::ListBuilder::new(builder::Float32Builder::new());
     data.append_value(values.iter().copied().map(Some));
@@ -121,7 +121,7 @@ async fn a_run_beyond_the_budget_is_refused_and_others_go_on() {
         run(&hungry, rows).boxed()
     };
     for _ in 0..3 {
-        // Half a gigabyte, of which the machine has more than enough.
+        // Half a gibibyte: more than the limit, but less than the machine's memory.
         let error = ask(1 << 14, 1 << 13).await.unwrap_err();
         assert_eq!(error.code, ErrorCode::TooLarge, "{}", error.chain());
         assert!(run(&other, rows("x", 2, &[1.0, 2.0])).await.is_ok());
@@ -178,7 +178,7 @@ async fn streamed_batches_are_answered_in_order_before_the_input_ends() {
             sent.column(0).as_fixed_size_list().values()
         );
     }
-    // Nothing for nothing, and then a batch of another kind.
+    // An empty batch, and then a batch with another schema.
     sender.send(Ok(rows("x", 2, &[]))).await.unwrap();
     sender.send(Ok(rows("x", 3, &[0.0; 3]))).await.unwrap();
     let error = answer.next().await.unwrap().unwrap_err();
@@ -224,7 +224,7 @@ async fn who_leaves_while_waiting_takes_no_place_from_those_who_come() {
     let wait = Duration::from_millis(100);
     assert!(tokio::time::timeout(wait, &mut first).await.is_err());
     for _ in 0..5 {
-        // Neither refused nor answered: the first still runs.
+        // The request waits: neither rejected nor answered, because the first one still runs.
         assert!(tokio::time::timeout(wait, slow()).await.is_err());
     }
     drop(first);
@@ -312,7 +312,8 @@ async fn auto_takes_any_device_and_cuda_nothing_less() {
     let model = on(Device::Auto).await.unwrap();
     let answer = run(&model, rows("x", 2, &[1.0, 2.0])).await.unwrap();
     assert_eq!(answer.num_rows(), 1);
-    // Where the library and the machine have CUDA it loads; else it says what is missing.
+    // If the library and the machine support CUDA, the model loads; otherwise the error names what
+    // is missing.
     if let Err(error) = on(Device::Cuda).await {
         assert_eq!(error.code, ErrorCode::InvalidInput);
         assert!(error.message.contains("CUDA is not available"));

@@ -1,4 +1,4 @@
-//! What an answer must look like, how many there are, and how likely they were.
+//! Constrained answers, several answers to one prompt, and log probabilities.
 
 use std::sync::Arc;
 
@@ -160,7 +160,7 @@ async fn alternatives_come_with_each_token_the_likeliest_first() {
                     .collect();
                 assert_eq!(chances.len(), 3);
                 assert!(chances.is_sorted_by(|a, b| a >= b), "{chances:?}");
-                // Greedy: the chosen one is the likeliest.
+                // Greedy sampling: the chosen token is the most likely one.
                 assert_eq!(others[0]["token"], token["token"]);
                 assert_eq!(others[0]["logprob"], token["logprob"]);
             }
@@ -188,12 +188,12 @@ async fn a_bias_bans_tokens_and_brings_them_about() {
     assert!(error.message.contains("'logit_bias'"), "{}", error.message);
 }
 
-/// The storyteller with a chat template that takes tools.
+/// The storyteller with a chat template that supports tools.
 pub(crate) async fn caller(folder: &std::path::Path, template: &str) -> Arc<dyn Backend> {
     caller_with(folder, template, &[], true).await
 }
 
-/// The same with tokens for `marks`, in place of the last of its vocabulary.
+/// The same, with tokens for `marks` instead of the last tokens of its vocabulary.
 async fn caller_with(
     folder: &std::path::Path,
     template: &str,
@@ -247,7 +247,7 @@ const DEEPSEEK: [&str; 5] = [
     "<｜tool▁calls▁end｜>",
 ];
 
-/// The calls that deltas make: a name and arguments each.
+/// Joins the deltas of calls to pairs of name and arguments.
 fn joined(rows: &[String]) -> Vec<(String, String)> {
     let mut calls = Vec::<(String, String)>::new();
     for row in rows {
@@ -301,14 +301,14 @@ async fn a_call_that_is_required_is_made_with_arguments_of_its_schema() {
             ("required", true, vec!["find", "feed", "rest"]),
             (named.as_str(), true, vec!["feed"]),
         ] {
-            // What is asked of its text is not asked of a call.
+            // The response format applies to text, not to calls.
             let format = text("response_format", r#"{"type":"json_object"}"#);
             let options = [
                 tools.clone(),
                 text("tool_choice", choice),
                 ("parallel_tool_calls", ParamValue::Bool(parallel)),
                 format,
-                // Long enough for all calls that there may be.
+                // Enough tokens for the maximum number of calls.
                 tokens(900),
             ];
             let asked = request(&[STORY], &options);
@@ -369,7 +369,7 @@ async fn tokens_are_counted_as_a_generation_counts_them() {
         assert_eq!(counted.prompt_tokens, told.prompt_tokens);
         assert_eq!(counted.completion_tokens, 0);
     }
-    // One that leaves no room for an answer is counted all the same.
+    // A prompt that leaves no room for an answer is counted too.
     let long = "fox ".repeat(1_500);
     assert!(tell(&model, &long, &[]).await.is_err());
     let counted = tell(&model, &long, &[only]).await.unwrap();

@@ -30,7 +30,7 @@ pub(crate) fn request(prompts: &[&str], parameters: &[(&str, ParamValue)]) -> Pr
     request
 }
 
-/// A generation as its reader has it.
+/// A complete generation.
 #[derive(Debug, Default)]
 pub(crate) struct Story {
     pub(crate) texts: Vec<String>,
@@ -60,7 +60,7 @@ impl Story {
     }
 }
 
-/// Reads a whole generation.
+/// Reads a complete generation.
 pub(crate) async fn read(mut chunks: ChunkStream) -> Result<Story, PredictError> {
     let mut story = Story::default();
     while let Some(batch) = chunks.next().await {
@@ -90,7 +90,7 @@ pub(crate) fn endless() -> (&'static str, ParamValue) {
 async fn a_greedy_story_is_the_bare_loops_and_counts_its_tokens() {
     let model = storyteller().await;
     let directory = setup::model_dir("storyteller");
-    // The second prompt is read in several chunks, where the bare loop reads it in one.
+    // The second prompt is prefilled in several chunks, but in one by the bare loop.
     let long = format!("{STORY} ").repeat(60);
     for prompt in [STORY, &long] {
         let bare = BareModel::load(&setup::runtime(), &directory, prompt, setup::config());
@@ -273,7 +273,7 @@ async fn what_cannot_be_generated_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_takes_too_long_is_stopped_and_the_next_one_runs() {
     let config = OnnxConfig {
-        // No chunk of a prompt is read so fast, and most single tokens are.
+        // No prompt chunk is prefilled within this time, but most single tokens are decoded.
         run_timeout: Duration::from_millis(1),
         threads: 1,
         ..setup::config()
@@ -284,7 +284,7 @@ async fn a_step_that_takes_too_long_is_stopped_and_the_next_one_runs() {
     for _ in 0..2 {
         let mut stopped = 0;
         while stopped == 0 && Instant::now() < until {
-            // Beginnings that differ are read from the first token on.
+            // Different prefixes prevent reuse.
             let prompt = format!("{} ", fastrand::u64(..)).repeat(30);
             if let Err(error) = tell(&model, &prompt, &[tokens(1)]).await {
                 assert_eq!(error.code, ErrorCode::DeadlineExceeded, "{}", error.chain());
@@ -310,7 +310,7 @@ async fn without_a_limit_a_story_goes_to_its_end_or_the_context_and_a_larger_one
     }
 }
 
-/// The rows of a request.
+/// The rows of an answer.
 pub(crate) async fn rows(
     model: &Arc<dyn Backend>,
     prompt: &str,

@@ -1,5 +1,5 @@
-//! Broken and hostile models: they are refused, or run into a limit, and whoever loads them lives
-//! on. They are made by models/recipes/hostile_models.py.
+//! Broken and malicious models are rejected or run into a limit, and the process survives.
+//! `models/recipes/hostile_models.py` generates them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use volley_types::{
 
 use crate::{mutants, setup};
 
-/// Long for a model of a few hundred bytes.
+/// Long for models of a few hundred bytes.
 const LOAD_LIMIT: Duration = Duration::from_secs(60);
 
 fn pairs(kind: &DataType) -> RecordBatch {
@@ -118,7 +118,7 @@ async fn a_run_that_never_ends_is_stopped_at_its_limit_and_others_run() {
         assert!(error.message.contains("onnx.run_timeout"), "{error}");
         assert!(since.elapsed() < Duration::from_secs(30));
     }
-    // Whoever goes away before it stops his run.
+    // A caller that leaves earlier stops its run.
     let patience = Duration::from_millis(100);
     let model = hostile("loop-for-ever", setup::config()).await.unwrap();
     for _ in 0..2 {
@@ -128,8 +128,8 @@ async fn a_run_that_never_ends_is_stopped_at_its_limit_and_others_run() {
     still_serves().await;
 }
 
-/// `VOLLEY_MUTANTS` says how many, `VOLLEY_SEED` which; `docs/evidence/isolation.md` has the figures
-/// of a long run.
+/// `VOLLEY_MUTANTS` sets their number, and `VOLLEY_SEED` selects them. `docs/evidence/isolation.md`
+/// has the results of a long run.
 #[tokio::test(flavor = "multi_thread")]
 async fn mutants_of_models_never_harm_the_process() {
     let (count, seed) = (mutants::count(400), mutants::seed());

@@ -1,11 +1,11 @@
-//! Mutants of small models, for tests in this process and in processes of their own.
+//! Mutants of small models, for tests in this process and in child processes.
 
 use std::path::Path;
 
 use arrow_schema::DataType;
 
-/// Models to mutate, with the type of the pairs of numbers that they take as `x`. The last one
-/// never ends.
+/// Models to mutate, with the element type of their input `x`, pairs of numbers. The last one never
+/// ends.
 pub(crate) const SEEDS: [(&str, DataType); 8] = [
     ("identity-float32", DataType::Float32),
     ("identity-int64", DataType::Int64),
@@ -17,12 +17,12 @@ pub(crate) const SEEDS: [(&str, DataType); 8] = [
     ("hostile/loop-for-ever", DataType::Float32),
 ];
 
-/// How many mutants: what `VOLLEY_MUTANTS` says, or `default`.
+/// Number of mutants: `VOLLEY_MUTANTS`, or `default`.
 pub(crate) fn count(default: u64) -> u64 {
     number("VOLLEY_MUTANTS", default)
 }
 
-/// Which ones: what `VOLLEY_SEED` says.
+/// Seed of the mutants: `VOLLEY_SEED`.
 pub(crate) fn seed() -> u64 {
     number("VOLLEY_SEED", 7)
 }
@@ -43,8 +43,8 @@ pub(crate) fn write(directory: &Path, bytes: &[u8], scratch: &Path, random: &mut
     }
 }
 
-/// One change of a file, or several. Most keep its length, and with it the frame of the file, so
-/// that they come far.
+/// Makes one or more changes to a file. Most keep its length, and with it the structure of the
+/// file, so that parsing does not fail early.
 fn mutate(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
     let (changes, kinds) = if random.u8(..10) < 8 { (2, 3) } else { (4, 8) };
     for _ in 0..random.usize(1..changes) {
@@ -66,7 +66,7 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
                 bytes.splice(to..to, piece);
             }
             _ => {
-                // A large number where a small one was.
+                // Replace a small number with a large one.
                 let large = [0xff, 0xff, 0xff, 0xff, random.u8(..0x80)];
                 bytes.splice(at..=at, large);
             }

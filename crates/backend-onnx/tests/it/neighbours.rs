@@ -1,4 +1,4 @@
-//! Texts of several callers in one run, of which one breaks it.
+//! Texts of several callers in one run, of which one makes the run fail.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::setup;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// An encoder whose tokenizer knows a word that its table of vectors does not have, and that waits
-/// for a moment, so that what comes at once is in one run.
+/// An encoder whose tokenizer has a word outside of its table of vectors, and that waits shortly,
+/// so that concurrent requests share one run.
 fn with_a_poisonous_word(folder: &Path) {
     let model = setup::test_model("text-embed");
     for file in ["config.json", "model.onnx"] {
@@ -70,6 +70,6 @@ async fn a_row_that_breaks_a_run_fails_its_own_request_and_no_neighbour() {
             assert!(found.iter().zip(expected).all(near), "request {index}");
         }
     }
-    // And the model goes on.
+    // The model still works.
     assert_eq!(embed(&model, &sound).await.unwrap().len(), sound.len());
 }

@@ -1,4 +1,4 @@
-//! Prompts that begin as others did take over what those left in the KV cache.
+//! Prompts reuse the KV cache of earlier prompts with the same prefix.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use volley_backend_onnx::OnnxConfig;
 use crate::generate::{Story, endless, request, storyteller, tell, tokens};
 use crate::setup;
 
-/// A prompt of several hundred tokens that shares all but its end with the others.
+/// A prompt of several hundred tokens that shares everything but its end with the others.
 fn prompt(question: &str) -> String {
     let instructions = "Tell me a story about a fox, a crow and a goat. ".repeat(14);
     format!("{instructions}{question}")
@@ -29,7 +29,7 @@ fn cached(story: &Story) -> u32 {
     story.usage.unwrap().cached_tokens
 }
 
-/// Asks one question after the other, and what each answer is without anything to take over.
+/// Asks one question after the other, and returns each answer with and without reuse.
 async fn both(directory: &Path, questions: &[&str]) -> Vec<(Story, Story)> {
     let (model, alone) = (
         setup::load(directory).await.unwrap(),
@@ -85,7 +85,7 @@ async fn several_answers_and_running_neighbours_share_one_reading() {
         .await
         .unwrap();
     running.next().await.unwrap().unwrap();
-    // Four slots, one of them busy: these come and go in the other three.
+    // Four slots, one of them busy: these requests use the other three in turn.
     let alone = without_reuse(&setup::model_dir("storyteller")).await;
     let stories = (0..9).map(|index| {
         let prompt = prompt(&format!("And the {index}th?"));

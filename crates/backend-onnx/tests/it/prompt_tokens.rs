@@ -1,4 +1,4 @@
-//! Texts as tokens, and prompts that are echoed with their probabilities.
+//! Requests about tokens, and echoed prompts with log probabilities.
 
 use volley_types::*;
 
@@ -24,7 +24,7 @@ async fn text_goes_to_tokens_and_back_and_tokens_are_a_prompt() {
     let ids = serde_json::to_string(&ids).unwrap();
     let batches = rows(&model, &ids, &[yes("detokenize")]).await;
     assert_eq!(each(&batches).next().unwrap().text(), Some(STORY));
-    // Special tokens have their text too, unless nobody wants it.
+    // Special tokens have a text too, unless they are skipped.
     let marked = format!("<|end|>{STORY}");
     let batches = rows(&model, &marked, &[yes("tokenize"), yes("raw")]).await;
     let marks = each(&batches).next().unwrap().token_ids().unwrap();
@@ -50,7 +50,7 @@ async fn text_goes_to_tokens_and_back_and_tokens_are_a_prompt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prompt_that_is_echoed_has_the_probability_of_each_of_its_tokens() {
     let model = storyteller().await;
-    // Longer than is read at once.
+    // Longer than one chunk.
     let prompt = "Once upon a time there was a fox who lived in a wood. ".repeat(6);
     let asked = [
         yes("raw"),
@@ -76,7 +76,7 @@ async fn a_prompt_that_is_echoed_has_the_probability_of_each_of_its_tokens() {
         own.as_f64().unwrap() <= best.as_f64().unwrap() + 1e-6
     };
     assert_eq!(told.iter().skip(1).filter(likelier).count(), told.len() - 1);
-    // What follows is as likely as it is when it is generated.
+    // The following tokens have the same probability when they are generated.
     let plain = [yes("raw"), ("logprobs", ParamValue::Int(2)), tokens(4)];
     let plain = rows(&model, &prompt, &plain).await;
     let plain: Vec<serde_json::Value> = each(&plain)
@@ -88,7 +88,7 @@ async fn a_prompt_that_is_echoed_has_the_probability_of_each_of_its_tokens() {
         let apart = one["logprob"].as_f64().unwrap() - other["logprob"].as_f64().unwrap();
         assert!(apart.abs() < 1e-3, "{one} {other}");
     }
-    // And the same when all of it is a prompt that is only read.
+    // The same if all of it is a prompt without an answer.
     let only = [
         yes("raw"),
         yes("echo"),
@@ -108,8 +108,8 @@ async fn a_prompt_that_is_echoed_has_the_probability_of_each_of_its_tokens() {
     }
 }
 
-/// Those who score a text behind a prompt drop the one token that they have to ask for, and so
-/// count on its entry, whichever token it is.
+/// Callers that score a text as an echoed prompt must request one token and drop it. They rely on
+/// an entry for that token, whichever it is.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_token_that_ends_an_echoed_text_has_its_probability_too() {
     let model = storyteller().await;

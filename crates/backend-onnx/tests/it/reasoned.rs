@@ -1,4 +1,4 @@
-//! What a generation tells of itself: its reasoning, and why one of several answers failed.
+//! Reasoning tokens, and errors of single answers.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use volley_types::*;
 use crate::generate::{STORY, each, endless, request, rows, storyteller, tokens};
 use crate::setup;
 
-/// A copy of the storyteller whose chat template ends as `end` says.
+/// A copy of the storyteller whose chat template ends with `end`.
 async fn storyteller_with(end: &str) -> (tempfile::TempDir, Arc<dyn Backend>) {
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("copy");
@@ -27,7 +27,7 @@ async fn storyteller_with(end: &str) -> (tempfile::TempDir, Arc<dyn Backend>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reasoning_that_the_chat_template_marks_is_counted() {
-    // The prompt opens the reasoning, and nothing ends it; or it closes it itself.
+    // The prompt opens the reasoning and nothing closes it, or the prompt closes it too.
     for (end, all) in [
         ("<think>\n", true),
         ("<think>\n\n</think>\n\n", false),

@@ -1,5 +1,5 @@
-//! What a Triton repository says beside its graph: several versions, bytes that are no text,
-//! sequences with states, and how requests wait.
+//! Triton repositories: several versions, strings of arbitrary bytes, sequences with states, and
+//! queue policies.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use volley_types::{
 
 use crate::setup;
 
-/// A repository with a configuration and graphs in these places.
+/// A repository with a configuration and graphs at these paths.
 fn repository(config: &str, graphs: &[(&str, &str)]) -> tempfile::TempDir {
     let repository = tempfile::Builder::new().prefix("repo").tempdir().unwrap();
     for (place, model) in graphs {
@@ -121,7 +121,7 @@ fn summing(strategy: &str) -> tempfile::TempDir {
     repository(&config, &[("1", "summing")])
 }
 
-/// The sum and the id that a request of a sequence gets.
+/// The sum and the id in the answer to a request of a sequence.
 async fn step(
     backend: &Arc<dyn Backend>,
     id: i64,
@@ -187,7 +187,7 @@ async fn a_sequence_begins_with_the_state_in_a_file() {
     let from = "dims: [ 1 ] initial_state { name: 's' data_type: TYPE_FP32 dims: [ 1 ] data_file: 'first' }";
     let at = text.rfind("dims: [ 1 ]").unwrap();
     let text = format!("{}{from}{}", &text[..at], &text[at + 11..]);
-    // The graph leaves out its state where the control is 1.
+    // The graph resets its state when the control is 1.
     let text = text.replace("fp32_false_true: [ 0, 1 ]", "fp32_false_true: [ 1, 0 ]");
     std::fs::write(&config, text).unwrap();
     let missing = setup::load(repository.path()).await.err().unwrap();
@@ -210,7 +210,7 @@ async fn a_sequence_waits_for_a_place() {
     step(&backend, 1, 1.0, &["sequence_start"]).await.unwrap();
     let other = backend.clone();
     let waiting = tokio::spawn(async move { step(&other, 2, 5.0, &["sequence_start"]).await });
-    // The first one goes on while the other waits, and its end makes room.
+    // The first sequence continues while the other one waits, and its end frees the permit.
     assert_eq!(step(&backend, 1, 1.0, &[]).await.unwrap(), (2.0, 1));
     assert!(!waiting.is_finished());
     step(&backend, 1, 1.0, &["sequence_end"]).await.unwrap();

@@ -1,4 +1,4 @@
-//! Loads models the way a worker does.
+//! Loads models like a worker.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) fn config() -> OnnxConfig {
     }
 }
 
-/// The CPU, unless `VOLLEY_TEST_DEVICE` says otherwise.
+/// The CPU, unless `VOLLEY_TEST_DEVICE` is set.
 fn device() -> Device {
     match std::env::var("VOLLEY_TEST_DEVICE") {
         Ok(name) => Device::from_name(&name).expect("VOLLEY_TEST_DEVICE is auto, cpu or cuda"),
@@ -54,7 +54,7 @@ pub(crate) async fn load_with(
     load_as(directory, config, Parameters::default()).await
 }
 
-/// With parameters of the model's version.
+/// Loads a model with parameters of its version.
 pub(crate) async fn load_as(
     directory: &Path,
     config: OnnxConfig,
@@ -65,7 +65,7 @@ pub(crate) async fn load_as(
         .await
 }
 
-/// A model's version at `directory`.
+/// The assignment of a model version in `directory`.
 pub(crate) fn assignment(directory: &Path, parameters: Parameters) -> Assignment {
     Assignment {
         model: ModelName::new(directory.file_name().unwrap().to_string_lossy()).unwrap(),

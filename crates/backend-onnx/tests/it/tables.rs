@@ -1,5 +1,5 @@
-//! Classifiers of tables, exported as scikit-learn, LightGBM and XGBoost are by default, answer as
-//! they do in onnxruntime's Python package (`models/recipes/tables.py`).
+//! Tabular classifiers in the default export of scikit-learn, LightGBM and XGBoost give the same
+//! answers as in onnxruntime's Python package (`models/recipes/tables.py`).
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Table {
         }
     }
 
-    /// The rows of the file, as lists of the columns' values.
+    /// The rows of the file, as a list column.
     fn rows(&self) -> RecordBatch {
         let columns = self.expected["inputs"].as_object().unwrap();
         RecordBatch::try_from_iter(columns.iter().map(|(name, rows)| (name, lists(rows)))).unwrap()
@@ -47,7 +47,7 @@ impl Table {
         answer.next().await.expect("one batch in, one batch out")
     }
 
-    /// Checks an answer to the file's rows.
+    /// Compares an answer with the expected one for the file's rows.
     fn check(&self, answer: &RecordBatch) {
         for (name, rows) in self.expected["outputs"].as_object().unwrap() {
             let rows = rows.as_array().unwrap();
@@ -121,7 +121,7 @@ async fn classifiers_are_served_as_they_are_exported() {
         let table = Table::of(name).await;
         let rows = table.rows();
         table.check(&table.answer(rows.clone()).await.unwrap());
-        // Cut out of more rows, as they are in a larger batch.
+        // A slice of more rows, as in a larger batch.
         let twice = arrow_select::concat::concat_batches(&rows.schema(), [&rows, &rows]).unwrap();
         let second = twice.slice(rows.num_rows(), rows.num_rows());
         table.check(&table.answer(second).await.unwrap());
@@ -156,7 +156,7 @@ async fn a_table_has_one_plain_column_for_each_input_of_one_value() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn labels_of_one_are_labels_of_each_row() {
-    // LightGBM's exporter declares one label however many rows there are.
+    // LightGBM's exporter declares a single label, regardless of the number of rows.
     let table = Table::of("lightgbm").await;
     let label = table.signature.output.field_with_name("label").unwrap();
     assert_eq!(label.data_type(), &DataType::Int64);

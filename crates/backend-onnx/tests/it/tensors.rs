@@ -99,7 +99,7 @@ async fn every_type_that_arrow_and_onnx_share_goes_there_and_back() {
             sent.column(0).as_fixed_size_list().values(),
             "{name}"
         );
-        // A slice of a column is what it shows, not what it was cut from.
+        // A slice of a column only contains its own rows.
         let second = run(&model, sent.slice(1, 1)).await.unwrap();
         assert_eq!(
             &second.column(0).as_fixed_size_list().value(0),
@@ -157,7 +157,7 @@ async fn the_classifier_reads_a_seven_and_says_what_it_takes() {
     assert!((total - 1.0).abs() < 1e-4);
 }
 
-/// Rows of two dimensions each.
+/// Rows of two-dimensional tensors.
 fn ragged(rows: &[(Vec<f32>, [i32; 2])]) -> ArrayRef {
     let item = Arc::new(Field::new("item", DataType::Float32, false));
     let dim = Arc::new(Field::new("item", DataType::Int32, false));
@@ -229,7 +229,7 @@ async fn a_model_without_a_batch_dimension_runs_row_by_row() {
     let batch = RecordBatch::try_from_iter([("b", column(1.0)), ("a", column(0.0))]).unwrap();
     let answer = run(&model, batch).await.unwrap();
     assert_eq!(answer.num_rows(), 2);
-    // [0 1 2; 3 4 5] x [1 2; 3 4; 5 6]
+    // The matrix product [0 1 2; 3 4 5] × [1 2; 3 4; 5 6].
     let first = answer.column(0).as_fixed_size_list().value(0);
     assert_eq!(
         first.as_primitive::<Float32Type>().values(),
@@ -300,8 +300,8 @@ async fn a_run_whose_caller_leaves_is_stopped() {
     let column = Arc::new(FixedSizeListArray::new(item, 64, values, None)) as ArrayRef;
     let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
     for _ in 0..3 {
-        // Each would take minutes; they run one after the other, so the second could not even
-        // begin if the first were not stopped.
+        // Each run would take minutes. They run one after the other, so the second one could not
+        // begin if the first one were not stopped.
         let left =
             tokio::time::timeout(Duration::from_millis(200), run(&model, batch.clone())).await;
         assert!(left.is_err(), "it was still running");
@@ -343,7 +343,7 @@ async fn a_parameter_that_no_tensor_model_has_is_refused_with_the_nearest_name()
         assert_eq!(error.code, ErrorCode::InvalidInput);
         assert!(error.message.contains(&format!("'{name}'")), "{error:?}");
         assert!(error.message.ends_with(hint), "{error:?}");
-        // The protocol wants them ignored.
+        // The protocol requires that unknown parameters are ignored.
         ask(name, Dialect::OpenInference).await.unwrap();
     }
     ask("priority", Dialect::Own).await.unwrap();

@@ -1,4 +1,4 @@
-//! Text encoders over long requests, and without a tokenizer's file.
+//! Text encoders with long requests, and without `tokenizer.json`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use volley_types::*;
 use crate::encoders::{asking, columns, expected, model, run, texts_of};
 use crate::setup;
 
-/// A copy of the embedding model without its tokenizer, and the tokens of that in their order.
+/// Copies the embedding model without its tokenizer, and returns the tokens of its vocabulary in
+/// order.
 fn without_tokenizer(target: &Path) -> Vec<String> {
     let source = setup::test_model("text-embed");
     std::fs::create_dir_all(target.join("1_Pooling")).unwrap();
@@ -75,7 +76,7 @@ async fn the_first_answer_follows_the_first_batch_of_a_stream() {
     };
     let request = PredictRequest::new(ModelRef::deployed(ModelName::new("m").unwrap()), input);
     let mut answer = model.predict(request).await.unwrap();
-    // The end of the request is not there yet.
+    // The request has not ended yet.
     for number in 0..BATCHES {
         sender.unbounded_send(Ok(batch(number * 600))).unwrap();
         let rows = answer.next().await.unwrap().unwrap();
@@ -109,7 +110,7 @@ async fn a_large_batch_is_answered_in_pieces_in_its_order() {
     for (row, count) in counts.iter().enumerate() {
         assert_eq!(*count as usize, counts[0] as usize + row % 20, "row {row}");
     }
-    // A row is called by its place in the batch that was sent.
+    // Errors count rows from the start of the batch that was sent.
     let mut texts: Vec<_> = texts.iter().map(|text| Some(text.as_str())).collect();
     texts[2_000] = None;
     let column: ArrayRef = Arc::new(StringArray::from(texts));

@@ -1,4 +1,4 @@
-//! Models as they lie in a Triton repository: numbered versions beside a `config.pbtxt`.
+//! Models in Triton repositories: numbered versions beside a `config.pbtxt`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ async fn what_the_graph_contradicts_is_refused_by_its_name() {
     }
 }
 
-/// How many rows ran together with each of `numbers`, sent in a request of their own.
+/// Number of rows that ran together with each of `numbers`, each sent in a separate request.
 async fn company(model: &Arc<dyn Backend>, numbers: &[i64]) -> Result<Vec<i64>, PredictError> {
     let column: ArrayRef = Arc::new(Int64Array::from(numbers.to_vec()));
     let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
@@ -140,7 +140,7 @@ async fn company(model: &Arc<dyn Backend>, numbers: &[i64]) -> Result<Vec<i64>, 
     Ok(rows.collect())
 }
 
-/// A directory with the graph that tells how many rows ran together.
+/// A directory with the graph that returns the number of rows in its run.
 fn telling(file: &str, text: &str) -> tempfile::TempDir {
     let directory = tempfile::Builder::new().prefix("told").tempdir().unwrap();
     let graph = setup::test_model("together").join("model.onnx");
@@ -149,7 +149,7 @@ fn telling(file: &str, text: &str) -> tempfile::TempDir {
     directory
 }
 
-/// Waits long enough for all that come at once, and ends when a run is full.
+/// The window is long enough for all concurrent requests, and ends when a run is full.
 const DYNAMIC: &str = "max_batch_size: 8 input [ { name: 'x' data_type: TYPE_INT64 dims: [ 1 ] } ]\n\
     dynamic_batching { max_queue_delay_microseconds: 900000 }";
 
@@ -163,7 +163,7 @@ async fn rows_of_several_requests_run_together_where_the_files_say_so() {
         let told = join_all(requests.map(|numbers| company(&model, numbers))).await;
         let told: Vec<Vec<i64>> = told.into_iter().map(Result::unwrap).collect();
         assert_eq!(told, [vec![8; 3], vec![8; 2], vec![8; 3]], "{file}");
-        // More than a run takes are two.
+        // More rows than the maximum of a run are split into two runs.
         let many: Vec<i64> = (20..36).collect();
         assert_eq!(company(&model, &many).await.unwrap(), [8; 16], "{file}");
     }
@@ -204,7 +204,7 @@ async fn a_graph_without_a_batch_is_not_told_to_merge_rows() {
     assert!(refused.contains("max_batch_rows"), "{refused}");
 }
 
-/// What a graph of the test models gives for rows of two numbers in the shape `dims`.
+/// The output of a graph of the test models for rows of two numbers in the shape `dims`.
 async fn pairs_of(model: &Arc<dyn Backend>) -> Vec<f32> {
     run(model, 3).await.1
 }
@@ -313,7 +313,7 @@ async fn each_of_several_instances_runs_while_another_does() {
         }
     };
     let endless = tokio::spawn(count(i64::MAX));
-    // Each is behind the endless one where there is one session only.
+    // With a single session each request would wait behind the endless one.
     for to in [3, 5, 7] {
         let limit = std::time::Duration::from_secs(60);
         let answer = tokio::time::timeout(limit, count(to))

@@ -1,4 +1,4 @@
-//! Files of other formats than ONNX, and the command that exports each.
+//! Detects models in formats other than ONNX, and suggests the command that exports them.
 
 use std::path::Path;
 
@@ -6,8 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{Config, files_ending};
 
-/// What the files of a format end in, what the format is called, and how a model of it becomes
-/// ONNX.
+/// File extensions of a format, its name, and the command that converts a model to ONNX.
 const FORMATS: [(&[&str], &str, &str); 7] = [
     (
         &["gguf"],
@@ -48,7 +47,8 @@ const FORMATS: [(&[&str], &str, &str); 7] = [
     ),
 ];
 
-/// What transformers calls the task of an architecture with this ending.
+/// The export task for an architecture whose name has this ending (names of transformers and
+/// optimum).
 const TASKS: [(&str, &str); 7] = [
     ("ForCausalLM", "text-generation-with-past"),
     ("LMHeadModel", "text-generation-with-past"),
@@ -59,8 +59,7 @@ const TASKS: [(&str, &str); 7] = [
     ("ForImageClassification", "image-classification"),
 ];
 
-/// Fields of a `config.json` that models of text have, and those that models of pictures and sounds
-/// have.
+/// Fields in the `config.json` of text models, and of image and audio models.
 const OF_TEXT: [&str; 3] = ["vocab_size", "max_position_embeddings", "pad_token_id"];
 const OF_SENSES: [&str; 5] = [
     "image_size",
@@ -70,8 +69,8 @@ const OF_SENSES: [&str; 5] = [
     "conv_dim",
 ];
 
-/// What is wrong with a directory without a graph that has files of another format: its name, and
-/// the command that exports it. `None` where it has none that is known.
+/// The error for a directory without a graph but with files of another format. It names the format
+/// and the export command. `None` if no known format is found.
 pub(crate) fn refusal(directory: &Path) -> Option<String> {
     let has = |ending: &str| !files_ending(directory, ending).is_empty();
     if has("xml") && has("bin") {
@@ -81,7 +80,7 @@ pub(crate) fn refusal(directory: &Path) -> Option<String> {
             "MODEL is the source of the OpenVINO files",
         ));
     }
-    // Files of optimizers and the like are beside the weights of many exports.
+    // Many exports keep other files, for example optimizer states, beside the weights.
     if has("safetensors") || directory.join("pytorch_model.bin").is_file() {
         let format = match has("safetensors") {
             true => "safetensors",
@@ -99,7 +98,7 @@ pub(crate) fn refusal(directory: &Path) -> Option<String> {
     Some(told(format, command, "register its output"))
 }
 
-/// The same for a path that is a single file.
+/// As [`refusal`], for a path to a single file.
 pub(super) fn refusal_of_file(file: &Path) -> Option<String> {
     let ending = file.extension()?.to_str()?;
     if ending == "safetensors" {
@@ -133,7 +132,7 @@ fn task(directory: &Path) -> &'static str {
     found.map_or("feature-extraction", |(_, task)| task)
 }
 
-/// Whether `config.json` describes a model that reads text and nothing else.
+/// Whether `config.json` describes a model whose only input is text.
 pub(super) fn reads_text(config: &str) -> bool {
     let config: Map<String, Value> = serde_json::from_str(config).unwrap_or_default();
     let has = |name: &&str| config.get(*name).is_some_and(|value| !value.is_null());

@@ -225,7 +225,7 @@ fn files_of_other_formats_are_refused_with_the_command_that_exports_them() {
         (&[("1/model.joblib", "")], ["pickle", "skl2onnx", "joblib"]),
     ] {
         let folder = directory(files);
-        // Of text models the graph is looked for when they are loaded.
+        // The graph of a text model is only looked up when the model is loaded.
         let found = recognise(folder.path(), &RegisteredConfig::default(), None);
         let found = found.and_then(|(directory, _)| graph(&directory, None));
         let message = found.unwrap_err().message;
@@ -262,7 +262,7 @@ fn a_model_of_text_without_its_tokenizer_is_no_graph() {
     let tensors = ("model.toml", "task = \"tensors\"");
     let graph = Ok(Layout::Graph(PathBuf::from("model.onnx")));
     assert_eq!(with(bert, &[tensors]), graph);
-    // Of pictures there is no vocabulary.
+    // An image model has no vocabulary.
     let sees = r#"{"architectures":["ViTModel"],"image_size":224}"#;
     assert_eq!(with(sees, &[]), graph);
 }

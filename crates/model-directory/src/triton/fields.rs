@@ -1,8 +1,8 @@
-//! Fields of a configuration, as what they should be.
+//! Reads fields of a configuration as specific types.
 
 use super::text::{Message, Value};
 
-/// The messages of a field.
+/// The messages in a field.
 pub(crate) fn messages<'a>(message: &'a Message, field: &str) -> Result<Vec<&'a Message>, String> {
     let named = message.0.iter().filter(|(name, _)| name == field);
     let each = named.map(|(_, value)| match value {
@@ -12,7 +12,7 @@ pub(crate) fn messages<'a>(message: &'a Message, field: &str) -> Result<Vec<&'a 
     each.collect()
 }
 
-/// The text of a field.
+/// The string in a field.
 pub(super) fn string(message: &Message, field: &str) -> Result<Option<String>, String> {
     match message.last(field) {
         None => Ok(None),
@@ -21,17 +21,17 @@ pub(super) fn string(message: &Message, field: &str) -> Result<Option<String>, S
     }
 }
 
-/// The name that a field has.
+/// The enum name in a field.
 pub(crate) fn word(message: &Message, field: &str) -> Result<Option<String>, String> {
     match message.last(field) {
         None => Ok(None),
-        // In JSON, names are texts.
+        // JSON encodes enum names as strings.
         Some(Value::Word(word) | Value::Text(word)) => Ok(Some(word.clone())),
         Some(Value::Message(_)) => Err(format!("'{field}' is not a name")),
     }
 }
 
-/// The number of a field.
+/// The number in a field.
 pub(crate) fn number<T: std::str::FromStr>(
     message: &Message,
     field: &str,
@@ -42,10 +42,10 @@ pub(crate) fn number<T: std::str::FromStr>(
         .transpose()
 }
 
-/// A value that is a number.
+/// Parses a value as a number.
 pub(crate) fn plain<T: std::str::FromStr>(value: &Value, field: &str) -> Result<T, String> {
     let number = match value {
-        // In JSON, large numbers are texts.
+        // JSON encodes 64-bit numbers as strings.
         Value::Word(word) | Value::Text(word) => word.parse().ok(),
         Value::Message(_) => None,
     };

@@ -1,10 +1,10 @@
-//! A configuration as JSON: what clients are told, and what comes with a load. Pure.
+//! Converts configurations to JSON for clients, and from JSON in load requests. Pure.
 
 use serde_json::{Map, Value as Json, json};
 
 use super::text::{Message, Value};
 
-/// Fields that are lists, whatever stands in them.
+/// Repeated fields.
 const LISTS: [&str; 24] = [
     "batch_input",
     "batch_output",
@@ -32,7 +32,7 @@ const LISTS: [&str; 24] = [
     "versions",
 ];
 
-/// Fields that map names to values.
+/// Map fields.
 const MAPS: [&str; 7] = [
     "cc_model_filenames",
     "input_map",
@@ -43,7 +43,7 @@ const MAPS: [&str; 7] = [
     "priority_queue_policy",
 ];
 
-/// A message as JSON.
+/// Converts a message to JSON.
 pub(super) fn to_json(message: &Message) -> Map<String, Json> {
     let mut fields: Map<String, Json> = Map::new();
     for (name, value) in &message.0 {
@@ -64,7 +64,7 @@ pub(super) fn to_json(message: &Message) -> Map<String, Json> {
     fields
 }
 
-/// An entry of a map: a message with `key` and `value`.
+/// Reads a map entry: a message with `key` and `value`.
 fn entry(value: &Value) -> Option<(String, Json)> {
     let Value::Message(entry) = value else {
         return None;
@@ -91,10 +91,11 @@ fn value_of(value: &Value) -> Json {
     }
 }
 
-/// A message from JSON. Names may be written in both of the ways that protocol buffers have.
+/// Converts JSON to a message. Field names may be in snake case or camel case, as in the JSON
+/// format of protocol buffers.
 ///
 /// # Errors
-/// What is wrong, where something lies too deep.
+/// A description of the invalid value, or of too deep nesting.
 pub(super) fn from_json(object: &Map<String, Json>, depth: usize) -> Result<Message, String> {
     if 32 < depth {
         return Err("messages are nested too deeply".to_owned());

@@ -1,4 +1,4 @@
-//! `dynamic_batching`: how urgent requests are, how many may wait, and for how long. Pure.
+//! `dynamic_batching`: the queue policies of requests (Triton's `ModelQueuePolicy`). Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,35 +6,35 @@ use std::time::Duration;
 use super::fields::{messages, number, plain, word};
 use super::text::{Message, Value};
 
-/// The most levels of priority.
+/// Maximum number of priority levels.
 const MAX_LEVELS: u64 = 1_024;
 
-/// How the requests of one level wait.
+/// The queue policy of one priority level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuePolicy {
-    /// What happens to a request that waited too long.
+    /// Whether a request is delayed after its timeout (`DELAY`) instead of rejected.
     pub delays: bool,
-    /// How long one may wait where it does not say itself; forever where `None`.
+    /// Default timeout in the queue; `None` means no timeout.
     pub timeout: Option<Duration>,
-    /// Whether a request may say it itself.
+    /// Whether a request may set its own timeout.
     pub may_override: bool,
-    /// The most that wait; any number where 0.
+    /// Maximum number of waiting requests; 0 means no limit.
     pub most: usize,
 }
 
-/// How requests wait.
+/// The queue policies of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueuePolicies {
-    /// Levels of priority, the first the most urgent; 0 where there are none.
+    /// Number of priority levels, of which 1 is the most urgent; 0 if there are none.
     pub levels: u64,
-    /// The level of requests that do not say theirs.
+    /// The level of requests without `priority`.
     pub level: u64,
     default: QueuePolicy,
     of_levels: BTreeMap<u64, QueuePolicy>,
 }
 
 impl QueuePolicies {
-    /// Those of a `dynamic_batching`.
+    /// Reads the policies of a `dynamic_batching`.
     pub(super) fn read(batching: &Message) -> Result<Self, String> {
         let levels = number(batching, "priority_levels")?.unwrap_or(0);
         let level = number(batching, "default_priority_level")?.unwrap_or(0);
@@ -69,20 +69,20 @@ impl QueuePolicies {
         })
     }
 
-    /// Those of the text of a `dynamic_batching`.
+    /// Parses the text of a `dynamic_batching`.
     ///
     /// # Errors
-    /// A text that names the field that is malformed.
+    /// A description with the malformed field.
     pub fn of_text(text: &str) -> Result<Self, String> {
         Self::read(&super::text::parse(text)?)
     }
 
-    /// How requests of a level wait.
+    /// The policy of a level.
     pub fn of(&self, level: u64) -> QueuePolicy {
         self.of_levels.get(&level).copied().unwrap_or(self.default)
     }
 
-    /// The most requests that wait at all levels together; `None` where a level has no limit.
+    /// Maximum number of waiting requests at all levels together; `None` if a level has no limit.
     pub fn most(&self) -> Option<usize> {
         let levels = self.levels.max(1);
         let mut most = (1..=levels).map(|level| self.of(level).most);
@@ -91,7 +91,7 @@ impl QueuePolicies {
         })
     }
 
-    /// For people; empty where nothing is out of the ordinary.
+    /// A summary for people; empty for the default policies.
     pub fn told(&self) -> String {
         let mut told = Vec::new();
         if self.levels != 0 {

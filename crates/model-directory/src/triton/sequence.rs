@@ -1,5 +1,4 @@
-//! `sequence_batching`: models whose requests belong together, and what such a graph is told of
-//! them. Pure.
+//! `sequence_batching`: models whose requests form sequences, with their controls and states. Pure.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,14 +9,14 @@ use super::fields::{messages, number, plain, string, word};
 use super::tensor::element;
 use super::text::{Message, Value};
 
-/// How long a sequence may be idle where the file does not say.
+/// Triton's default for the maximum idle time of a sequence.
 const IDLE: Duration = Duration::from_secs(1);
-/// The largest file of a first state, in bytes.
+/// Maximum size of an initial state file, in bytes.
 const MAX_STATE_BYTES: u64 = 64 << 20;
-/// The most sequences at a time, whatever the file says.
+/// Maximum number of concurrent sequences, regardless of the file.
 const MOST: usize = 65_536;
 
-/// What a graph is told in an input of its own.
+/// The kinds of control inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlKind {
     /// Whether this is the first request of its sequence.
@@ -26,62 +25,62 @@ pub enum ControlKind {
     End,
     /// Whether the row holds a request.
     Ready,
-    /// The number of the sequence.
+    /// The id of the sequence.
     Id,
 }
 
-/// An input that callers do not give.
+/// A control input, which the server sets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Control {
     /// The name of the graph's input.
     pub input: String,
-    /// What the input receives.
+    /// The kind of value that the input receives.
     pub kind: ControlKind,
     /// The input's element type.
     pub element: TensorElementType,
-    /// What stands for false and for true.
+    /// The values for false and true.
     pub values: [f64; 2],
 }
 
-/// What one request of a sequence leaves for the next.
+/// A state, which each request of a sequence passes to the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// The input that receives the state.
     pub input: String,
-    /// The output that leaves the state.
+    /// The output that returns the state.
     pub output: String,
     /// The state's element type.
     pub element: TensorElementType,
-    /// Without the rows; an open dimension begins with none.
+    /// Without the batch dimension; a dynamic dimension starts with size 0.
     pub dims: Vec<i64>,
-    /// The file with the first state, in the directory `initial_state`.
+    /// File name of the initial state, in the directory `initial_state`.
     file: Option<String>,
-    /// What is in it: numbers, one after the other.
+    /// Content of the file: the raw elements.
     pub data: Option<Vec<u8>>,
 }
 
-/// A model of sequences.
+/// The configuration of a sequence model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sequences {
-    /// How long a sequence may pause before it ends.
+    /// Maximum idle time of a sequence.
     pub idle: Duration,
-    /// Inputs that the server sets.
+    /// The control inputs.
     pub controls: Vec<Control>,
-    /// What is kept between the requests of a sequence.
+    /// The states.
     pub states: Vec<State>,
-    /// Sequences at a time; `None` as many as there are rows in a run.
+    /// Maximum number of concurrent sequences; `None` means the number of rows in a run.
     pub candidates: Option<usize>,
-    /// How long an idle model waits for other sequences.
+    /// Time that an idle model waits for other sequences.
     pub window: Duration,
-    /// Sizes of a run that are preferred, in rows.
+    /// Preferred sizes of a run, in rows.
     pub preferred: Vec<usize>,
 }
 
 impl Sequences {
-    /// Reads `sequence_batching`; `None` where the configuration has none.
+    /// Reads `sequence_batching`; `None` if the configuration has none.
     ///
     /// # Errors
-    /// A text that names the field that is malformed or not supported.
+    /// A description with the malformed or unsupported field.
     pub(super) fn read(message: &Message) -> Result<Option<Self>, String> {
         let Some(batching) = messages(message, "sequence_batching")?.pop() else {
             return Ok(None);
@@ -120,7 +119,10 @@ impl Sequences {
         }))
     }
 
-    /// Whether the graph has what is said.
+    /// Checks that the graph has the declared controls and states.
+    ///
+    /// # Errors
+    /// A description of the missing input or output, or of the different type.
     pub fn check(&self, inputs: &[Outlet], outputs: &[Outlet]) -> Result<(), String> {
         let has = |there: &[Outlet], name: &str, wanted: TensorElementType| {
             let outlet = there.iter().find(|outlet| outlet.name() == name);
@@ -142,7 +144,7 @@ impl Sequences {
         Ok(())
     }
 
-    /// Reads the files that states begin with.
+    /// Reads the files of initial states.
     pub(super) fn read_files(&mut self, directory: &Path) -> Result<(), String> {
         for state in &mut self.states {
             let Some(file) = &state.file else { continue };
@@ -160,18 +162,18 @@ impl Sequences {
         Ok(())
     }
 
-    /// Whether an input is none of the callers'.
+    /// Whether the server sets this input, so that callers do not send it.
     pub fn gives(&self, input: &str) -> bool {
         let mut controls = self.controls.iter().map(|control| &control.input);
         controls.any(|name| name == input) || self.states.iter().any(|it| it.input == input)
     }
 
-    /// Whether an output is none of the callers'.
+    /// Whether this output is a state, so that callers do not receive it.
     pub fn keeps(&self, output: &str) -> bool {
         self.states.iter().any(|state| state.output == output)
     }
 
-    /// For people.
+    /// A summary for people.
     pub fn told(&self) -> String {
         let strategy = match self.candidates {
             Some(most) => format!("oldest first, {most} at a time"),

@@ -1,4 +1,4 @@
-//! Inputs and outputs, and whether the graph's are such ones.
+//! Declared inputs and outputs, and the check that they fit the graph.
 
 use std::path::Path;
 
@@ -7,23 +7,23 @@ use volley_onnx_runtime::ort::value::{Outlet, TensorElementType, ValueType};
 use super::fields::{messages, plain, string, word};
 use super::text::{Message, Value};
 
-/// The largest file of labels, in bytes: what is in it goes to every coordinator.
+/// Maximum size of a labels file, in bytes. Labels are sent to every coordinator.
 const MAX_LABEL_BYTES: u64 = 64 << 10;
 
-/// An input or output as it is declared.
+/// A declared input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tensor {
     pub name: String,
     pub kind: TensorElementType,
     pub dims: Vec<i64>,
-    /// The shape that the graph has for what is declared as `dims`.
+    /// The shape in the graph of a tensor that is declared with `dims`.
     pub inner: Option<Vec<i64>>,
-    /// The file with the names of its values.
+    /// File name of the labels of its values.
     pub labels: Option<String>,
 }
 
 impl Tensor {
-    /// Those of a field, and the names of what they say without an effect.
+    /// Reads all tensors of a field. Appends the names of subfields without effect to `idle`.
     pub(crate) fn all(
         message: &Message,
         field: &str,
@@ -57,7 +57,7 @@ impl Tensor {
         messages(message, field)?.into_iter().map(read).collect()
     }
 
-    /// Refuses what cannot be one tensor in two shapes.
+    /// Rejects a `reshape` that changes the number of values or has dynamic dimensions.
     fn reshaped(&self) -> Result<(), String> {
         let Self {
             name, dims, inner, ..
@@ -80,8 +80,8 @@ impl Tensor {
         }
     }
 
-    /// Compares it with the graph's own. `batched` says that rows come before the declared shape,
-    /// `shapeless` that the graph may tell none.
+    /// Checks that the graph's input or output fits. `batched` means that the graph has a batch
+    /// dimension before the declared shape, `shapeless` that the graph may not declare a shape.
     pub(crate) fn check(
         &self,
         outlet: &Outlet,
@@ -125,7 +125,7 @@ impl Tensor {
                 ));
             }
         };
-        // A scalar for each row is declared as one number.
+        // A scalar for each row is declared with the shape `[1]`.
         let scalars = shape.is_empty() && dims[..] == [1];
         let fits = |(dim, own): (&i64, &i64)| *dim < 0 || *own < 0 || dim == own;
         if scalars || (dims.len() == shape.len() && dims.iter().zip(shape).all(fits)) {
@@ -136,7 +136,7 @@ impl Tensor {
         ))
     }
 
-    /// The names of its values, from the file beside the configuration.
+    /// Reads the labels from the file beside the configuration.
     pub(super) fn read_labels(&self, directory: &Path) -> Result<Option<Vec<String>>, String> {
         let Some(file) = &self.labels else {
             return Ok(None);

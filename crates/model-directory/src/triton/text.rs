@@ -1,21 +1,21 @@
-//! Protocol buffers as text, read without a schema: a Triton configuration has many fields that
-//! say nothing here, and a reader that is bound to a schema would stop at the first.
+//! Parses the text format of protocol buffers without a schema. A Triton configuration has many
+//! fields that are irrelevant here, and a parser with a schema would fail at the first unknown one.
 
-/// The longest text, in bytes.
+/// Maximum length of a text, in bytes.
 const MAX_BYTES: usize = 1 << 20;
-/// How deep messages may lie in each other.
+/// Maximum nesting depth of messages.
 const MAX_DEPTH: usize = 32;
 
-/// The fields of a message in their order; one that is repeated comes several times.
+/// The fields of a message in order; a repeated field occurs several times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Message(pub Vec<(String, Value)>);
 
 /// The value of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// A number, a name, `true` or `false`, as it is written.
+    /// A number, an enum name, `true` or `false`, as written.
     Word(String),
-    /// What stood in quotes.
+    /// The content of a quoted string.
     Text(String),
     /// A message.
     Message(Message),
@@ -28,7 +28,7 @@ impl Message {
         named.map(|(_, value)| value)
     }
 
-    /// The last value of a field, which is the one that counts.
+    /// The last value of a field, which overrides earlier ones.
     pub(crate) fn last(&self, name: &str) -> Option<&Value> {
         let mut fields = self.0.iter().rev();
         fields
@@ -37,10 +37,10 @@ impl Message {
     }
 }
 
-/// Reads a whole text.
+/// Parses a complete text.
 ///
 /// # Errors
-/// What is wrong, with its line.
+/// A description with the line number.
 pub(crate) fn parse(text: &str) -> Result<Message, String> {
     if MAX_BYTES < text.len() {
         return Err("it is longer than 1 MiB".to_owned());
@@ -54,14 +54,14 @@ pub(crate) fn parse(text: &str) -> Result<Message, String> {
     })
 }
 
-/// The rest of a text.
+/// The unread part of a text.
 struct Reader<'a> {
     text: &'a str,
     at: usize,
 }
 
 impl Reader<'_> {
-    /// The next character that is no space and in no comment, without taking it.
+    /// The next character outside of spaces and comments, without consuming it.
     fn peek(&mut self) -> Option<char> {
         loop {
             let rest = &self.text[self.at..];
@@ -76,7 +76,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes a character where it is the next.
+    /// Consumes the next character if it is `wanted`.
     fn take(&mut self, wanted: char) -> bool {
         let found = self.peek() == Some(wanted);
         if found {
@@ -85,7 +85,7 @@ impl Reader<'_> {
         found
     }
 
-    /// The fields up to `end`, or to the end of the text.
+    /// Reads fields up to `end`, or to the end of the text.
     fn message(&mut self, end: Option<char>, depth: usize) -> Result<Message, String> {
         if MAX_DEPTH < depth {
             return Err("messages are nested too deeply".to_owned());
@@ -139,7 +139,7 @@ impl Reader<'_> {
             _ if !may_be_plain => Err("a colon or a message must follow a name".to_owned()),
             Some('"' | '\'') => {
                 let mut bytes = Vec::new();
-                // Strings that stand beside each other are one.
+                // Adjacent strings are concatenated.
                 while let Some(quote @ ('"' | '\'')) = self.peek() {
                     self.at += 1;
                     self.quoted(quote, &mut bytes)?;
@@ -152,7 +152,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A name or a number.
+    /// Reads a name or a number.
     fn word(&mut self) -> Result<String, String> {
         let next = self.peek();
         let rest = &self.text[self.at..];
@@ -168,7 +168,7 @@ impl Reader<'_> {
         Ok(rest[..length].to_owned())
     }
 
-    /// What follows a quotation mark, up to the next.
+    /// Reads a string up to the closing quotation mark.
     fn quoted(&mut self, quote: char, to: &mut Vec<u8>) -> Result<(), String> {
         loop {
             let rest = &self.text[self.at..];
@@ -187,7 +187,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What follows a backslash.
+    /// Reads an escape sequence after the backslash.
     fn escaped(&mut self) -> Result<u8, String> {
         let rest = &self.text.as_bytes()[self.at..];
         let unknown = || "a string has an escape that is not known".to_owned();

@@ -1,12 +1,12 @@
-//! `version_policy`: which of the versions that lie in a repository are served. Pure.
+//! `version_policy`: the versions in a repository that are served. Pure.
 
 use super::fields::{messages, number, plain};
 use super::text::Message;
 
-/// Which versions are served.
+/// The selection of served versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Versions {
-    /// So many of the highest.
+    /// This number of the highest versions.
     Latest(usize),
     All,
     Specific(Vec<String>),
@@ -42,16 +42,16 @@ impl Versions {
         }
     }
 
-    /// Those of `there` that are served, in [`order`].
+    /// The served versions among the existing ones `there`, in [`order`].
     ///
     /// # Errors
-    /// What is wrong, where versions are named that are not there.
+    /// A description of a declared version that does not exist.
     pub(crate) fn of(&self, there: &[String]) -> Result<Vec<String>, String> {
         let mut there = there.to_vec();
         there.sort_by(|a, b| order(a, b));
         let chosen: Vec<String> = match self {
             Self::All => there,
-            // A repository without numbers has no other latest.
+            // Names only count as the latest version if no number does.
             Self::Latest(count) => {
                 let first = there.len().saturating_sub(*count);
                 let latest = there.split_off(first);
@@ -77,7 +77,7 @@ fn is_number(name: &str) -> bool {
     name.parse::<u64>().is_ok()
 }
 
-/// The order of versions: names before numbers, so that the last is the highest number.
+/// The order of versions: names before numbers, so that the highest number is last.
 pub fn order(a: &str, b: &str) -> std::cmp::Ordering {
     match (a.parse::<u64>(), b.parse::<u64>()) {
         (Ok(a), Ok(b)) => a.cmp(&b),

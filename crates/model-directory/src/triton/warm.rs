@@ -3,24 +3,24 @@
 use super::fields::{messages, number, plain, string};
 use super::text::Message;
 
-/// The most runs of all samples together.
+/// Maximum number of runs of all samples together.
 const MAX_RUNS: usize = 1_000;
 
-/// A run of so many rows, each tensor of a shape.
+/// A warm-up sample: a number of rows with a shape for each input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// The sample's name.
     pub name: String,
-    /// Rows of each run.
+    /// Number of rows of each run.
     pub rows: usize,
-    /// How often it runs.
+    /// Number of runs.
     pub runs: usize,
-    /// The shapes of inputs, without the rows.
+    /// The shapes of inputs, without the batch dimension.
     pub inputs: Vec<(String, Vec<usize>)>,
 }
 
 impl Sample {
-    /// All that a configuration has.
+    /// Reads all samples of a configuration.
     pub(super) fn all(message: &Message) -> Result<Vec<Self>, String> {
         let samples = messages(message, "model_warmup")?.into_iter();
         let samples: Vec<Self> = samples.map(Self::read).collect::<Result<_, _>>()?;

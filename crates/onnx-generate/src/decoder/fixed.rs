@@ -1,10 +1,11 @@
-//! Decode steps of fixed shapes at fixed addresses, as CUDA graphs need them: a step that has been
-//! captured is launched as a whole, without the driver's work for each kernel.
+//! Decode steps with fixed shapes and addresses, as CUDA graphs require: a captured step is
+//! launched as a whole, without the driver's overhead for each kernel.
 //!
-//! Inputs and outputs of a step are tensors that live as long as the decoder. The number of rows is
-//! that of the generations, since a row more would write into a slot that others may take over. The
-//! mask is as wide as the longest row may grow within its bucket; what is behind a row's ones counts
-//! as nothing, as it does between rows of different lengths. So there is one graph for each number
+//! The input and output tensors of a step live as long as the decoder. The number of rows equals
+//! the number of running generations, because an additional row would write into a slot that
+//! another prompt may use. The width of the mask is the upper bound of the longest row in its
+//! bucket. Positions after a row's ones are ignored, as with rows of different lengths. So there is
+//! one graph for each number of rows and each bucket.
 //! of rows and each bucket.
 
 use std::collections::BTreeMap;
@@ -21,20 +22,20 @@ use crate::model::Names;
 use volley_onnx_runtime::kv::{Cache, View};
 use volley_onnx_runtime::session::{ExecutionDevice, GRAPH, NO_GRAPH};
 
-/// The narrowest mask.
+/// Minimum width of the mask.
 const FIRST_WIDTH: usize = 256;
 
-/// What all steps have in common.
+/// All steps of a decoder, by number of rows and width of the mask.
 pub(super) struct FixedSteps {
     steps: BTreeMap<(usize, usize), Step>,
     place: ExecutionDevice,
     context: usize,
     logits: TensorElementType,
-    /// Whether there is a dimension of positions among those of the logits.
+    /// Whether the logits have a dimension of positions.
     positions: bool,
 }
 
-/// One step with what it is bound to.
+/// One step with its bindings.
 struct Step {
     // Dropped before the tensors.
     binding: IoBinding,
@@ -42,12 +43,12 @@ struct Step {
     ids: Tensor<i64>,
     mask: Tensor<i64>,
     logits: DynTensor,
-    /// Where the logits are read, if not where the model writes them.
+    /// The host copy of the logits, if the model runs on a GPU.
     here: Option<DynTensor>,
     _views: Vec<View>,
 }
 
-/// What a decoder's steps run on.
+/// The parts of a decoder that its steps use.
 pub(super) struct Parts<'d> {
     pub(super) session: &'d mut Session,
     pub(super) caches: &'d [Cache],
@@ -56,8 +57,8 @@ pub(super) struct Parts<'d> {
 }
 
 impl FixedSteps {
-    /// Steps at `place`; `None` where the logits have another form than a decoder's, or the model
-    /// wants positions.
+    /// Creates steps on `place`; `None` if the logits have an unsupported rank, or the model has an
+    /// input of positions.
     pub(super) fn new(place: ExecutionDevice, layout: GraphLayout, context: usize) -> Option<Self> {
         let positions = match layout.logits_rank {
             Some(2) if !layout.positions => false,
@@ -73,7 +74,7 @@ impl FixedSteps {
         })
     }
 
-    /// One token in each of the first `tokens.len()` slots, as
+    /// Decodes one token in each of the first `tokens.len()` slots, as
     /// [`Decoder::decode`](super::Decoder::decode).
     pub(super) fn decode<T>(
         &mut self,
@@ -188,14 +189,14 @@ impl Step {
     }
 }
 
-/// Options for runs that are no graph, in a session whose runs may be.
+/// Options for runs without a graph, in a session with CUDA graphs.
 pub(super) fn without_graph() -> Result<RunOptions<NoSelectedOutputs>, PredictError> {
     let mut options = quiet()?;
     options.set(GRAPH, NO_GRAPH).map_err(refused)?;
     Ok(options)
 }
 
-/// Writes numbers into a tensor where it is.
+/// Writes numbers into an existing tensor.
 fn write(
     place: ExecutionDevice,
     target: &mut Tensor<i64>,
@@ -210,16 +211,16 @@ fn write(
     values.copy_into(target).map_err(refused)
 }
 
-/// The width of the mask for rows of up to `longest` tokens before this one: powers of two, so that
-/// a generation comes through few of them.
+/// The width of the mask for rows of up to `longest` tokens before this one. Widths are powers of
+/// two, so that a generation passes through few of them.
 fn width(longest: usize, context: usize) -> usize {
     let wanted = (longest + 1).next_power_of_two().max(FIRST_WIDTH);
     wanted.min(context)
 }
 
-/// The number of a graph, which no other has.
+/// The unique number of a graph.
 fn graph(rows: usize, width: usize) -> usize {
-    // Widths are powers of two, or the context.
+    // Widths are powers of two, or the maximum context.
     rows * 256
         + 2 * (usize::BITS - width.leading_zeros()) as usize
         + usize::from(!width.is_power_of_two())

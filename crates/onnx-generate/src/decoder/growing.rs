@@ -1,9 +1,9 @@
-//! Decoders that give their keys and values out as new tensors, as most exports do. What one run
-//! gives is moved into the next. Each slot is a run of its own: rows of different lengths would
-//! have to be padded, and copied, at every step.
+//! Decoders that return keys and values as new tensors, as most exports do. The output of one run
+//! is the input of the next. Each slot is a separate run, because rows of different lengths would
+//! have to be padded and copied at every step.
 //!
-//! Exports in two files have a graph that reads whole prompts and knows no past, and one that goes
-//! on behind a past. Where that one reads prompts as well, the first is not kept.
+//! Exports in two files have a graph for whole prompts without a past, and a graph that continues
+//! from a past. If the second one can also prefill prompts, the first one is dropped.
 
 use std::sync::Arc;
 
@@ -26,34 +26,34 @@ use volley_onnx_runtime::session::SharedRunOptions;
 
 /// A loaded decoder with a KV cache for each slot.
 pub(super) struct GrowingCacheDecoder {
-    // Their memory is the session's.
+    // Their memory belongs to the session.
     slots: Vec<CacheTensors>,
     graph: Graph,
-    /// What reads a prompt from its first token on, where the other cannot.
+    /// The graph for prompts from the first token on, if the main graph cannot prefill them.
     prompts: Option<Graph>,
     run_options: Arc<SharedRunOptions>,
     names: Names,
     place: ExecutionDevice,
     vocabulary: usize,
-    /// Of the past of a sequence that has none.
+    /// Shape of an empty past.
     empty: [usize; 4],
 }
 
-/// Keys and values of one sequence, in the order of the names; none before its first run.
+/// Keys and values of one sequence, in the order of the names; empty before its first run.
 type CacheTensors = Vec<DynValue>;
 
-/// A session with what its inputs are.
+/// A session and the layout of its inputs.
 pub(super) struct Graph {
     pub(super) session: Session,
     pub(super) layout: GraphLayout,
 }
 
 impl GrowingCacheDecoder {
-    /// Makes room for `slots` sequences of the model in `graph`, beside which `prompts` may read
-    /// whole prompts.
+    /// Creates a decoder with `slots` slots for the model in `graph`. If `prompts` is given, that
+    /// graph prefills whole prompts.
     ///
     /// # Errors
-    /// `InvalidInput` when they could not all grow to the whole context.
+    /// `InvalidInput` when the machine has less memory than the full KV cache needs.
     pub(super) fn new(
         graph: Graph,
         prompts: Option<Graph>,
@@ -89,8 +89,8 @@ impl GrowingCacheDecoder {
         Ok(read(&logits))
     }
 
-    /// As [`Decoder::prefill_all`](super::Decoder::prefill_all). False where the model gives logits
-    /// of some positions only.
+    /// As [`Decoder::prefill_all`](super::Decoder::prefill_all). Returns false if the model does
+    /// not return the logits of all positions.
     pub(super) fn prefill_all(
         &mut self,
         slot: usize,
@@ -103,7 +103,7 @@ impl GrowingCacheDecoder {
             each_of_all(logits, count, vocabulary, read)
         })?;
         if !all {
-            // As if nothing had been read.
+            // Restores the state before the run.
             match length {
                 0 => self.slots[slot] = CacheTensors::new(),
                 length => self.reuse_prefix(slot, slot, length)?,
@@ -112,12 +112,12 @@ impl GrowingCacheDecoder {
         Ok(all)
     }
 
-    /// What runs are stopped by.
+    /// The options through which runs are stopped.
     pub(super) fn options(&self) -> Arc<SharedRunOptions> {
         self.run_options.clone()
     }
 
-    /// Reads one token into `slot` with these options: what it held is lost.
+    /// Prefills one token into `slot` with these options; the slot's content is lost.
     ///
     /// # Errors
     /// `Internal` when the run fails.
@@ -127,7 +127,7 @@ impl GrowingCacheDecoder {
         options: SharedRunOptions,
     ) -> Result<(), PredictError> {
         let usual = std::mem::replace(&mut self.run_options, Arc::new(options));
-        // Each session has an arena of its own.
+        // Each session has its own arena.
         let ran = self.prefill(slot, 0, &[0], |_| ());
         let ran = ran.and_then(|()| match self.reads_apart() {
             true => self.prefill(slot, 1, &[0], |_| ()),
@@ -137,19 +137,18 @@ impl GrowingCacheDecoder {
         ran
     }
 
-    /// Whether prompts are read by a graph of their own.
+    /// Whether a separate graph prefills prompts.
     pub(super) fn reads_apart(&self) -> bool {
         self.prompts.is_some()
     }
 
-    /// Takes the graph that reads prompts out, to be put back or dropped. What the slots hold is
-    /// gone.
+    /// Removes the graph for prompts, and returns it so that it can be put back. Clears all slots.
     pub(super) fn take_prompts(&mut self) -> Option<Graph> {
         self.slots.fill_with(CacheTensors::new);
         self.prompts.take()
     }
 
-    /// Puts it back.
+    /// Puts the graph for prompts back.
     pub(super) fn put_prompts(&mut self, prompts: Graph) {
         self.prompts = Some(prompts);
     }
@@ -188,7 +187,7 @@ impl GrowingCacheDecoder {
         Ok(())
     }
 
-    /// One run of one slot: appends the logits after the last token.
+    /// Runs one slot, and appends the logits after the last token to `logits`.
     fn run_last(
         &mut self,
         slot: usize,
@@ -202,7 +201,7 @@ impl GrowingCacheDecoder {
         })
     }
 
-    /// One run of one slot: gives the logits after the last `kept` tokens at least to `read`.
+    /// Runs one slot, and passes the logits after at least the last `kept` tokens to `read`.
     fn run<T>(
         &mut self,
         slot: usize,
@@ -213,7 +212,7 @@ impl GrowingCacheDecoder {
     ) -> Result<T, PredictError> {
         let held = std::mem::take(&mut self.slots[slot]);
         let begins = length == 0 || held.is_empty();
-        // Of a graph that has no inputs for it, none.
+        // The graph for prompts has no inputs for a past.
         let past = match (begins, &self.prompts) {
             (true, Some(_)) => None,
             (true, None) => Some(self.no_past()?),
@@ -286,7 +285,7 @@ impl GrowingCacheDecoder {
     }
 }
 
-/// Binds the keys and values of the past, and has the new ones stay where the model runs.
+/// Binds the earlier keys and values, and keeps the new ones on the device of the model.
 fn bind_caches(
     binding: &mut IoBinding,
     names: &Names,
@@ -305,7 +304,7 @@ fn bind_caches(
     Ok(())
 }
 
-/// The first `length` positions of `[1, heads, positions, head size]`.
+/// The first `length` positions of a tensor `[1, heads, positions, head size]`.
 fn beginning(value: &DynValue, length: usize) -> Result<DynValue, PredictError> {
     if let Ok((shape, values)) = value.try_extract_tensor::<f32>() {
         return cut(shape, values, length);

@@ -1,4 +1,4 @@
-//! Whether a model is the decoder that its files say it is, before the first request finds out.
+//! Checks that a graph is the decoder that its files describe, before the first request uses it.
 
 use volley_onnx_runtime::ort::session::Session;
 use volley_onnx_runtime::ort::value::{Outlet, TensorElementType, ValueType};
@@ -7,50 +7,50 @@ use volley_types::PredictError;
 use super::trim::LAST;
 use crate::model::{ModelFiles, Names};
 
-/// What keys, values and logits may be.
+/// The supported types of keys, values and logits.
 const FLOATS: [TensorElementType; 3] = [
     TensorElementType::Float32,
     TensorElementType::Float16,
     TensorElementType::Bfloat16,
 ];
 
-/// What only the graph tells.
+/// Properties that only the graph declares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GraphLayout {
-    /// Whether the model wants positions.
+    /// Whether the model has an input of positions.
     pub(super) positions: bool,
     /// The type of keys and values.
     pub(super) cache: TensorElementType,
     /// The type of logits.
     pub(super) logits: TensorElementType,
-    /// How many dimensions they have, where the graph tells.
+    /// Number of dimensions of the logits, if the graph declares it.
     pub(super) logits_rank: Option<usize>,
-    /// Inputs of some exports only.
+    /// Inputs that only some exports have.
     pub(super) extras: Extras,
-    /// Whether it is told which position of each row gives logits.
+    /// Whether the graph has the input of positions with logits ([`trim`](super::trim)).
     pub(super) chooses: bool,
 }
 
-/// Inputs that some exports have beside those of every decoder.
+/// Additional inputs of some exports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extras {
-    /// Two graphs were merged into one, which is told whether there is a past.
+    /// Whether the graph has [`SWITCH`], because two graphs were merged into one.
     pub(super) switch: bool,
-    /// How many positions' logits are wanted.
+    /// The input for the number of positions with logits.
     pub(super) kept: Option<LogitsInput>,
 }
 
-/// The input that says how many positions' logits are wanted.
+/// The input for the number of positions with logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LogitsInput {
     pub(super) name: &'static str,
-    /// It is a number, or a list of one.
+    /// 0 for a scalar, 1 for a list of one number.
     pub(super) rank: usize,
 }
 
-/// The input of a merged graph that says whether there is a past.
+/// The input of a merged graph that is true if there is a past.
 pub(super) const SWITCH: &str = "use_cache_branch";
-/// Names of the input that says how many positions' logits are wanted.
+/// Names of the input for the number of positions with logits.
 const KEPT: [&str; 2] = ["num_logits_to_keep", "logits_to_keep"];
 
 impl Extras {
@@ -80,7 +80,7 @@ impl Extras {
 }
 
 impl GraphLayout {
-    /// Bytes of one number of the cache.
+    /// Bytes of one element of the KV cache.
     pub(super) fn value_bytes(self) -> usize {
         if self.cache == TensorElementType::Float32 {
             4
@@ -90,18 +90,18 @@ impl GraphLayout {
     }
 }
 
-/// Checks names and types.
+/// Checks names and types of inputs and outputs.
 ///
 /// # Errors
-/// `InvalidInput` naming what is missing, or of the wrong type, or not known.
+/// `InvalidInput` with the input or output that is missing, unknown, or has the wrong type.
 pub(super) fn check(session: &Session, files: &ModelFiles) -> Result<GraphLayout, PredictError> {
     check_with(session, files, true)
 }
 
-/// As [`check`], of a graph that reads whole prompts and takes no past, beside one that does.
+/// As [`check`], for a separate graph that prefills whole prompts and has no past.
 ///
 /// # Errors
-/// As there, and where the two do not fit each other.
+/// As [`check`], and when the types of the two graphs differ.
 pub(super) fn check_prompts(
     session: &Session,
     files: &ModelFiles,
@@ -169,8 +169,7 @@ fn check_with(
     })
 }
 
-/// The one type of all keys and values: of those that are given out, and with `past` of those that
-/// are taken in.
+/// The common type of all keys and values: of the outputs, and with `past` also of the inputs.
 fn cache_type(
     session: &Session,
     names: &Names,

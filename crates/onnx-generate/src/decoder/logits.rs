@@ -1,11 +1,11 @@
-//! Logits, read where the model wrote them.
+//! Reads logits in place.
 
 use volley_onnx_runtime::ort::value::{TensorValueTypeMarker, Value};
 use volley_types::PredictError;
 
 use super::append_last;
 
-/// Gives the last `count` numbers of `logits` to `read`: as they are, where they are of 32 bits.
+/// Passes the last `count` numbers of `logits` to `read`, without a copy if they have 32 bits.
 pub(super) fn last<T, M: TensorValueTypeMarker + ?Sized>(
     logits: &Value<M>,
     count: usize,

@@ -1,7 +1,7 @@
-//! Decoders with grouped-query attention, whose past and present are one buffer.
+//! Decoders with grouped-query attention, whose past and present share one buffer.
 //!
-//! Slots that decode are the first rows of the cache, without a hole, so that a step is one run
-//! over them. Bindings of cache views are made once for each number of rows and each slot.
+//! Decoding slots are the first rows of the cache, without gaps, so that a step is one run over
+//! them. The bindings of cache views are created once for each number of rows and each slot.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use volley_onnx_runtime::kv::{Cache, KvShape, View};
 use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::session::SharedRunOptions;
 
-/// A binding with the views that it is bound to.
+/// A binding and the cache views that it refers to.
 struct BoundViews {
     // Dropped before the views.
     binding: IoBinding,
@@ -30,8 +30,8 @@ struct BoundViews {
 
 /// A loaded decoder with one KV cache for all slots.
 pub(super) struct SharedCacheDecoder {
-    // Bindings hold on to the session and to views of the caches: first out.
-    /// Decode steps that can be graphs, where that is asked for.
+    // Bindings refer to the session and to views of the caches, so they are dropped first.
+    /// Decode steps as CUDA graphs, if configured.
     fixed: Option<FixedSteps>,
     batches: Vec<Option<BoundViews>>,
     singles: Vec<Option<BoundViews>>,
@@ -39,29 +39,29 @@ pub(super) struct SharedCacheDecoder {
     run_options: Arc<SharedRunOptions>,
     caches: Vec<Cache>,
     names: Names,
-    /// Whether the model wants positions.
+    /// Whether the model has an input of positions.
     positions: bool,
-    /// Whether it is told which position of each row gives logits.
+    /// Whether the graph has the input of positions with logits.
     chooses: bool,
     vocabulary: usize,
 }
 
-/// What a run reads, row by row.
+/// The inputs of a run, row by row.
 struct Rows {
     ids: Vec<i64>,
     mask: Vec<i64>,
-    /// Where the model wants them.
+    /// `None` if the model has no such input.
     positions: Option<Vec<i64>>,
-    /// Which positions of each row give logits, as many of each, where the model is told.
+    /// Positions with logits, the same number for each row; `None` if the model has no such input.
     last: Option<Vec<i64>>,
 }
 
 impl SharedCacheDecoder {
-    /// Makes room for `slots` sequences of the model in `session`, whose decode steps have fixed
-    /// shapes and addresses if `fixed`.
+    /// Creates a decoder with `slots` slots for the model in `session`. With `fixed`, decode steps
+    /// have fixed shapes and addresses.
     ///
     /// # Errors
-    /// `InvalidInput` when there is no memory for them.
+    /// `InvalidInput` when the memory for the KV cache is not available.
     pub(super) fn new(
         session: Session,
         place: ExecutionDevice,
@@ -117,8 +117,8 @@ impl SharedCacheDecoder {
         })?
     }
 
-    /// As [`Decoder::prefill_all`](super::Decoder::prefill_all). False where the model gives logits
-    /// of some positions only.
+    /// As [`Decoder::prefill_all`](super::Decoder::prefill_all). Returns false if the model does
+    /// not return the logits of all positions.
     pub(super) fn prefill_all(
         &mut self,
         slot: usize,
@@ -134,7 +134,8 @@ impl SharedCacheDecoder {
         })?
     }
 
-    /// Reads `tokens` into `slot`, with logits of these positions where the model is told.
+    /// Prefills `tokens` into `slot`. If the graph has the input for it, only the positions
+    /// `chosen` have logits.
     fn read_in<T>(
         &mut self,
         slot: usize,
@@ -152,7 +153,7 @@ impl SharedCacheDecoder {
             None => self.bind(slot, 1)?,
         };
         let names = &self.names;
-        // A run leaves its output bound, in its shape: another prompt has another length.
+        // A run leaves its output bound with its shape, but the next prompt has another length.
         bind_logits(&mut bound.binding, names)?;
         let (session, options) = (&mut self.session, &self.run_options);
         let rows = Rows {
@@ -178,8 +179,8 @@ impl SharedCacheDecoder {
         if width == 0 {
             return Err(failed("no prompts"));
         }
-        // Padding stands behind: the ones of a row say how much of it counts, and what else is
-        // written to its slot is written over as the slot grows.
+        // Padding is at the end: the ones in a row's mask mark its valid part, and later tokens of
+        // the slot overwrite the rest.
         let (mut ids, mut mask) = (vec![0; rows * width], vec![0; rows * width]);
         let padded = ids.chunks_mut(width).zip(mask.chunks_mut(width));
         for (prompt, (ids, mask)) in prompts.iter().zip(padded) {
@@ -188,7 +189,7 @@ impl SharedCacheDecoder {
                 *id = i64::from(*token);
             }
         }
-        // Padding stands where the last token does, which is in every table.
+        // The position of padding is that of the last token, which every position table contains.
         let place = |prompt: &[u32], place: usize| place.min(prompt.len().saturating_sub(1)) as i64;
         let positions = prompts
             .iter()
@@ -201,7 +202,7 @@ impl SharedCacheDecoder {
         let last = self
             .chooses
             .then(|| ends.clone().map(|end| end as i64).collect());
-        // Of all positions that there are logits of.
+        // Number of positions with logits in each row.
         let given = if self.chooses { 1 } else { width };
         let ends = ends
             .enumerate()
@@ -222,12 +223,12 @@ impl SharedCacheDecoder {
         )?
     }
 
-    /// What runs are stopped by.
+    /// The options through which runs are stopped.
     pub(super) fn options(&self) -> Arc<SharedRunOptions> {
         self.run_options.clone()
     }
 
-    /// Reads one token into `slot` with these options: what it held is lost.
+    /// Prefills one token into `slot` with these options; the slot's content is lost.
     ///
     /// # Errors
     /// `Internal` when the run fails.
@@ -260,7 +261,7 @@ impl SharedCacheDecoder {
         }
         let rows = tokens.len();
         let ids: Vec<i64> = tokens.iter().map(|token| i64::from(*token)).collect();
-        // The model counts the ones of each row; what is behind them is padding.
+        // The model uses the ones of each row; the rest of the mask is padding.
         let width = lengths.iter().max().copied().unwrap_or(0) + 1;
         let mut mask = vec![0_i64; rows * width];
         for (row, length) in mask.chunks_mut(width).zip(lengths) {
@@ -381,7 +382,7 @@ fn step<T>(
     Ok(read(logits))
 }
 
-/// Gives the logits of all `positions` to `read`, in their order; false where there are fewer.
+/// Passes the logits of all `positions` to `read`, in order. Returns false if there are fewer.
 pub(super) fn each_of_all(
     logits: &DynValue,
     positions: usize,
@@ -395,7 +396,7 @@ pub(super) fn each_of_all(
     each(logits, positions, vocabulary, 0..positions, read).map(|()| true)
 }
 
-/// Gives the logits of the chosen ones of all `positions` to `read`, in their order.
+/// Passes the logits of the `chosen` ones of all `positions` to `read`, in order.
 fn each(
     logits: &DynValue,
     positions: usize,

@@ -1,29 +1,29 @@
-//! Has a decoder's graph give logits of chosen positions of each row.
+//! Changes a decoder's graph to compute the logits of chosen positions only.
 //!
-//! Exports compute logits of every position that they read, and all but the last are thrown away:
-//! for a chunk of 256 tokens and a vocabulary of 150,000 that is 150 MB of them, and a fourth of
-//! all work where the model is small. The change is one node before the last product, which takes
-//! the chosen positions of each row: products of matrices take each row by itself, so that what is
-//! left is as it was, bit by bit. Only the frame of the file is read and written; the numbers are
-//! those of `onnx.proto`.
+//! Exported graphs compute logits for every prefilled position, although only the last ones are
+//! used. For a chunk of 256 tokens and a vocabulary of 150,000 these are 150 MB, and in a small
+//! model a quarter of all work. The change inserts one node before the last product, which gathers
+//! the chosen positions of each row. A matrix product handles each row independently, so the
+//! remaining logits are bit-identical. Only the structure of the file is read and written; the
+//! field numbers are those of `onnx.proto`.
 
 use std::collections::HashSet;
 
 use volley_onnx_runtime::wire::{field, number};
 
-/// The input that says which positions of each row, `[rows, positions, 1]`.
+/// The input with the positions of each row that get logits, of shape `[rows, positions, 1]`.
 pub(super) const LAST: &str = "volley.last";
-/// What the last product reads in place of all positions.
+/// The input of the last product after the change.
 const CHOSEN: &str = "volley.chosen";
-/// Graphs with more than this in one file hold their weights in it, and are not copied.
+/// Maximum size of a graph file in bytes. Larger files contain their weights, and are not copied.
 pub(super) const MOST: u64 = 64 << 20;
-/// From this version on `GatherND` has dimensions of rows.
+/// Minimum opset version: from it on, `GatherND` has `batch_dims`.
 const OPSET: u64 = 12;
-/// Nodes between the last product and the logits, at most.
+/// Maximum number of nodes between the last product and the logits.
 const BEHIND: usize = 8;
 
-/// The model with the further input [`LAST`], where its graph ends in a product whose result is
-/// `logits`, perhaps scaled or of another type; `None` where it is another.
+/// Returns the model with the additional input [`LAST`], if its graph ends in a product whose
+/// result, possibly scaled or cast, is `logits`; otherwise `None`.
 pub(super) fn trimmed(model: &[u8], logits: &str) -> Option<Vec<u8>> {
     let parts = fields(model)?;
     let is_current = |part: &Field<'_>| part.number == 8 && OPSET <= current(part.bytes);
@@ -43,7 +43,7 @@ pub(super) fn trimmed(model: &[u8], logits: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The version of ONNX's own operators that an `OperatorSetIdProto` names; 0 for others.
+/// The version of ONNX's default operator set in an `OperatorSetIdProto`; 0 for other sets.
 fn current(set: &[u8]) -> u64 {
     let parts = fields(set).unwrap_or_default();
     let own = |part: &Field<'_>| part.number == 1 && !matches!(part.bytes, b"" | b"ai.onnx");
@@ -55,12 +55,12 @@ fn current(set: &[u8]) -> u64 {
 }
 
 struct Node<'a> {
-    /// Among the parts of the graph.
+    /// Index among the parts of the graph.
     part: usize,
     inputs: Vec<&'a [u8]>,
     outputs: Vec<&'a [u8]>,
     operator: &'a [u8],
-    /// Its attributes, among which may be graphs that read what is around them.
+    /// Its attributes; nested graphs in them may read outer values.
     attributes: Vec<&'a [u8]>,
 }
 
@@ -85,12 +85,12 @@ impl<'a> Node<'a> {
         Some(node)
     }
 
-    /// Whether a graph inside it may read `name`: those bytes stand somewhere in one.
+    /// Whether a nested graph in it may read `name`: its bytes contain the name.
     fn may_read_inside(&self, name: &[u8]) -> bool {
         let holds = |bytes: &[u8]| bytes.windows(name.len().max(1)).any(|part| part == name);
         self.attributes.iter().any(|attribute| {
             let parts = fields(attribute).unwrap_or_default();
-            // One graph, and a list of them.
+            // The fields of a single graph and of a list of graphs.
             let graphs = parts.iter().filter(|part| matches!(part.number, 6 | 11));
             graphs.into_iter().any(|graph| holds(graph.bytes))
         })
@@ -138,7 +138,7 @@ fn trimmed_graph(graph: &[u8], logits: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The last product of a graph, behind which nothing looks at other positions.
+/// The last product of a graph, if no node after it uses other positions.
 fn product<'a, 'b>(
     nodes: &'b [Node<'a>],
     constants: &HashSet<&[u8]>,
@@ -168,7 +168,7 @@ fn product<'a, 'b>(
     None
 }
 
-/// The node that takes the chosen positions of each row of `hidden`.
+/// The node that gathers the chosen positions of each row of `hidden`.
 fn chooses(hidden: &[u8]) -> Vec<u8> {
     let rows_apart = [field(1, b"batch_dims"), number(3, 1), number(20, 2)].concat();
     [
@@ -182,7 +182,7 @@ fn chooses(hidden: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// The node of the product, whose first input is the chosen positions.
+/// The node of the product, with the chosen positions as its first input.
 fn reads_chosen(node: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(node.len() + CHOSEN.len());
     let mut first = true;
@@ -196,7 +196,7 @@ fn reads_chosen(node: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// What the further input is.
+/// The declaration of the additional input.
 fn input() -> Vec<u8> {
     let rows = field(1, &field(2, b"volley.rows"));
     let kept = field(1, &field(2, b"volley.kept"));
@@ -207,7 +207,7 @@ fn input() -> Vec<u8> {
     [field(1, LAST.as_bytes()), field(2, &field(1, &tensor))].concat()
 }
 
-/// How many dimensions a `ValueInfoProto` tells of.
+/// Number of dimensions that a `ValueInfoProto` declares.
 fn rank(value: &[u8]) -> Option<usize> {
     let shape = text(text(text(value, 2)?, 1)?, 2)?;
     Some(
@@ -218,7 +218,7 @@ fn rank(value: &[u8]) -> Option<usize> {
     )
 }
 
-/// The bytes of the first field of that number.
+/// The bytes of the first field with that number.
 fn text(message: &[u8], number: u64) -> Option<&[u8]> {
     let parts = fields(message)?;
     let found = parts.iter().find(|part| part.number == number);
@@ -228,11 +228,11 @@ fn text(message: &[u8], number: u64) -> Option<&[u8]> {
 /// A field of a message.
 struct Field<'a> {
     number: u64,
-    /// With its tag.
+    /// The bytes including the tag.
     whole: &'a [u8],
-    /// Of a field of bytes.
+    /// The content of a length-delimited field.
     bytes: &'a [u8],
-    /// Of a field of a number.
+    /// The value of a varint field.
     value: u64,
 }
 
@@ -269,7 +269,7 @@ fn fields(message: &[u8]) -> Option<Vec<Field<'_>>> {
     Some(found)
 }
 
-/// A whole number, and what is behind it.
+/// Reads a varint. Also returns the remaining bytes.
 fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut number = 0_u64;
     for (index, byte) in bytes.iter().take(10).enumerate() {
@@ -307,7 +307,7 @@ mod tests {
             assert!(trimmed(&trimmed_once, "logits").is_none(), "{name}");
             assert!(trimmed(&whole, "other").is_none());
         }
-        // It chooses by itself.
+        // It already chooses positions itself.
         let merged =
             model("../backend-onnx/tests/models/merged-decoder/onnx/decoder_model_merged.onnx");
         assert!(trimmed(&merged, "logits").is_none());

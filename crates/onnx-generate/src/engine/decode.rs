@@ -1,9 +1,9 @@
-//! The decode loop. Each round takes new requests, reads some of one prompt, decodes one token
-//! for every generation that may go on, and gives the rows to their readers.
+//! The decode loop. Each round receives new requests, prefills a part of a prompt, decodes one
+//! token for every generation that is not paused, and delivers the rows to their readers.
 //!
-//! Slots are kept in this order: generations that decode, generations whose reader is behind,
-//! the prompt that is being read, free slots. So a step is one run over the first slots of the
-//! cache, and a reader who sleeps costs no computation.
+//! Slots are ordered: decoding generations, paused generations, the prompt that is being prefilled,
+//! free slots. So a step is one run over the first slots of the cache, and a slow reader costs no
+//! computation.
 
 mod together;
 
@@ -23,13 +23,13 @@ use crate::decoder::Decoder;
 use crate::model::ModelFiles;
 use crate::sampler::{Sampler, Scratch, TokenLimits};
 
-/// Prompt tokens that are read between two steps, so that a long prompt holds nobody up. Chunks
-/// always end at multiples of this, so that how a prompt is cut, and with it the last bits of
-/// its numbers, does not depend on what else is read.
+/// Maximum prompt tokens that are prefilled between two steps, so that a long prompt does not delay
+/// running generations. Chunks always end at multiples of this number. So the way a prompt is
+/// split, and with it the last bits of its numbers, does not depend on concurrent requests.
 const PREFILL_TOKENS: usize = 256;
-/// The same of a prompt whose tokens' probabilities are told: there are logits of each.
+/// The same for a prompt with log probabilities, which needs the logits of every token.
 const SCORED_TOKENS: usize = 64;
-/// How often readers are looked at when all of them are behind.
+/// Interval of checks while all readers are slow.
 const PAUSE: Duration = Duration::from_millis(2);
 
 pub(super) struct Loop {
@@ -40,13 +40,13 @@ pub(super) struct Loop {
     waiting: VecDeque<Request>,
     /// In the order of their slots.
     running: Vec<RunningGeneration>,
-    /// How many of those, from the first on, decode in this round.
+    /// Number of generations, from the first on, that decode in this round.
     active: usize,
-    /// In the slot behind those.
+    /// Uses the slot after the running generations.
     reading: Option<PromptProgress>,
     slots: Slots,
     prefix_reuse: bool,
-    /// Of all choices, which are made one after the other.
+    /// Shared by all samplers, which run one after the other.
     scratch: Scratch,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Loop {
 struct PromptProgress {
     request: Request,
     read: usize,
-    /// How many of those were there from before.
+    /// Number of these tokens that were reused from another prompt.
     cached: usize,
 }
 
@@ -81,7 +81,7 @@ impl Loop {
         }
     }
 
-    /// Runs until all handles are gone and nothing is left to do.
+    /// Runs until all handles are dropped and nothing is left to decode.
     pub(super) fn run(mut self) {
         while self.receive() {
             self.read_prompts();
@@ -91,7 +91,8 @@ impl Loop {
         }
     }
 
-    /// Waits when there is nothing to do. False when no more can come.
+    /// Waits if there is nothing to do. Returns false when the queue is closed and everything is
+    /// done.
     fn receive(&mut self) -> bool {
         if self.running.is_empty() && self.reading.is_none() && self.waiting.is_empty() {
             match self.queue.recv() {
@@ -104,7 +105,7 @@ impl Loop {
         true
     }
 
-    /// Takes what has come.
+    /// Takes all requests from the queue.
     fn receive_more(&mut self) {
         while self.waiting.len() < QUEUE {
             let Ok(request) = self.queue.try_recv() else {
@@ -115,7 +116,7 @@ impl Loop {
         self.waiting.retain(|request| !request.sender.is_closed());
     }
 
-    /// Waits a moment for readers to make room, or for a request.
+    /// Waits shortly for readers to make room, or for a request.
     fn pause(&mut self) {
         if QUEUE <= self.waiting.len() {
             return std::thread::sleep(PAUSE);
@@ -127,8 +128,8 @@ impl Loop {
         }
     }
 
-    /// Reads prompts, up to the budget of one round: also those that come while others are read,
-    /// which wait for no step then.
+    /// Prefills prompts within the budget of one round. Prompts that arrive meanwhile are included,
+    /// so they need not wait for a step.
     fn read_prompts(&mut self) {
         let mut left = PREFILL_TOKENS;
         while 0 < left {
@@ -154,7 +155,7 @@ impl Loop {
         let request = self.waiting.pop_front()?;
         let slot = self.running.len();
         let cached = if request.options.scores_prompt() {
-            // Each of its tokens is read.
+            // Every token needs its logits, so nothing is reused.
             self.slots.forget(slot);
             0
         } else {
@@ -167,8 +168,8 @@ impl Loop {
         })
     }
 
-    /// Readies a slot, the first that is free, for a prompt. Returns how much of the prompt it
-    /// holds already.
+    /// Prepares the first free slot for a prompt. Returns the number of prompt tokens that it
+    /// already holds.
     fn reuse_prefix(&mut self, slot: usize, prompt: &[u32]) -> usize {
         if !self.prefix_reuse {
             self.slots.forget(slot);
@@ -185,7 +186,7 @@ impl Loop {
         });
         match taken {
             Ok(()) => plan.length,
-            // Only free slots were written to.
+            // Only free slots were changed.
             Err(error) => {
                 tracing::warn!(
                     error = error.chain(),
@@ -197,8 +198,8 @@ impl Loop {
         }
     }
 
-    /// Reads the next chunk of a prompt; the last one gives the first token. Returns how many
-    /// tokens were read.
+    /// Prefills the next chunk of a prompt; the last chunk yields the first token. Returns the
+    /// number of prefilled tokens.
     fn read_chunk(&mut self, reading: PromptProgress) -> usize {
         let PromptProgress {
             mut request,
@@ -247,7 +248,7 @@ impl Loop {
         end - read
     }
 
-    /// As [`Loop::read_chunk`], with the probability of each token of the prompt.
+    /// As [`Loop::read_chunk`], with the log probability of each prompt token.
     fn score_chunk(&mut self, slot: usize, mut request: Request, chunk: Range<usize>) {
         let Range { start, end } = chunk;
         let whole = end == request.prompt.len();
@@ -297,8 +298,9 @@ impl Loop {
         }
     }
 
-    /// Puts what decodes in this round in front of what does not.
+    /// Moves decoding generations to the first slots.
     fn arrange(&mut self) {
+        // Partitions in place with a minimum of swaps, because each swap copies two slots.
         let (mut front, mut back) = (0, self.running.len());
         while front < back {
             if self.running[front].decodes() {
@@ -316,7 +318,7 @@ impl Loop {
         self.active = front;
     }
 
-    /// One token for every generation that decodes.
+    /// Decodes one token for every decoding generation.
     fn step(&mut self) {
         if self.active == 0 {
             return;
@@ -340,7 +342,7 @@ impl Loop {
         }
     }
 
-    /// A step failed, and what the cache holds now is not known.
+    /// Fails all generations after a failed step, because the content of the cache is undefined.
     fn fail_all(&mut self, error: &PredictError) {
         tracing::error!(error = error.chain(), "decode step failed");
         for running in self.running.drain(..) {
@@ -353,8 +355,8 @@ impl Loop {
         self.active = 0;
     }
 
-    /// Gives rows to their readers, and frees the slots of what has ended or was left. Rows are on
-    /// their way before anything is moved.
+    /// Delivers rows to their readers, and frees the slots of generations that have ended or lost
+    /// their reader. Rows are sent before slots are moved.
     fn deliver(&mut self) {
         let (running, delivery) = (&mut self.running, &mut self.delivery);
         let mut ended = Vec::new();
@@ -370,9 +372,9 @@ impl Loop {
         }
     }
 
-    /// Frees these slots, in rising order, and moves the last ones and the prompt behind them up.
-    /// What they held is behind them then, for prompts that begin like it. From the last one on, so
-    /// that nothing is moved that is freed itself.
+    /// Frees these slots, which are in ascending order, and moves the last ones and the prompt into
+    /// the gaps. Their content remains in the slots behind as prefixes for later prompts. The order
+    /// is descending, so that no slot is moved that is freed itself.
     fn free(&mut self, ended: &[usize]) -> Result<(), PredictError> {
         let reading = self.running.len();
         for slot in ended.iter().rev().copied() {
@@ -397,13 +399,13 @@ impl Loop {
     }
 }
 
-/// Where the chunk ends that begins at `read`: always at the same places, wherever it begins.
+/// End of the chunk that begins at `read`: always a multiple of the chunk size.
 fn chunk_end(read: usize) -> usize {
     (read / PREFILL_TOKENS + 1) * PREFILL_TOKENS
 }
 
 impl Request {
-    /// What chooses its tokens; takes what holds them to their form.
+    /// Creates the sampler of its tokens; takes the constraint.
     pub(super) fn sampler(&mut self, files: &ModelFiles) -> Sampler {
         let options = &self.options;
         let (prompt, said) = self.prompt.split_at(self.prompt.len() - self.said);
@@ -419,10 +421,10 @@ impl Request {
             .behind(said)
     }
 
-    /// Tells the reader that this item will not go on.
+    /// Reports the error to the reader.
     fn fail(&self, error: PredictError, delivery: &mut Delivery) {
-        // The reader may have gone, or be too far behind even for this: its stream then ends
-        // without a last row, which is an error too.
+        // If the reader has gone or its channel is full, its stream ends without a last row, which
+        // is also an error.
         let _ = delivery.add(&self.sender, (self.telling.place(), Err(error)));
     }
 }

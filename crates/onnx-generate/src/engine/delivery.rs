@@ -1,4 +1,4 @@
-//! Rows on their way from the decode thread to their readers.
+//! Delivers rows from the decode thread to their readers.
 
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
@@ -6,16 +6,16 @@ use tokio::sync::mpsc::{OwnedPermit, Receiver, Sender, channel};
 
 use crate::event::EngineEvent;
 
-/// Steps that may be on their way. A step has a row at most once for each reader, and readers
-/// have few places, so that only a runtime that stands still gets there.
+/// Maximum number of steps in the channel. A step has at most one row for each reader, and readers
+/// have small channels, so the limit is only reached if the runtime is blocked.
 const STEPS: usize = 1_024;
 
-/// Hands a step's rows on together. Waking a reader from a foreign thread costs as much as
-/// decoding a tenth of a small model's token: so the thread wakes one task for each step, and
-/// that wakes the readers from within their runtime.
+/// Delivers the rows of a step together. Waking a reader from another thread costs about a tenth of
+/// decoding a small model's token. Therefore the thread wakes one task for each step, and that task
+/// wakes the readers within their runtime.
 ///
-/// A row leaves only with a reserved place of its reader's channel, so nothing heaps up on the
-/// way; and all rows take this way, so none overtakes another.
+/// A row is only sent with a reserved permit of its reader's channel, so rows cannot accumulate on
+/// the way. All rows take this way, so they stay in order.
 pub(super) struct Delivery {
     steps: Sender<Vec<Row>>,
     step: Vec<Row>,
@@ -23,18 +23,18 @@ pub(super) struct Delivery {
 
 type Row = (OwnedPermit<EngineEvent>, EngineEvent);
 
-/// What became of a row.
+/// The result of adding a row.
 pub(super) enum DeliveryResult {
-    /// It is part of this step.
+    /// The row is part of this step.
     Taken,
-    /// The reader is behind; here it is again.
+    /// The reader is slow; the row is returned.
     Full(Box<EngineEvent>),
     /// The reader has gone.
     Closed,
 }
 
 impl Delivery {
-    /// Starts the task on `runtime`. It ends with this, after the last row.
+    /// Starts the task on `runtime`. It ends after the last row, when this is dropped.
     pub(super) fn start(runtime: &Handle) -> Self {
         let (steps, queue) = channel(STEPS);
         runtime.spawn(hand_on(queue));
@@ -44,7 +44,7 @@ impl Delivery {
         }
     }
 
-    /// Adds a row to this step, if its reader has room.
+    /// Adds a row to this step if its reader has room.
     pub(super) fn add(
         &mut self,
         reader: &Sender<EngineEvent>,
@@ -60,12 +60,12 @@ impl Delivery {
         }
     }
 
-    /// Sends this step on its way.
+    /// Sends this step to the task.
     pub(super) fn flush(&mut self) {
         if !self.step.is_empty() {
             let step = std::mem::take(&mut self.step);
             self.step.reserve(step.len());
-            // Without its task there is no runtime any more, and no reader.
+            // The task only ends with the runtime, and then there are no readers.
             let _ = self.steps.blocking_send(step);
         }
     }

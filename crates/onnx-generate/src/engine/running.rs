@@ -8,18 +8,18 @@ use crate::sampler::{SampledToken, Sampler, Scratch};
 /// A generation in its slot.
 pub(super) struct RunningGeneration {
     pub(super) request: Request,
-    /// Tokens in the KV cache.
+    /// Number of tokens in the KV cache.
     pub(super) length: usize,
-    /// Chosen and not yet in the KV cache.
+    /// The sampled token that is not yet in the KV cache.
     pub(super) next: u32,
-    /// The reader is behind; nothing is decoded until it has read half of what waits for it.
+    /// Whether the reader is slow. Decoding continues when it has read half of its waiting rows.
     pub(super) paused: bool,
     sampler: Sampler,
 }
 
 impl RunningGeneration {
-    /// A generation whose prompt is in the KV cache, `cached` tokens of it from before, and whose
-    /// next token is chosen.
+    /// Creates a generation whose prompt is in the KV cache, `cached` tokens of it reused, and
+    /// whose next token is `chosen`.
     pub(super) fn start(
         mut request: Request,
         sampler: Sampler,
@@ -39,7 +39,7 @@ impl RunningGeneration {
         running
     }
 
-    /// One whose prompt was all that was to be read: nothing is decoded.
+    /// Creates a generation that only prefills its prompt; nothing is decoded.
     pub(super) fn ended(mut request: Request, files: &ModelFiles) -> Self {
         request.telling.end_unsaid();
         Self {
@@ -56,7 +56,7 @@ impl RunningGeneration {
         !self.request.telling.finished() && !self.paused
     }
 
-    /// The next token was put into the KV cache, with these logits behind it.
+    /// Samples the next token from `logits`, after the previous one was added to the KV cache.
     pub(super) fn advance(&mut self, logits: &[f32], files: &ModelFiles, scratch: &mut Scratch) {
         self.length += 1;
         match self.sampler.choose(logits, scratch) {
@@ -65,8 +65,8 @@ impl RunningGeneration {
         }
     }
 
-    /// Gives rows to the reader, as far as it has room. False when the slot is free: all was
-    /// given, or the reader has gone.
+    /// Delivers rows while the reader has room. Returns false when the slot is free, because all
+    /// rows are delivered or the reader has gone.
     pub(super) fn give(&mut self, delivery: &mut Delivery) -> bool {
         let Request {
             sender, telling, ..

@@ -1,14 +1,14 @@
-//! What each slot of the KV cache holds, and what of it a new prompt can take over.
+//! The contents of the slots in the KV cache, and the reuse of prefixes.
 //!
-//! The keys and values of a position depend on the tokens up to it and on nothing else. So a
-//! prompt that begins as another did (the same instructions, the same documents, a conversation
-//! that goes on) does not have to be read again from its first token: the other's slot is
-//! copied, be it free or still decoding, and reading goes on behind what is shared. Free slots
-//! keep what they held until they are needed; the one that was left longest goes first.
+//! The keys and values of a position only depend on the tokens up to it. So a prompt that shares a
+//! prefix with another (the same instructions, the same documents, a continued conversation) need
+//! not be prefilled from its first token. The other prompt's slot, free or decoding, is copied, and
+//! prefilling starts after the shared prefix. Free slots keep their contents until they are needed;
+//! the least recently used one is replaced first.
 
 use crate::prompt::BLOCK;
 
-/// What all slots hold.
+/// The contents of all slots.
 pub(super) struct Slots {
     held: Vec<SlotPrefix>,
     clock: u64,
@@ -16,20 +16,20 @@ pub(super) struct Slots {
 
 #[derive(Default)]
 struct SlotPrefix {
-    /// Those whose keys and values are in the slot, from position 0 on.
+    /// The tokens whose keys and values are in the slot, from position 0 on.
     tokens: Vec<u32>,
-    /// When a prompt last began or ended here, by the clock.
+    /// Clock value when a prompt last started or ended here.
     used: u64,
 }
 
-/// How a slot is made ready for a prompt: first the exchange, then the copy.
+/// How a slot is prepared for a prompt: first the swap, then the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct PrefixReuse {
-    /// Two slots to exchange, and how many positions the longer one holds.
+    /// Two slots to swap, and the length of the longer one in positions.
     pub(super) exchange: Option<(usize, usize, usize)>,
-    /// The slot with the beginning of the prompt; may be the prompt's own.
+    /// The slot with the prefix of the prompt; may be the prompt's own.
     pub(super) from: usize,
-    /// Positions to keep of it.
+    /// Number of positions to copy.
     pub(super) length: usize,
 }
 
@@ -41,12 +41,12 @@ impl Slots {
         }
     }
 
-    /// Makes `slot`, the first free one, ready for `prompt`. All slots behind it are free too.
-    /// At least one token is left to be read, as its logits are needed.
+    /// Prepares `slot`, the first free one, for `prompt`. All later slots are free too. At least
+    /// one token remains to be prefilled, because its logits are needed.
     pub(super) fn reuse_prefix(&mut self, slot: usize, prompt: &[u32]) -> PrefixReuse {
         self.clock += 1;
         let shared = |index: usize| shared(&self.held[index].tokens, prompt);
-        // Of equals the slot itself, which needs no copy.
+        // Among equals, prefer the slot itself, which needs no copy.
         let best = (0..self.held.len()).max_by_key(|index| (shared(*index), *index == slot));
         let mut from = best.unwrap_or(slot);
         let length = shared(from).min(prompt.len().saturating_sub(1)) / BLOCK * BLOCK;
@@ -59,7 +59,7 @@ impl Slots {
         let exchange = if from == slot && length != 0 {
             None
         } else if slot < from && outgrown {
-            // The prompt goes on where that one ended: it moves instead of being copied.
+            // The prompt continues the other sequence: its slot is moved instead of copied.
             Some(from)
         } else {
             self.older_than(slot, from)
@@ -84,7 +84,7 @@ impl Slots {
         }
     }
 
-    /// How much of a prompt some slot holds, in whole blocks.
+    /// The longest prefix of a prompt in any slot, in whole blocks.
     pub(super) fn shares(&self, prompt: &[u32]) -> usize {
         let most = self
             .held
@@ -95,8 +95,8 @@ impl Slots {
         most / BLOCK * BLOCK
     }
 
-    /// How many of `prompts`, from the first on, have no block in common with one before them,
-    /// which they could take over once that is read.
+    /// Number of `prompts`, from the first on, that share no block with an earlier one, which they
+    /// could reuse after its prefill.
     pub(super) fn first_apart(&self, prompts: &[&[u32]]) -> usize {
         let alike = |index: &usize| {
             let before = prompts[..*index].iter();
@@ -107,8 +107,8 @@ impl Slots {
         (0..prompts.len()).find(alike).unwrap_or(prompts.len())
     }
 
-    /// The free slot behind `slot`, but not `from`, that was left longest, if it was before
-    /// `slot` was and `slot` holds something of worth.
+    /// The least recently used free slot after `slot`, except `from`; `None` unless it is older
+    /// than `slot` and `slot` holds a reusable prefix.
     fn older_than(&self, slot: usize, from: usize) -> Option<usize> {
         let behind = (slot + 1..self.held.len()).filter(|index| *index != from);
         let oldest = behind.min_by_key(|index| self.held[*index].used)?;
@@ -116,33 +116,33 @@ impl Slots {
         (of_worth && self.held[oldest].used < self.held[slot].used).then_some(oldest)
     }
 
-    /// More tokens were read into a slot.
+    /// Records further tokens in a slot.
     pub(super) fn extend(&mut self, slot: usize, tokens: &[u32]) {
         self.held[slot].tokens.extend_from_slice(tokens);
     }
 
-    /// Two slots were exchanged.
+    /// Records a swap of two slots.
     pub(super) fn swap(&mut self, one: usize, other: usize) {
         self.held.swap(one, other);
     }
 
-    /// A slot is free from now on; it keeps what it holds.
+    /// Marks a slot as free; its content is kept.
     pub(super) fn free(&mut self, slot: usize) {
         self.clock += 1;
         self.held[slot].used = self.clock;
     }
 
-    /// What a slot holds is not known any more.
+    /// Discards the record of a slot whose content is undefined.
     pub(super) fn forget(&mut self, slot: usize) {
         self.held[slot] = SlotPrefix::default();
     }
 
-    /// As [`Slots::forget`], for all.
+    /// As [`Slots::forget`], for all slots.
     pub(super) fn forget_all(&mut self) {
         self.held.fill_with(SlotPrefix::default);
     }
 
-    /// Positions to exchange so that both slots are whole.
+    /// Number of positions to swap so that both contents are complete.
     pub(super) fn longer(&self, one: usize, other: usize) -> usize {
         let length = |slot: usize| self.held[slot].tokens.len();
         length(one).max(length(other))
@@ -172,7 +172,7 @@ mod tests {
         beginning
     }
 
-    /// Slots of which the first so many hold a prompt of their own, in the order of their use.
+    /// Creates slots of which the first ones hold these prompts, in order of use.
     fn slots(held: &[Vec<u32>]) -> Slots {
         let mut slots = Slots::new(4);
         for (slot, tokens) in held.iter().enumerate() {
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_prompt_without_a_past_takes_the_slot_that_was_left_longest() {
         let mut slots = slots(&[tokens(9, 3), tokens(1, 70), tokens(2, 70), tokens(3, 70)]);
-        // Slot 1 was left first: nothing to save. Then it is the newest of all.
+        // Slot 1 is the oldest, so nothing is worth saving. Then it is the newest.
         assert_eq!(slots.reuse_prefix(1, &tokens(4, 80)).exchange, None);
         slots.extend(1, &tokens(4, 80));
         slots.free(1);
@@ -235,8 +235,8 @@ mod tests {
     }
 
     proptest! {
-        /// Played against slots that hold the tokens themselves: what the plan says is there is
-        /// there, and what runs is never touched.
+        /// Compares plans with slots that hold the tokens themselves: reused tokens match the
+        /// prompt, and running slots are never changed.
         #[test]
         fn what_is_taken_over_is_the_beginning_of_the_prompt(
             prompts in proptest::collection::vec((0..3_u32, 0..200_usize, 0..200_usize), 1..40),

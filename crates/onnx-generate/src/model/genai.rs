@@ -1,4 +1,4 @@
-//! Directories as the model builder of ONNX Runtime GenAI writes them.
+//! Directories that the model builder of ONNX Runtime GenAI writes.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use volley_types::PredictError;
 
 use super::{ModelDescription, Names, Sampling, TokenIds, json};
 
-/// The file that describes such a model.
+/// The file that describes the model.
 pub(super) const FILE: &str = "genai_config.json";
 
 #[derive(Deserialize)]

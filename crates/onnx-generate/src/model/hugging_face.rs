@@ -1,4 +1,4 @@
-//! Directories as they are exported from Hugging Face's models: `config.json`, perhaps
+//! Directories that are exported from Hugging Face models: `config.json`, optionally
 //! `generation_config.json`, and the graph, whose inputs and outputs have fixed names.
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use volley_model_directory::layout;
 const FILE: &str = "config.json";
 const GENERATION_FILE: &str = "generation_config.json";
 
-/// Each size has one name in most models and another in the oldest.
+/// Aliases are the names in the oldest models.
 #[derive(Deserialize)]
 struct Config {
     vocab_size: usize,

@@ -1,10 +1,10 @@
-//! The parameters that a generation knows. What it does not know is refused by name: a parameter
-//! that is passed over answers another question than the one that was asked.
+//! The known parameters of a generation. Unknown parameters are rejected by name, because an
+//! ignored parameter would silently change the meaning of a request.
 
 use volley_types::params::{COUNT_TOKENS, DETOKENIZE, ECHO, TOKEN_INPUTS, TOKENIZE};
 use volley_types::{ParamValue, Parameters, PredictError, unknown_parameter};
 
-/// Those that say what is generated, and how.
+/// Parameters that affect the generation.
 const HONOURED: [&str; 60] = [
     COUNT_TOKENS,
     DETOKENIZE,
@@ -57,7 +57,7 @@ const HONOURED: [&str; 60] = [
     "top_logprobs",
     "top_p",
     "truncate_prompt_tokens",
-    // Those that say who asks, or what to keep, and nothing of the answer.
+    // Parameters that are accepted and do not affect the answer.
     "cache_prompt",
     "cache_salt",
     "metadata",
@@ -69,8 +69,8 @@ const HONOURED: [&str; 60] = [
     "user",
 ];
 
-/// Those that other servers have and this one has not, with what changes nothing, where something
-/// does not.
+/// Parameters of other servers that are not supported, with the values that have no effect and are
+/// therefore accepted.
 const NEUTRAL: [(&str, &[Neutral]); 45] = [
     ("audio", &[]),
     ("best_of", &[Neutral::Number(1.0)]),
@@ -119,7 +119,7 @@ const NEUTRAL: [(&str, &[Neutral]); 45] = [
     ("xtc_probability", &[Neutral::Number(0.0)]),
 ];
 
-/// A value that changes nothing.
+/// A value without effect.
 #[derive(Clone, Copy)]
 enum Neutral {
     Yes,
@@ -145,11 +145,11 @@ impl Neutral {
     }
 }
 
-/// Refuses what a request asks for and nothing would come of. `template` is the model's chat
-/// template, where it has one.
+/// Rejects unknown and unsupported parameters. `template` is the model's chat template, if there is
+/// one.
 ///
 /// # Errors
-/// `InvalidInput` naming the parameter, and the nearest that there is.
+/// `InvalidInput` with the parameter and the most similar known one.
 pub(crate) fn check_names(
     parameters: &Parameters,
     template: Option<&str>,
@@ -173,7 +173,7 @@ pub(crate) fn check_names(
     Ok(())
 }
 
-/// Whether thinking is asked for: `{"type": "enabled"}`.
+/// Whether the value requests thinking: `{"type": "enabled"}`.
 fn asks_to_think(value: &ParamValue) -> bool {
     let ParamValue::Json(text) = value else {
         return true;

@@ -1,4 +1,4 @@
-//! What a request says of its prompts' rendering.
+//! The options for rendering prompts.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use volley_types::{Parameters, PredictError};
 
 use super::range;
 
-/// Reads and checks what a request says of it.
+/// Reads and validates the options.
 ///
 /// # Errors
-/// `InvalidInput` naming the parameter.
+/// `InvalidInput` with the parameter.
 pub(crate) fn read(parameters: &Parameters) -> Result<Rendering, PredictError> {
     let continues = parameters.boolean("continue_final_message")?;
     let continues = continues.unwrap_or(false);
@@ -66,7 +66,7 @@ fn variables(parameters: &Parameters) -> Result<Map<String, Value>, PredictError
             }
         };
         if let Some(enabled) = enabled {
-            // The names that templates have for it.
+            // The names of this variable in chat templates.
             for name in ["enable_thinking", "thinking"] {
                 given.entry(name).or_insert(enabled.into());
             }

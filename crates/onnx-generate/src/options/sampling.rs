@@ -1,4 +1,4 @@
-//! How a request would have its tokens chosen.
+//! The sampling options of a request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,34 +7,34 @@ use volley_types::{ParamValue, Parameters, PredictError};
 
 use super::{named, number, range, token_ids};
 
-/// The most tokens with a bias.
+/// Maximum number of tokens with a bias.
 const MAX_BIASES: usize = 1_024;
 
 /// How the next token is chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sampling {
-    /// 0 means the most likely token, always.
+    /// 0 means greedy.
     pub(crate) temperature: f32,
-    /// 0 means all.
+    /// 0 means no limit.
     pub(crate) top_k: usize,
-    /// 1 means all.
+    /// 1 means no limit.
     pub(crate) top_p: f32,
-    /// The least probability, as a share of the likeliest token's; 0 means any.
+    /// Minimum probability, relative to the most likely token; 0 means no limit.
     pub(crate) min_p: f32,
-    /// 1 means none.
+    /// 1 means no penalty.
     pub(crate) repetition_penalty: f32,
-    /// Taken from the logits of tokens that the answer has already; 0 means none.
+    /// Subtracted from the logits of tokens that the answer contains; 0 means no penalty.
     pub(crate) presence_penalty: f32,
-    /// Taken as often as the answer has the token; 0 means none.
+    /// Subtracted once for each occurrence of the token in the answer; 0 means no penalty.
     pub(crate) frequency_penalty: f32,
     pub(crate) seed: Option<u64>,
     /// Added to the logits of these tokens.
     pub(crate) bias: Arc<[(u32, f32)]>,
-    /// Where there are some, no others are chosen.
+    /// If set, only these tokens can be chosen, in ascending order.
     pub(crate) allowed: Option<Arc<[u32]>>,
 }
 
-/// What is added to the logits of some tokens, by their ids.
+/// Reads the biases of logits by token id.
 fn bias(parameters: &Parameters) -> Result<Arc<[(u32, f32)]>, PredictError> {
     let wrong = || {
         range(
@@ -56,20 +56,20 @@ fn bias(parameters: &Parameters) -> Result<Arc<[(u32, f32)]>, PredictError> {
     Ok(biases.into_iter().collect())
 }
 
-/// The only tokens that may be chosen.
+/// Reads the only tokens that may be chosen.
 fn allowed(parameters: &Parameters) -> Result<Option<Arc<[u32]>>, PredictError> {
     let ids = token_ids(parameters, "allowed_token_ids")?;
     match ids {
         Some(ids) if ids.is_empty() => Err(range("allowed_token_ids", "a list of token ids")),
         ids => Ok(ids.map(|mut ids| {
-            // They are looked for by halves.
+            // Sorted for binary search.
             ids.sort_unstable();
             Arc::from(ids)
         })),
     }
 }
 
-/// How many of the likeliest; -1 means all, as 0 does.
+/// Reads `top_k`; -1 and 0 mean no limit.
 fn top_k(parameters: &Parameters) -> Result<Option<u64>, PredictError> {
     match parameters.get("top_k") {
         Some(ParamValue::Int(-1)) => Ok(Some(0)),
@@ -77,7 +77,7 @@ fn top_k(parameters: &Parameters) -> Result<Option<u64>, PredictError> {
     }
 }
 
-/// Seeds may be negative, for some callers draw them from all 64 bits.
+/// Reads the seed. It may be negative, because some callers draw it from all 64 bits.
 fn seed(parameters: &Parameters) -> Result<Option<u64>, PredictError> {
     match parameters.get("seed") {
         Some(ParamValue::Int(seed)) => Ok(Some(seed.cast_unsigned())),
@@ -86,10 +86,10 @@ fn seed(parameters: &Parameters) -> Result<Option<u64>, PredictError> {
 }
 
 impl Sampling {
-    /// Reads and checks how a request would have its tokens chosen.
+    /// Reads and validates the sampling options.
     ///
     /// # Errors
-    /// `InvalidInput` naming the parameter and its range.
+    /// `InvalidInput` with the parameter and its range.
     pub(super) fn read(parameters: &Parameters) -> Result<Self, PredictError> {
         let temperature = number(parameters, "temperature", 0.0, 100.0)?;
         let top_p = number(parameters, "top_p", 0.0, 1.0)?;

@@ -1,4 +1,4 @@
-//! What a request says of tools.
+//! The tool options of a request.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use volley_types::{Parameters, PredictError};
 use volley_constraints::ConstraintForm;
 use volley_tool_calls::Function;
 
-/// The most calls of an answer that must be calls.
+/// Maximum number of calls in an answer that consists of calls.
 const MOST_CALLS: usize = 16;
 
-/// What may be called, and the call that the answer must be.
+/// The available tools, and the required calls.
 #[derive(Default)]
 pub(super) struct Tools {
-    /// Those that the model hears of.
+    /// The tools that the prompt lists.
     pub(super) list: Option<Arc<Value>>,
-    /// The calls that the answer must be.
+    /// The form of an answer that must consist of calls.
     pub(super) call: Option<ConstraintForm>,
     /// Whether an answer may have several calls.
     pub(super) parallel: bool,
 }
 
 impl Tools {
-    /// Reads and checks what a request says of tools.
+    /// Reads and validates the tool options.
     ///
     /// # Errors
-    /// `InvalidInput` naming the parameter.
+    /// `InvalidInput` with the parameter.
     pub(super) fn read(parameters: &Parameters) -> Result<Self, PredictError> {
         let parallel = parameters.boolean("parallel_tool_calls")?.unwrap_or(true);
         let choice = parameters.text("tool_choice");
@@ -80,7 +80,7 @@ impl Tools {
     }
 }
 
-/// The function that a `tool_choice` of JSON names.
+/// The function name in a `tool_choice` object.
 fn chosen(choice: &str) -> Result<String, PredictError> {
     let choice: Option<Value> = serde_json::from_str(choice).ok();
     let name = choice
@@ -96,7 +96,7 @@ fn chosen(choice: &str) -> Result<String, PredictError> {
         })
 }
 
-/// The tools of a JSON list; `None` where it has none.
+/// Parses a JSON list of tools; `None` if it is empty.
 fn tools(text: &str) -> Result<Option<Value>, PredictError> {
     let tools: Value = serde_json::from_str(text).map_err(|error| {
         PredictError::invalid(format!("parameter 'tools' is not valid JSON: {error}"))

@@ -1,19 +1,19 @@
-//! What an answer must not have, and where it must not end.
+//! Tokens that must not be chosen.
 
 use std::sync::Arc;
 
-/// What must not be chosen, and for how long.
+/// Tokens that must not be chosen, and for how long.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TokenLimits {
-    /// Before the answer has so many tokens, none of `ends` is chosen.
+    /// Until the answer has this many tokens, none of `ends` is chosen.
     pub(crate) least: usize,
     pub(crate) ends: Vec<u32>,
-    /// Tokens that must not follow each other.
+    /// Token sequences that the answer must not contain.
     pub(crate) banned: Arc<[Vec<u32>]>,
 }
 
 impl TokenLimits {
-    /// Takes away the logits of what must not follow `said`.
+    /// Sets the logits of tokens that must not follow `said` to negative infinity.
     pub(super) fn apply(&self, said: &[u32], logits: &mut [f32]) {
         let mut without = |id: u32| {
             if let Some(logit) = logits.get_mut(id as usize) {
@@ -32,7 +32,7 @@ impl TokenLimits {
         }
     }
 
-    /// Whether anything may be taken away behind so many tokens.
+    /// Whether any token may be excluded after `said` tokens.
     pub(super) fn hold(&self, said: usize) -> bool {
         said < self.least || !self.banned.is_empty()
     }

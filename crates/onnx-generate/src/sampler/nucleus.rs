@@ -1,12 +1,12 @@
-//! The fewest of the likeliest candidates that together have a share of all weight (top-p), found
-//! without putting them in order: a vocabulary may have many thousands of them.
+//! Top-p without sorting: finds the smallest set of most likely candidates that has a given share
+//! of the total weight. A large vocabulary may have many thousands of candidates.
 
-/// So few are put in order.
+/// Ranges of at most this size are sorted.
 const SORTED: usize = 32;
 
-/// Keeps the likeliest candidates that together have at least `wanted` of all weight, and always
-/// the first of them; of those that weigh the same, the first. The order of what is kept stays.
-/// No weight is negative. What `keys` holds is lost.
+/// Keeps the most likely candidates whose weights sum to at least `wanted`, and always at least
+/// one. Among equal weights, earlier candidates are kept. The order of the remaining candidates
+/// does not change. Weights must not be negative. The content of `keys` is overwritten.
 pub(super) fn keep(candidates: &mut Vec<(f32, u32)>, wanted: f32, keys: &mut Vec<u32>) {
     keys.clear();
     keys.extend(candidates.iter().map(|(weight, _)| key(*weight)));
@@ -23,12 +23,12 @@ pub(super) fn keep(candidates: &mut Vec<(f32, u32)>, wanted: f32, keys: &mut Vec
     });
 }
 
-/// The key of the last one to keep, and how many are kept: those are the first of `keys` then.
-/// `None` where there are none.
+/// The key of the last candidate to keep, and the number of candidates to keep, which are then the
+/// first of `keys`. `None` if there are no candidates.
 fn edge(keys: &mut [u32], wanted: f64) -> Option<(u32, usize)> {
     let (mut from, mut to, mut kept) = (0, keys.len(), 0.0);
     while SORTED < to - from {
-        // The heavier half, in no order.
+        // The heavier half, unordered.
         let half = (to - from) / 2;
         keys[from..to].select_nth_unstable(half);
         let sum: f64 = keys[from..from + half].iter().map(weight).sum();
@@ -47,8 +47,8 @@ fn edge(keys: &mut [u32], wanted: f64) -> Option<(u32, usize)> {
     Some((*keys.get(count.checked_sub(1)?)?, count))
 }
 
-/// A number that is smaller for a larger weight: the bits of floats that are not negative are in
-/// the floats' own order.
+/// A key that decreases with the weight: the bits of non-negative floats have the same order as the
+/// floats.
 fn key(weight: f32) -> u32 {
     !weight.to_bits()
 }

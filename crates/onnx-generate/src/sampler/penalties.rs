@@ -1,22 +1,22 @@
-//! What makes tokens less likely that were there before.
+//! Penalties for tokens that have occurred.
 
 use std::collections::HashMap;
 
 use crate::options::Sampling;
 
-/// What makes tokens less likely that were there before.
+/// Penalties for tokens that have occurred.
 pub(super) struct Penalties {
     repetition: f32,
     presence: f32,
     frequency: f32,
     vocabulary: usize,
-    /// Tokens of the prompt and of the answer so far, with how often the answer has each. Empty
-    /// where no penalty is.
+    /// Tokens of the prompt and the answer, with the number of occurrences in the answer. Empty
+    /// without penalties.
     seen: HashMap<u32, u32>,
 }
 
 impl Penalties {
-    /// Of an answer to this prompt.
+    /// Creates the penalties of an answer to this prompt.
     pub(super) fn new(options: &Sampling, prompt: &[u32], vocabulary: usize) -> Self {
         let mut penalties = Self {
             repetition: options.repetition_penalty,
@@ -32,21 +32,21 @@ impl Penalties {
         penalties
     }
 
-    /// Whether there are none.
+    /// Whether there are no penalties.
     pub(super) fn are_none(&self) -> bool {
         (self.repetition - 1.0).abs() <= f32::EPSILON
             && self.presence == 0.0
             && self.frequency == 0.0
     }
 
-    /// The answer has this token.
+    /// Records a token of the answer.
     pub(super) fn mark(&mut self, id: u32) {
         if !self.are_none() && (id as usize) < self.vocabulary {
             *self.seen.entry(id).or_insert(0) += 1;
         }
     }
 
-    /// Takes from the logits.
+    /// Applies the penalties to the logits.
     pub(super) fn apply(&self, logits: &mut [f32]) {
         for (id, count) in &self.seen {
             let Some(logit) = logits.get_mut(*id as usize) else {

@@ -1,14 +1,14 @@
-//! Passes over a whole vocabulary, written so that the compiler makes vector instructions of
-//! them: a step makes one choice, or several passes, for each generation that runs.
+//! Passes over a whole vocabulary, written so that the compiler vectorizes them: each step makes
+//! one or more passes for each running generation.
 
-/// Numbers that are worked on side by side.
+/// Number of vector lanes.
 const LANES: usize = 16;
-/// Weights that are summed up before one is picked.
+/// Number of weights in a block, whose sum is computed before one of them is picked.
 const BLOCK: usize = 256;
-/// Below this, an exponential is nothing.
+/// Below this argument, an exponential counts as 0.
 const LOWEST: f32 = -87.0;
 
-/// The largest finite number; negative infinity when there is none.
+/// The largest finite number; negative infinity if there is none.
 pub(super) fn highest(logits: &[f32]) -> f32 {
     let finite = |logit: f32| {
         if logit.abs() < f32::INFINITY {
@@ -20,7 +20,7 @@ pub(super) fn highest(logits: &[f32]) -> f32 {
     fold(logits, |best, logit| larger(best, finite(logit)))
 }
 
-/// The index of the largest number, the first of equals; 0 when there is none.
+/// Index of the largest number, the first among equals; 0 if there is none.
 pub(super) fn first_largest(logits: &[f32]) -> u32 {
     let best = fold(logits, larger);
     let first = logits.iter().position(|logit| *logit == best);
@@ -29,7 +29,7 @@ pub(super) fn first_largest(logits: &[f32]) -> u32 {
         .unwrap_or(0)
 }
 
-/// The larger of the two; not the second where that is no number.
+/// The larger of both; `best` if `logit` is NaN.
 fn larger(best: f32, logit: f32) -> f32 {
     if best < logit { logit } else { best }
 }
@@ -47,15 +47,15 @@ fn fold(logits: &[f32], step: impl Fn(f32, f32) -> f32) -> f32 {
     rest.iter().fold(best, |best, logit| step(best, *logit))
 }
 
-/// Each logit's weight beside that of the largest finite one, which is 1; 0 for what is not
-/// finite. `scale` is 1 over the temperature. Returns the sum of all.
+/// Computes each logit's weight relative to the largest finite one, whose weight is 1; 0 for
+/// non-finite logits. `scale` is the inverse of the temperature. Returns the sum of all weights.
 pub(super) fn weigh(logits: &[f32], scale: f32, weights: &mut Vec<f32>) -> f32 {
     let highest = highest(logits);
     weights.clear();
     weights.extend(logits.iter().map(|logit| {
         let below = (logit - highest) * scale;
         let weight = exp(below);
-        // False for what is no number, too.
+        // Also false for NaN.
         if LOWEST < below && below <= 0.0 {
             weight
         } else {
@@ -80,7 +80,7 @@ fn sum_of_block(block: &[f32]) -> f32 {
     lanes.iter().chain(rest).sum()
 }
 
-/// How many weights are at least `floor`, and their sum.
+/// The number of weights that are at least `floor`, and their sum.
 pub(super) fn above(weights: &[f32], floor: f32) -> (usize, f32) {
     let (mut count, mut total) = (0, 0.0);
     for block in weights.chunks(BLOCK) {
@@ -104,8 +104,7 @@ pub(super) fn above(weights: &[f32], floor: f32) -> (usize, f32) {
     (count, total)
 }
 
-/// The index at which the weights before it and its own reach `left`; `None` where they never do,
-/// and nothing has any weight.
+/// The first index at which the cumulative weight reaches `left`; `None` if all weights are 0.
 pub(super) fn pick(weights: &[f32], mut left: f32) -> Option<u32> {
     let mut last = None;
     for (block, start) in weights.chunks(BLOCK).zip((0..).step_by(BLOCK)) {
@@ -127,14 +126,14 @@ pub(super) fn pick(weights: &[f32], mut left: f32) -> Option<u32> {
             return u32::try_from(start + index).ok();
         }
     }
-    // Rounding left a crumb.
+    // Rounding errors left a small rest.
     last.and_then(|index| u32::try_from(index).ok())
 }
 
-/// `e` to the `x`, from [`LOWEST`] to 0, to a few units of the last place; anything else
-/// elsewhere. A power of two times a polynomial, as in Cephes.
+/// `e` to the power of `x` for `x` from [`LOWEST`] to 0, accurate to a few units in the last place;
+/// undefined elsewhere. A power of two times a polynomial, as in Cephes.
 fn exp(x: f32) -> f32 {
-    /// Added to a small number, it rounds it to a whole one, which its bits then hold.
+    /// Adding it rounds a small number to an integer, which is then in the low bits.
     const ROUNDS: f32 = 12_582_912.0;
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;

@@ -1,16 +1,17 @@
-//! The classes of a classifier, as `ai.onnx.ml`'s operators have them.
+//! Class labels of classifiers, as `ai.onnx.ml`'s operators declare them.
 //!
-//! Exporters of scikit-learn, LightGBM and XGBoost end a classifier in `ZipMap`: for each row a map
-//! from class to probability. Its type does not say which classes there are, its node does.
+//! Exporters of scikit-learn, LightGBM and XGBoost end a classifier in `ZipMap`, whose output is,
+//! for each row, a map from class to probability. The type of the output does not list the classes;
+//! the attributes of the node do.
 
 use std::collections::{BTreeMap, HashSet};
 
 use super::integer_division::GraphNode;
 
-/// The most classes of one output.
+/// Maximum number of classes of one output.
 const MAX_CLASSES: usize = 65_536;
 
-/// The operators of classifiers. Exporters declare their label with a wrong shape at times.
+/// Operators of classifiers. Some exporters declare a wrong shape for their label output.
 const CLASSIFIERS: [&str; 4] = [
     "LinearClassifier",
     "SVMClassifier",
@@ -18,12 +19,12 @@ const CLASSIFIERS: [&str; 4] = [
     "ZipMap",
 ];
 
-/// The classes of one output, in the order in which the classifier has them.
+/// The classes of one output, in the classifier's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Classes {
-    /// Numbers.
+    /// Integer labels.
     Numbers(Vec<i64>),
-    /// Texts.
+    /// String labels.
     Texts(Vec<String>),
 }
 
@@ -39,7 +40,8 @@ impl Classes {
         matches!(attribute, "classlabels_int64s" | "classlabels_strings")
     }
 
-    /// The next class; one more than there may be makes the list useless, which [`ClassMaps`] sees.
+    /// Appends a class. Up to one class over the limit is kept, so that [`ClassMaps`] detects and
+    /// ignores the list.
     pub(super) fn push_number(&mut self, class: i64) {
         if let Self::Numbers(classes) = self
             && classes.len() <= MAX_CLASSES
@@ -57,12 +59,12 @@ impl Classes {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no classes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many there are.
+    /// Number of classes.
     pub fn len(&self) -> usize {
         match self {
             Self::Numbers(classes) => classes.len(),
@@ -70,7 +72,7 @@ impl Classes {
         }
     }
 
-    /// Their names.
+    /// The class labels as texts.
     pub fn names(&self) -> Vec<String> {
         match self {
             Self::Numbers(classes) => classes.iter().map(ToString::to_string).collect(),
@@ -87,17 +89,17 @@ impl Classes {
     }
 }
 
-/// What was found of classes so far.
+/// The classes found so far.
 #[derive(Debug, Default)]
 pub(crate) struct ClassMaps {
-    /// By name of the value that holds the maps.
+    /// Classes by the name of the value that holds the maps.
     pub maps: BTreeMap<String, Classes>,
-    /// Whether one of [`CLASSIFIERS`] was there.
+    /// Whether one of [`CLASSIFIERS`] was found.
     pub classifies: bool,
 }
 
 impl ClassMaps {
-    /// A node of the model's own graph; nodes come in the order in which they run.
+    /// Records a node of the model's own graph. Nodes arrive in execution order.
     pub(crate) fn node(&mut self, node: &GraphNode, classes: Option<Classes>) {
         self.classifies |= CLASSIFIERS.contains(&node.operator.as_str());
         let Some(output) = node.outputs.first() else {

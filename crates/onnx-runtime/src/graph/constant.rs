@@ -1,5 +1,5 @@
-//! What is read of a constant (`TensorProto` of `onnx.proto`): its type, how many elements it has,
-//! and of small ones of whole numbers the elements themselves.
+//! The parts of a constant (`TensorProto` of `onnx.proto`) that are read: its type, its number of
+//! elements, and the elements of small integer constants.
 
 use super::integer_division::{ElementType, INT32, INT64};
 
@@ -12,7 +12,7 @@ const INT32_DATA: u64 = 5;
 const INT64_DATA: u64 = 7;
 const RAW_DATA: u64 = 9;
 
-/// What was read of one constant.
+/// The parts that were read of one constant.
 #[derive(Clone, Debug)]
 pub(crate) struct Constant {
     pub kind: Option<ElementType>,
@@ -25,7 +25,7 @@ impl Default for Constant {
     fn default() -> Self {
         Self {
             kind: None,
-            // Of no dimensions.
+            // A scalar has one element.
             elements: 1,
             values: Vec::new(),
             raw: Vec::new(),
@@ -34,12 +34,12 @@ impl Default for Constant {
 }
 
 impl Constant {
-    /// Whether a field's bytes are wanted, where they are few.
+    /// Whether the bytes of a field are read, if they are few.
     pub(super) fn wants(field: u64) -> bool {
         matches!(field, DIMS | INT32_DATA | INT64_DATA | RAW_DATA)
     }
 
-    /// A number in a field of its own.
+    /// Handles a varint field.
     pub(crate) fn number(&mut self, field: u64, value: u64) {
         match field {
             DIMS => self.elements = self.elements.saturating_mul(value),
@@ -49,7 +49,7 @@ impl Constant {
         }
     }
 
-    /// The bytes of a field: numbers one behind the other, or the elements as they are.
+    /// Handles a length-delimited field: packed varints, or raw elements.
     pub(crate) fn bytes(&mut self, field: u64, bytes: Vec<u8>) {
         if field == RAW_DATA {
             self.raw = bytes;
@@ -66,7 +66,7 @@ impl Constant {
         }
     }
 
-    /// The bytes of its elements, where these are floating-point numbers of 16 bits.
+    /// Bytes of its elements if they are 16-bit floating-point numbers, else 0.
     pub(super) fn half_bytes(&self) -> u64 {
         match self.kind {
             Some(kind) if HALVES.contains(&kind) => self.elements.saturating_mul(2),
@@ -74,8 +74,8 @@ impl Constant {
         }
     }
 
-    /// Whether whole numbers may be divided by it: all of its elements are known, and none is -1.
-    /// What are no numbers of 32 or 64 bits harms nobody.
+    /// Whether dividing integers by this constant is safe: all of its elements are known, and none
+    /// is -1. Types other than 32-bit and 64-bit integers are always safe.
     pub(super) fn divides_safely(&self) -> bool {
         let raw = |width: usize, read: fn(&[u8]) -> i64| self.raw.chunks_exact(width).map(read);
         let values: Vec<i64> = match self.kind {

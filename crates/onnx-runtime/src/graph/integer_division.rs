@@ -1,23 +1,23 @@
-//! Whether a graph divides whole numbers by such that a request can choose.
+//! Detects graphs that divide integers by a number that a request can choose.
 //!
-//! The least number of 32 or 64 bits divided by -1 is more than its type can hold: a processor
-//! answers with a signal, which ends the process, and ONNX Runtime (1.31) looks for zeros only. So
-//! any caller of such a model could end its worker. So could one of a model that takes the length
-//! of its `STFT`'s frames from a request, which it divides by.
+//! The minimum 32-bit or 64-bit integer divided by -1 overflows its type. The processor raises a
+//! signal, which ends the process; ONNX Runtime (1.31) only checks for zero. Any caller of such a
+//! model could crash its worker. The same holds for a model that takes the frame length of its
+//! `STFT` from a request, because `STFT` divides by it.
 //!
-//! Types are followed from the inputs on, as far as it takes to tell numbers with a fraction, whose
-//! division harms nobody, from whole ones. What cannot be followed is counted as whole.
+//! Types are followed from the inputs as far as is needed to tell floating-point numbers, whose
+//! division is safe, from integers. An unknown type counts as an integer.
 
 use std::collections::{HashMap, HashSet};
 
-/// `INT32`, `INT64` and others of ONNX's `TensorProto.DataType`.
+/// An element type of ONNX's `TensorProto.DataType`, such as `INT32` or `INT64`.
 pub(crate) type ElementType = u64;
 const FLOAT: ElementType = 1;
 pub(super) const INT32: ElementType = 6;
 pub(super) const INT64: ElementType = 7;
 const BOOL: ElementType = 9;
 
-/// Bytes of names that are looked at.
+/// Maximum bytes of names that are examined.
 const MAX_BYTES: usize = 64 << 20;
 
 /// A node of the model's own graph.
@@ -26,9 +26,9 @@ pub(crate) struct GraphNode {
     pub operator: String,
     pub inputs: Vec<String>,
     pub outputs: Vec<String>,
-    /// The type that it says its output has.
+    /// The declared type of its output.
     pub kind: Option<ElementType>,
-    /// Of a constant: whole numbers may be divided by it.
+    /// For a constant: whether dividing integers by it is safe.
     pub(super) divides_safely: bool,
 }
 
@@ -44,15 +44,15 @@ impl Default for GraphNode {
     }
 }
 
-/// What was read of the model's own graph, in the order of the file.
+/// The division-relevant parts of the model's own graph, in file order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Division {
     nodes: Vec<GraphNode>,
     kinds: HashMap<String, ElementType>,
-    /// By what stays as it is, and is not -1.
+    /// Fixed values that are safe divisors.
     constants: HashSet<String>,
     bytes: usize,
-    /// There are divisions inside other graphs, or too much to look at.
+    /// A nested graph has a division, or the graph is too large to examine.
     surely: bool,
 }
 
@@ -62,7 +62,7 @@ impl Division {
         self.kinds.extend(kind.map(|kind| (name, kind)));
     }
 
-    /// A constant of the model's graph, and whether whole numbers may be divided by it.
+    /// Records a constant of the model's graph, and whether dividing integers by it is safe.
     pub(super) fn constant(
         &mut self,
         name: String,
@@ -75,7 +75,7 @@ impl Division {
         self.input(name, kind);
     }
 
-    /// A node of the model's graph, or of one `inside` it.
+    /// Records a node of the model's graph, or of one nested `inside` it.
     pub(crate) fn node(&mut self, node: GraphNode, inside: bool) {
         self.surely |= inside && divides(&node.operator);
         let names = node.inputs.iter().chain(&node.outputs);
@@ -87,7 +87,7 @@ impl Division {
         }
     }
 
-    /// Whether there is such a division.
+    /// Whether the graph has an unsafe division.
     pub(crate) fn found(mut self) -> bool {
         if self.surely {
             return true;
@@ -189,7 +189,7 @@ mod tests {
         let frames = |length| node("STFT", &["part", "two", "", length], "y", None);
         assert!(is_there(&[frames("whole")]));
         assert!(!is_there(&[frames("two")]));
-        // Nobody knows.
+        // The types of the inputs are unknown.
         assert!(is_there(&[node("Div", &["a", "b"], "y", None)]));
         let mut inside = Division::default();
         inside.node(node("Div", &["part", "part"], "y", None), true);

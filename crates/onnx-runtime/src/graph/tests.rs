@@ -94,7 +94,7 @@ fn a_cpu_keeps_weights_of_sixteen_bits_in_both_forms() {
     assert_eq!(config(Device::Cpu).weights(&plain), plain.bytes);
 }
 
-/// A graph that divides its input, of whole numbers, by a constant of its own or of a node's.
+/// A graph that divides its integer input by a constant: one of the graph, or of a `Constant` node.
 fn divides(constant: &[u8], of_node: bool) -> bool {
     let whole = field(2, &field(1, &[&[8, 7][..], &field(2, &[])].concat()));
     let input = field(11, &[field(1, b"x"), whole].concat());
@@ -129,7 +129,7 @@ fn a_division_by_minus_one_is_found_however_it_is_written() {
         let list = [field(1, b"value_ints"), number(8, 3), number(8, value)].concat();
         assert_eq!(divides(&list, true), found);
     }
-    // Of another file nobody looks at the numbers.
+    // The numbers in external files are not examined.
     let elsewhere = [number(2, 7), tensor("weights.bin")].concat();
     assert!(divides(&elsewhere, false));
 }

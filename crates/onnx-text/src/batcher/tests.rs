@@ -4,7 +4,7 @@ use super::*;
 
 type Answers = Vec<oneshot::Receiver<RowResults>>;
 
-/// A job with rows of these lengths.
+/// Creates a job with rows of these lengths.
 fn job(lengths: &[usize]) -> (Job, oneshot::Receiver<RowResults>) {
     let row = |length: &usize| Tokens {
         ids: vec![0; *length],
@@ -21,7 +21,7 @@ fn job(lengths: &[usize]) -> (Job, oneshot::Receiver<RowResults>) {
     (job, answered)
 }
 
-/// A batcher for so many threads, with these jobs in it and no more to come.
+/// Creates a batcher for `threads` threads with these jobs. Its queue is closed.
 fn batcher(jobs: &[Vec<usize>], threads: usize) -> (Batcher, Answers) {
     let (sender, queue) = mpsc::channel(jobs.len());
     let mut answers = Vec::new();
@@ -57,13 +57,13 @@ fn a_window_is_as_many_rows_of_each_and_fewer_of_long_ones() {
     };
     let (mut alone, _answers) = waiting(&[vec![8; 1_000]]);
     assert_eq!(counts(&mut alone), [WINDOW_ROWS]);
-    // 8 runs of 1,024 tokens are 16 texts of 512.
+    // 8 runs of 1,024 tokens are 16 texts of 512 tokens.
     let (mut long, _answers) = waiting(&[vec![512; 1_000]]);
     assert_eq!(counts(&mut long), [16]);
-    // A short request is not behind a long one.
+    // A short request does not wait behind a long one.
     let (mut both, _answers) = waiting(&[vec![512; 1_000], vec![8; 2]]);
     assert_eq!(counts(&mut both), [8, 2]);
-    // A text beyond the budget is taken, alone.
+    // A text that exceeds the budget is taken, alone.
     let (mut huge, _answers) = waiting(&[vec![100_000, 8]]);
     assert_eq!(counts(&mut huge), [1]);
     assert_eq!(counts(&mut huge), [1]);
@@ -100,8 +100,7 @@ fn batches_of_one_request_are_taken_in_their_order_and_have_one_share() {
     assert_eq!(counts(), [0, 88, 0], "all of the window for who is left");
 }
 
-/// Rows of the runs that threads take one after the other, none of which ends, and whether
-/// each was alone.
+/// The rows of the runs that threads take in turn without ending any, and whether each was alone.
 fn taken(batcher: &Batcher, threads: usize) -> Vec<(usize, bool)> {
     let runs = (0..threads).map_while(|_| batcher.next_run());
     runs.map(|run| (run.places.len(), run.alone)).collect()
@@ -113,12 +112,12 @@ fn what_waits_is_shared_out_among_the_idle_threads() {
     assert_eq!(taken(&eight, 2), [(4, false), (4, false)]);
     let (five, _answers) = batcher(&[vec![128; 5]], 2);
     assert_eq!(taken(&five, 2), [(3, false), (2, false)]);
-    // Very few tokens are run together.
+    // A few tokens run together.
     let (few, _answers) = batcher(&vec![vec![8]; 3], 4);
     assert_eq!(taken(&few, 4), [(3, true)]);
     let (one, _answers) = batcher(&vec![vec![128]; 8], 1);
     assert_eq!(taken(&one, 1), [(8, true)]);
-    // The budget of a run holds however much there is.
+    // The budget of a run applies regardless of the number of rows.
     let (many, _answers) = batcher(&[vec![128; 64]], 2);
     assert_eq!(taken(&many, 8), [(8, false); 8]);
 }
@@ -146,8 +145,8 @@ fn a_run_is_alone_while_nothing_else_runs_or_waits() {
     assert_eq!(taken(&batcher, 1), [(1, true)]);
 }
 
-/// A batcher with a window, and threads of it that sleep: each tells its number for every run
-/// that it takes, and another when it ends.
+/// A batcher with a window and sleeping threads. Each thread sends its number for every run that it
+/// takes, and another number when it ends.
 fn asleep(window: Duration, threads: usize) -> (Arc<Batcher>, mpsc::Sender<Job>, Wakeups) {
     let (sender, queue) = mpsc::channel(8);
     let batcher = Arc::new(Batcher::new(queue, 8, window, BUDGET, threads));
@@ -188,7 +187,7 @@ fn a_job_wakes_the_thread_that_fell_asleep_last_and_no_other() {
 #[test]
 fn a_thread_wakes_another_where_it_leaves_something() {
     let (batcher, sender, told) = asleep(Duration::ZERO, 2);
-    // Of two runs, as there are two threads for it.
+    // Two runs, because there are two threads.
     let (job, _answered) = job(&[512; 8]);
     assert!(sender.try_send(job).is_ok());
     batcher.wake();

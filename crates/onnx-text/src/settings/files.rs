@@ -1,4 +1,4 @@
-//! The files of an encoder's directory, as far as they are of use here.
+//! The files of an encoder's directory, with the fields that are used.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -24,7 +24,7 @@ pub(super) struct Config {
     pub(super) model_type: String,
     #[serde(default)]
     pub(super) sentence_transformers: RankerConfig,
-    /// Where older versions of sentence-transformers wrote it.
+    /// The field of older versions of sentence-transformers.
     pub(super) sbert_ce_default_activation_function: Option<String>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct PoolingConfig {
     pub(super) pooling_mode_mean_sqrt_len_tokens: bool,
     #[serde(default)]
     pub(super) pooling_mode_weightedmean_tokens: bool,
-    /// The same in one word.
+    /// The same as a single field.
     pub(super) pooling_mode: Option<String>,
     pub(super) include_prompt: Option<bool>,
 }
@@ -60,7 +60,7 @@ pub(super) struct Module {
     path: String,
 }
 
-/// How the scores of a text's tokens become the weights of terms.
+/// How the scores of a text's tokens become weights of terms.
 #[derive(Default, Deserialize)]
 pub(super) struct SpladeConfig {
     pooling_strategy: Option<String>,
@@ -104,13 +104,13 @@ pub(super) struct Prompts {
 }
 
 impl Prompts {
-    /// The first of these that there is; else nothing.
+    /// The prompt with the first of these names that exists, else an empty text.
     pub(super) fn first(&self, names: &[&str]) -> String {
         let found = names.iter().find_map(|name| self.prompts.get(*name));
         found.cloned().unwrap_or_default()
     }
 
-    /// What is put before texts of no kind.
+    /// The prefix of texts without an input type.
     pub(super) fn default(&self) -> String {
         let name = self.default_prompt_name.as_deref();
         name.map(|name| self.first(&[name])).unwrap_or_default()
@@ -129,11 +129,11 @@ impl Module {
     }
 }
 
-/// The configuration of the module `kind`: where `modules` say that it is, or else where it usually
-/// is.
+/// Reads the configuration of the module `kind`, from its folder in `modules`, or else from the
+/// usual folder.
 ///
 /// # Errors
-/// `InvalidInput` when it is malformed, or outside of the directory.
+/// `InvalidInput` when the file is malformed, or its path leaves the directory.
 pub(super) fn of_module<T: DeserializeOwned + Default>(
     directory: &Path,
     modules: &[Module],
@@ -183,7 +183,7 @@ impl PoolingConfig {
     }
 }
 
-/// What a JSON file says, where there is such a file.
+/// Parses a JSON file; `None` if it does not exist.
 pub(super) fn json<T: DeserializeOwned>(
     directory: &Path,
     name: &str,
@@ -196,7 +196,7 @@ pub(super) fn json<T: DeserializeOwned>(
         .map_err(|error| PredictError::invalid(format!("{name} is malformed: {error}")))
 }
 
-/// A file's text, where there is such a file.
+/// Reads a file; `None` if it does not exist.
 fn text(directory: &Path, name: &str) -> Result<Option<String>, PredictError> {
     match std::fs::read_to_string(directory.join(name)) {
         Ok(text) => Ok(Some(text)),

@@ -209,7 +209,7 @@ fn what_was_registered_wins_over_every_file() {
             "{refused:?}"
         );
     }
-    // Not normalised unless it says so, as in OpenSearch.
+    // Not normalized by default, as in OpenSearch.
     let plain = registered(serde_json::json!({ "pooling_mode": "mean" }));
     assert!(!read_with(&[], &plain).unwrap().normalize);
     assert!(read(&[]).unwrap().normalize);

@@ -7,8 +7,8 @@ use crate::decoder::shared::SharedCacheDecoder;
 use crate::model::ModelFiles;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, session};
 
-/// The demo model with two prompts read, and the logits of the steps after them, which cross
-/// from one width to the next.
+/// Prefills two prompts with the demo model, and returns the logits of the following steps, which
+/// cross a boundary of widths.
 fn logits(fixed: bool) -> Vec<Vec<f32>> {
     let library = Runtime::locate(None).expect("run scripts/get-ort.sh before the tests");
     let runtime = Runtime::init(&library).unwrap();
@@ -34,7 +34,7 @@ fn logits(fixed: bool) -> Vec<Vec<f32>> {
         found.push(step.unwrap());
         lengths = lengths.map(|length| length + 1);
     }
-    // One generation leaves.
+    // One generation ends.
     found.push(
         decoder
             .decode(&[3], &lengths[..1], <[f32]>::to_vec)
@@ -43,7 +43,7 @@ fn logits(fixed: bool) -> Vec<Vec<f32>> {
     found
 }
 
-/// The same code as on a GPU, but for the graph and for the copies to and from it.
+/// The same code as on a GPU, except for the CUDA graph and the copies.
 #[test]
 fn steps_of_fixed_shape_give_what_others_give() {
     let (plain, fixed) = (logits(false), logits(true));

@@ -1,5 +1,5 @@
-//! Short prompts that wait together are read together: a run of a few tokens takes little longer
-//! for several prompts than for one, as all of the model's weights pass by in either.
+//! Prefills short waiting prompts together. A run of a few tokens takes little longer for several
+//! prompts than for one, because either reads all weights of the model.
 
 use volley_types::PredictError;
 
@@ -8,7 +8,7 @@ use crate::engine::Request;
 use crate::engine::running::RunningGeneration;
 use crate::sampler::{SampledToken, Sampler};
 
-/// What one prompt of a run came to.
+/// The result of one prompt in a run.
 struct PrefillResult {
     request: Request,
     sampler: Sampler,
@@ -16,9 +16,9 @@ struct PrefillResult {
 }
 
 impl Loop {
-    /// Reads the first of the waiting prompts in one run, as many as take no more than `budget`
-    /// tokens, padding counted. Returns how many tokens those were: 0 where fewer than two
-    /// prompts can be read so.
+    /// Prefills the first waiting prompts in one run, as many as fit into `budget` tokens including
+    /// padding. Returns the number of these tokens, or 0 if fewer than two prompts can run
+    /// together.
     pub(super) fn read_together(&mut self, budget: usize) -> usize {
         if self.reading.is_some() || !self.decoder.reads_together() {
             return 0;
@@ -83,7 +83,7 @@ impl Loop {
                 (Some(error), _) => Some(error.clone()),
                 (None, Some(Ok(chosen))) => {
                     let to = self.running.len();
-                    // One before it may have failed: there is no hole among those that run.
+                    // An earlier prompt may have failed; running generations must not have gaps.
                     broken = (to != slot)
                         .then(|| self.swap_slots(to, slot).err())
                         .flatten();
@@ -110,14 +110,14 @@ impl Loop {
             read.request.fail(error, &mut self.delivery);
         }
         if let Some(error) = broken {
-            // What runs may have been moved in part.
+            // Running generations may have been moved partially.
             self.fail_all(&error);
         }
     }
 }
 
-/// How many prompts, from the first on, to read together, and the length of the longest: all of
-/// them, padded to that, take no more than `budget`, and at most half is padding.
+/// Number of prompts, from the first on, to prefill together, and the length of the longest. Padded
+/// to that length, they take at most `budget` tokens, of which at most half is padding.
 fn group(lengths: impl Iterator<Item = usize>, budget: usize) -> (usize, usize) {
     let (mut count, mut width, mut sum) = (0, 0, 0);
     for length in lengths {
