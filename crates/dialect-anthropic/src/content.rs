@@ -1,4 +1,5 @@
-//! The content of a whole message: blocks in the order in which they were said. Pure.
+//! Builds the content of a whole message: blocks in the order in which the model produced them.
+//! Pure.
 
 use serde_json::{Value, json};
 use volley_dialect_kit::blocks::input;
@@ -11,16 +12,16 @@ use volley_dialect_kit::envelope;
 use volley_dialect_kit::pieces::{CallPiece, Piece, Stretches};
 use volley_dialect_kit::supplement::supplement;
 
-/// Blocks while they are made.
+/// Collects blocks.
 struct Blocks<'a> {
     id: &'a str,
     content: Vec<Value>,
-    /// The block that goes on.
+    /// Type of the open block.
     open: OpenBlock,
-    /// Characters of text that were said, and those in front of the open block.
+    /// Number of characters of text so far, and the number before the open block.
     said: u32,
     begun: u32,
-    /// The index of the call that goes on, and its arguments.
+    /// Index of the open call, and its arguments so far.
     call: (u64, String),
     cited: &'a [Citation],
 }
@@ -33,11 +34,12 @@ enum OpenBlock {
     Call,
 }
 
-/// The blocks of an answer.
+/// The content blocks of an answer. An empty answer has one empty text block.
 pub(super) fn blocks(id: &str, choice: &Choice) -> Vec<Value> {
     let (mut order, mut ready) = (Stretches::default(), Vec::new());
     for piece in &choice.pieces {
-        // An answer is bounded as a whole.
+        // The size limit of `Stretches` is not needed here, because the answer as a whole is
+        // limited.
         let _ = order.add(piece.clone(), &mut ready);
     }
     order.finish(&mut ready);
@@ -74,7 +76,7 @@ impl Blocks<'_> {
                 let more = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
                 self.said = self.said.saturating_add(more);
             }
-            // They are told with their places.
+            // Citations are added with their positions when the text block is closed.
             Piece::Citations(_) => {}
             Piece::Call(call) => self.call(&call),
             Piece::Details(details) => self.details(&details),
@@ -151,7 +153,7 @@ impl Blocks<'_> {
         }
     }
 
-    /// Those of the open block, counted from its beginning.
+    /// The citations of the open block, with positions relative to its start.
     fn cited_here(&self) -> Vec<Citation> {
         let (begun, end) = (self.begun, self.said);
         let here = self.cited.iter().filter(|citation| {

@@ -1,4 +1,4 @@
-//! Anthropic's dialect at the gateway's seam.
+//! Routes, operations and error format of Anthropic's dialect.
 
 use crate::error::AnthropicErrors;
 use crate::operations::OPERATIONS;
@@ -15,7 +15,7 @@ use volley_http_edge::routes::{Routes, post, post_stream};
 pub struct Anthropic(Edge);
 
 impl Anthropic {
-    /// The dialect at `edge`.
+    /// Creates the dialect at `edge`.
     #[must_use]
     pub fn new(edge: &Edge) -> Self {
         Self(edge.clone())

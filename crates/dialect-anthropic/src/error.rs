@@ -1,4 +1,4 @@
-//! Errors in Anthropic's shape.
+//! Errors in Anthropic's format.
 
 use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
@@ -6,15 +6,16 @@ use volley_types::{ErrorCode, ErrorReason, PredictError};
 
 use volley_http_edge::error::{ErrorFormat, Failure};
 
-/// What Anthropic's clients send with every request.
+/// A header that Anthropic's clients send with every request.
 const VERSION: &str = "anthropic-version";
 
-/// Whether a request is of an Anthropic client, on a path that other clients call too.
+/// Whether the request comes from an Anthropic client. Needed on paths that other clients also
+/// call.
 pub fn is_client(headers: &HeaderMap) -> bool {
     headers.contains_key(VERSION)
 }
 
-/// How this dialect's clients read errors.
+/// The error format of Anthropic's API.
 #[derive(Clone, Copy, Debug)]
 pub struct AnthropicErrors;
 
@@ -66,7 +67,7 @@ fn kind(code: ErrorCode) -> &'static str {
     }
 }
 
-/// The status: theirs for a service that has no room is one of their own.
+/// The HTTP status. Anthropic uses its own status, 529, for an overloaded service.
 fn status(error: &PredictError, status: StatusCode) -> StatusCode {
     match error.code {
         ErrorCode::NotDeployed => StatusCode::NOT_FOUND,
@@ -75,10 +76,10 @@ fn status(error: &PredictError, status: StatusCode) -> StatusCode {
     }
 }
 
-/// By these words clients know that they have to shorten the conversation.
+/// Clients detect by these words that they must shorten the conversation.
 const TOO_LONG: &str = "prompt is too long";
 
-/// The error as a body, and as an event of a stream.
+/// Formats an error, both for a body and for an event of a stream.
 pub(crate) fn error(error: &PredictError) -> Value {
     let told = &error.message;
     let message = match error.reason {

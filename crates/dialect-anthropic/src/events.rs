@@ -1,4 +1,4 @@
-//! The events of a streamed message. Their clients go by the names of events alone.
+//! The events of a streamed message. Anthropic's clients dispatch on event names only.
 
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
@@ -14,12 +14,12 @@ use volley_dialect_kit::pieces::{self, CallPiece, Piece, Stretches};
 use volley_dialect_kit::sse::{Events, json_string, named_event as event};
 use volley_dialect_kit::supplement::supplement;
 
-/// The block that is open.
+/// Type of the open block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     Text,
     Thinking,
-    /// A call, by its index among the calls.
+    /// A call, with its index among the calls.
     Tool(u64),
 }
 
@@ -30,9 +30,9 @@ pub(crate) struct MessageEvents {
     start: Value,
     started: bool,
     open: Option<Block>,
-    /// Whether the block that is open is cited: what is said next is in another.
+    /// Whether the open block has citations. Text after them starts a new block.
     cited: bool,
-    /// Blocks that were begun.
+    /// Number of started blocks.
     blocks: usize,
     order: Stretches,
     refused: bool,
@@ -67,7 +67,7 @@ impl MessageEvents {
             return;
         }
         let mut message = std::mem::take(&mut self.start);
-        // A row that ends an answer tells of all of it.
+        // The usage in a terminal row covers the whole answer, not only the prompt.
         let details = row.details().filter(|_| row.finish_reason().is_none());
         let details = details.map(Details::from_json);
         let native = details.filter(|details| details.format.as_deref() == Some(FORMAT));
@@ -141,7 +141,7 @@ impl MessageEvents {
         self.delta(br#"{"type":"text_delta","text":"#, text, out);
     }
 
-    /// What is signed ends with its signature, and what is kept secret is a block of its own.
+    /// A signature ends its reasoning block. Encrypted reasoning is a block of its own.
     fn details(&mut self, details: &Details, out: &mut BytesMut) {
         if details.begins && self.open == Some(Block::Text) {
             self.close(out);
@@ -165,11 +165,11 @@ impl MessageEvents {
         }
     }
 
-    /// A block that comes whole.
+    /// Writes a block that arrives complete.
     fn whole(&mut self, block: &Value, out: &mut BytesMut) {
         self.close(out);
         let mut block = block.clone();
-        // Clients gather inputs from pieces.
+        // Clients collect the input of a call from deltas.
         let input = block.get_mut("input").filter(|input| input.is_object());
         let input = input.map(|input| std::mem::replace(input, json!({})));
         let body = json!({
@@ -188,7 +188,7 @@ impl MessageEvents {
         self.blocks += 1;
     }
 
-    /// An empty list says that a passage begins of which citations come later.
+    /// Writes citations. An empty list marks the start of a passage that later citations refer to.
     fn citations(&mut self, cited: &[Citation], out: &mut BytesMut) {
         if cited.is_empty() {
             if self.open == Some(Block::Text) {
@@ -224,7 +224,7 @@ impl MessageEvents {
         }
     }
 
-    /// Makes `block` the open one.
+    /// Closes the open block and opens `block`.
     fn begin(&mut self, block: Block, out: &mut BytesMut, content: impl FnOnce() -> Value) {
         if self.open == Some(block) {
             return;
@@ -264,7 +264,7 @@ impl MessageEvents {
         rest.into_iter().for_each(|piece| self.piece(piece, out));
         self.close(out);
         let mut delta = ending(self.reason, details, self.refused);
-        // It stands beside what changes of the message.
+        // `context_management` is a field of the event, not of its delta.
         let edits = delta.as_object_mut();
         let edits = edits.and_then(|delta| delta.remove("context_management"));
         let mut body = json!({
@@ -280,8 +280,8 @@ impl MessageEvents {
     }
 }
 
-/// What is known of the prompt with the first row; zeros where nothing is, as clients want numbers
-/// there and take those at the end in their place.
+/// The prompt usage of the first row. It is zero if unknown, because clients require numbers there
+/// and replace them with those of the last event.
 fn prompt(row: &GenerationRow<'_>) -> Usage {
     let told = row.prompt().unwrap_or_default();
     Usage {

@@ -1,7 +1,8 @@
-//! Anthropic's dialect: `POST /v1/messages`, and the count of a prompt's tokens.
+//! Anthropic's dialect: `POST /v1/messages`, `POST /v1/messages/count_tokens`, and Anthropic's
+//! format of the list of models.
 //!
-//! Its messages become the pipeline's own form, which is OpenAI's: a block `tool_use` is a call of
-//! an assistant's message, a block `tool_result` a message of the role `tool`.
+//! Messages are converted to OpenAI's format: a `tool_use` block becomes a call of an assistant's
+//! message, and a `tool_result` block becomes a message with the role `tool`.
 
 mod content;
 pub mod dialect;
@@ -35,10 +36,10 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 
-/// The name of the provider whose form this is.
+/// Name of the provider whose format this dialect uses.
 const FORMAT: &str = "anthropic";
 
-/// A message, whole or streamed.
+/// Creates a message, complete or streamed.
 pub(crate) async fn create(
     caller: Caller,
     context: RequestContext,
@@ -68,7 +69,7 @@ pub(crate) async fn create(
     Ok(Json(message(&id, &asked.name, choice)).into_response())
 }
 
-/// The tokens of a message's prompt, as the model's own tokenizer counts them.
+/// Counts the prompt tokens of a message with the model's own tokenizer.
 pub(crate) async fn count_tokens(
     caller: Caller,
     context: RequestContext,
@@ -116,7 +117,7 @@ async fn begin(
     caller.cluster.inference.predict(request).await
 }
 
-/// A whole message, its blocks in the order in which they were said.
+/// Formats a complete message.
 fn message(id: &str, model: &str, choice: Choice) -> Value {
     let mut message = json!({
         "id": id,
@@ -140,8 +141,8 @@ fn message(id: &str, model: &str, choice: Choice) -> Value {
     message
 }
 
-/// The id of a call. One that its model gave none has one of ours, and what its provider wants
-/// back with it goes along: clients keep ids as they are.
+/// The id of a call; a generated id if the model gave none. The provider's signature becomes part
+/// of the id, because clients return ids unchanged.
 fn call_id(call: &CallPiece, message: &str) -> String {
     let id = match call.id.as_deref().filter(|id| !id.is_empty()) {
         Some(id) => id.to_owned(),
@@ -157,7 +158,7 @@ fn call_id(call: &CallPiece, message: &str) -> String {
     }
 }
 
-/// Why a message ended: in its provider's own words where those are of this dialect.
+/// The finish reason and its details. An upstream of this format supplies its own.
 fn ending(reason: Option<FinishReason>, details: &Details, refused: bool) -> Value {
     let native = details.format.as_deref() == Some(FORMAT);
     let own = details.stop_reason.as_deref().filter(|_| native);
@@ -179,8 +180,8 @@ fn ending(reason: Option<FinishReason>, details: &Details, refused: bool) -> Val
     ending
 }
 
-/// The tokens of a message: those of its input are the ones that no cache had or was given. What
-/// is unknown is null.
+/// The usage of a message. `input_tokens` excludes the tokens that were read from or written to a
+/// cache. Unknown counts are null.
 fn usage(usage: Option<Usage>, details: Option<&Details>) -> Value {
     let Some(usage) = usage else {
         return json!({ "input_tokens": null, "output_tokens": null });

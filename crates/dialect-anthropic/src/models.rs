@@ -1,4 +1,4 @@
-//! `GET /v1/models` as Anthropic has it: the newest model first, a page at a time. Pure.
+//! `GET /v1/models` in Anthropic's format: the newest model first, in pages. Pure.
 
 use serde_json::{Value, json};
 use volley_types::{PredictError, Task};
@@ -6,12 +6,12 @@ use volley_types::{PredictError, Task};
 use volley_dialect_kit::catalogue::{CatalogueEntry, ModelsQuery};
 use volley_dialect_kit::clock::time;
 
-/// Models of a page where nobody says how many.
+/// Default number of models on a page.
 const PAGE: usize = 20;
-/// The most that a page may have.
+/// Maximum number of models on a page.
 const LARGEST_PAGE: usize = 1_000;
 
-/// One page of what answers messages; of everything, where that is asked for.
+/// One page of the models that can answer messages, or of all models if requested.
 ///
 /// # Errors
 /// `InvalidInput` naming the parameter.
@@ -66,7 +66,7 @@ pub fn page(all: Vec<CatalogueEntry>, which: &ModelsQuery) -> Result<Value, Pred
     }))
 }
 
-/// One model.
+/// Formats one model.
 pub fn model(listed: &CatalogueEntry, name: &str) -> Value {
     json!({
         "type": "model",

@@ -1,8 +1,8 @@
-//! The operations of Anthropic's dialect.
+//! The operations of Anthropic's dialect, for the OpenAPI document.
 
 use volley_http_edge::operation::{Operation, post};
 
-/// What they do, take and give.
+/// All operations with their summaries and the schemas of their bodies.
 pub(crate) const OPERATIONS: &[Operation] = &[
     post(
         "/v1/messages",

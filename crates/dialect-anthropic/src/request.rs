@@ -1,4 +1,4 @@
-//! A body of `/v1/messages` in the pipeline's form. Pure.
+//! Parses the body of `/v1/messages`. Pure.
 
 mod turn;
 
@@ -9,7 +9,7 @@ use volley_types::{ChatMessage, ModelRef, Native, PredictError};
 use super::FORMAT;
 use volley_http_edge::body::{Fields, take_flag};
 
-/// What a body asks for.
+/// A parsed body.
 #[derive(Debug)]
 pub(crate) struct MessagesRequest {
     pub(crate) name: String,
@@ -17,21 +17,21 @@ pub(crate) struct MessagesRequest {
     pub(crate) messages: Vec<ChatMessage>,
     pub(crate) parameters: Map<String, Value>,
     pub(crate) stream: bool,
-    /// The request as it is, for a server of this very form.
+    /// The original request, for an upstream of the same format.
     pub(crate) native: Option<Native>,
 }
 
-/// Whether a body must say how long the answer may be.
+/// Whether a body must have `max_tokens`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     Needed,
     Open,
 }
 
-/// Headers that belong to the request.
+/// Headers that belong to the request and are forwarded to an upstream.
 const HEADERS: [&str; 2] = ["anthropic-version", "anthropic-beta"];
 
-/// Reads a body.
+/// Parses a body.
 ///
 /// # Errors
 /// `InvalidInput` naming the field.
@@ -87,16 +87,16 @@ pub(crate) fn read(
     })
 }
 
-/// The messages of a body in the pipeline's form.
+/// The messages of a body as chat messages.
 struct Conversation {
     messages: Vec<ChatMessage>,
-    /// The first block that they lack, in words.
+    /// Description of the first block that they cannot carry.
     lost: Option<String>,
-    /// There is one that is in no part of theirs either.
+    /// Whether a block is in no part of them either.
     beyond: bool,
 }
 
-/// Takes the system's text and the messages out of a body.
+/// Removes the system text and the messages from a body.
 fn take_conversation(body: &mut Map<String, Value>) -> Result<Conversation, PredictError> {
     let (mut messages, mut lost, mut beyond) = (Vec::new(), None, false);
     match body.remove("system") {
@@ -131,8 +131,8 @@ fn take_conversation(body: &mut Map<String, Value>) -> Result<Conversation, Pred
     })
 }
 
-/// The form of the answer, and how much the model is to think, by OpenAI's names. What else stands
-/// beside them is for the model's own server.
+/// Converts the response format and the reasoning effort to OpenAI's fields. Other fields of
+/// `output_config` are only meant for an upstream of the same format.
 fn output_config(body: &mut Map<String, Value>) -> Result<(), PredictError> {
     let older = body.remove("output_format").filter(|form| !form.is_null());
     let mut config = body.object("output_config")?.cloned().unwrap_or_default();
@@ -159,8 +159,8 @@ fn output_config(body: &mut Map<String, Value>) -> Result<(), PredictError> {
     Ok(())
 }
 
-/// The request for a server of this very form. Reasoning that such a server has not signed is not
-/// for it to read.
+/// The request for an upstream of the same format. Reasoning blocks that such an upstream has not
+/// signed are removed, because it could not verify them.
 fn native(body: &Map<String, Value>, headers: &HeaderMap) -> Native {
     let mut body = body.clone();
     body.remove("model");
@@ -186,7 +186,7 @@ fn native(body: &Map<String, Value>, headers: &HeaderMap) -> Native {
     }
 }
 
-/// A tool that runs at the provider, where there is one.
+/// Describes the first tool that runs at the provider, for an error.
 fn of_provider(tools: &Value) -> Option<String> {
     let mut tools = tools.as_array()?.iter();
     let tool = tools.find(|tool| {
@@ -211,7 +211,7 @@ fn wrong_message(index: usize) -> PredictError {
     ))
 }
 
-/// The text of a text, or of a list of text blocks.
+/// Concatenates the text of a string, or of a list of text blocks.
 fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -230,7 +230,7 @@ fn kind(block: &Value) -> Option<&str> {
     block.get("type")?.as_str()
 }
 
-/// Tools in OpenAI's form.
+/// Converts tools to OpenAI's format.
 fn tools(tools: &Value) -> Result<Value, PredictError> {
     let translate = |tool: &Value| {
         let name = tool.get("name")?.as_str()?;

@@ -1,4 +1,4 @@
-//! Cohere's dialect at the gateway's seam.
+//! Routes, operations and error format of Cohere's dialect.
 
 use crate::error::CohereErrors;
 use crate::operations::OPERATIONS;
@@ -16,7 +16,7 @@ use volley_http_edge::routes::{Routes, post, post_stream};
 pub struct Cohere(Edge);
 
 impl Cohere {
-    /// The dialect at `edge`.
+    /// Creates the dialect at `edge`.
     #[must_use]
     pub fn new(edge: &Edge) -> Self {
         Self(edge.clone())

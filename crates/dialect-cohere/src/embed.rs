@@ -1,4 +1,4 @@
-//! `POST /v2/embed`, and `POST /v1/embed` as it was before.
+//! `POST /v2/embed`, and `POST /v1/embed` of Cohere's version 1.
 
 use std::sync::Arc;
 
@@ -18,21 +18,21 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 
-/// Of the two versions of the interface.
+/// Version of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     First,
     Second,
 }
 
-/// How vectors are written.
+/// Encoding of the vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Float,
     Base64,
 }
 
-/// A vector for each text. Where nobody says of which types, the vectors stand alone.
+/// Embeds texts with version 1. Without `embedding_types`, the response is a plain list of vectors.
 pub(crate) async fn first(
     caller: Caller,
     context: RequestContext,
@@ -41,7 +41,7 @@ pub(crate) async fn first(
     embed(caller, context, body, Version::First).await
 }
 
-/// A vector for each text, by type.
+/// Embeds texts with version 2, whose response groups the vectors by type.
 pub(crate) async fn second(
     caller: Caller,
     context: RequestContext,
@@ -85,7 +85,7 @@ async fn embed(
             "response_type": form,
             "embeddings": told,
             "texts": texts,
-            // The first version's client wants to add up what is billed.
+            // Version 1 clients add up the billed units.
             "meta": { "api_version": { "version": api }, "billed_units": counts, "tokens": counts },
         }))
     };
@@ -126,7 +126,7 @@ fn take_kinds(body: &mut Map<String, Value>) -> Result<Vec<Kind>, PredictError> 
     kinds.collect::<Option<_>>().ok_or_else(wrong)
 }
 
-/// Texts, or inputs whose contents are texts alone.
+/// Removes `texts`, or `inputs` whose contents are all text.
 fn take_texts(body: &mut Map<String, Value>) -> Result<Vec<String>, PredictError> {
     let wrong = || {
         PredictError::invalid(
@@ -169,8 +169,8 @@ fn rows(texts: &[String], body: &mut Map<String, Value>) -> Result<RecordBatch, 
         .map_err(|error| PredictError::internal("the request's rows cannot be built", error))
 }
 
-/// Gives what is left its name here. A text that is too long is cut at its end, unless it is to be
-/// refused.
+/// Converts or removes the remaining fields. A text that is too long is truncated at its end,
+/// unless `truncate` is `NONE`.
 fn take_rest(body: &mut Map<String, Value>) -> Result<(), PredictError> {
     body.remove("priority");
     let truncate = body.text("truncate")?.map(str::to_ascii_uppercase);

@@ -1,4 +1,4 @@
-//! Errors in Cohere's form.
+//! Errors in Cohere's format.
 
 use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use volley_dialect_kit::openai_error;
 use volley_http_edge::error::{ErrorFormat, Failure};
 
-/// Routes that no other dialect has.
+/// Routes that only this dialect has.
 const PATHS: [&str; 4] = ["/v2/chat", "/v2/embed", "/v2/rerank", "/v1/embed"];
 
-/// How this dialect's clients read errors.
+/// The error format of Cohere's API.
 #[derive(Clone, Copy, Debug)]
 pub struct CohereErrors;
 

@@ -1,5 +1,5 @@
-//! The events of a streamed chat. Each has its type in its data, which is what Cohere's clients go
-//! by, and as the event's name.
+//! The events of a streamed chat. Each has its type both in its data, which Cohere's clients read,
+//! and as the event name.
 
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
@@ -11,15 +11,15 @@ use volley_dialect_kit::answer::failure;
 use volley_dialect_kit::pieces::{self, CallPiece, Piece, Stretches};
 use volley_dialect_kit::sse::{Events, json_string, named_event as event};
 
-/// How much of an answer's text is held, for citations to tell their passages.
+/// Maximum number of bytes of an answer's text that are kept for the passages of citations.
 const HELD_BYTES: usize = 1 << 20;
 
-/// The part that is open.
+/// Type of the open part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Text,
     Thinking,
-    /// A call, by its index among the calls.
+    /// A call, with its index among the calls.
     Call(u64),
 }
 
@@ -29,7 +29,7 @@ pub(super) struct ChatEvents {
     id: String,
     started: bool,
     open: Option<Part>,
-    /// Parts of the content that were begun.
+    /// Number of started content parts.
     parts: usize,
     cited: usize,
     text: String,
@@ -121,7 +121,7 @@ impl ChatEvents {
                     let own = cited(&details);
                     own.iter().for_each(|told| self.citation(told, out));
                     if !own.is_empty() {
-                        // They are the same in the form that all dialects share.
+                        // The next piece has the same citations in the shared format.
                         pieces.next_if(|next| matches!(next, Piece::Citations(_)));
                     }
                 }
@@ -129,7 +129,7 @@ impl ChatEvents {
         }
     }
 
-    /// What the model plans before its calls, where its server has a name for that.
+    /// Writes the plan of an upstream of this format for its calls.
     fn plan(&mut self, text: &str, out: &mut BytesMut) {
         self.close(out);
         let body = json!({
@@ -180,7 +180,7 @@ impl ChatEvents {
         }
     }
 
-    /// Makes `part` of the content the open one.
+    /// Closes the open part and opens `part` of the content.
     fn begin(&mut self, part: Part, out: &mut BytesMut) {
         if self.open == Some(part) {
             return;
@@ -236,7 +236,7 @@ impl ChatEvents {
     }
 }
 
-/// The citations that a server of this form told.
+/// The citations in the details, in Cohere's format.
 pub(super) fn cited(details: &Details) -> Vec<&Value> {
     let native = details.format.as_deref() == Some(FORMAT);
     let blocks = details.blocks.iter().filter(|_| native);
@@ -259,7 +259,7 @@ impl Events for ChatEvents {
         self.finished
     }
 
-    /// In Cohere's form an end tells of the error: its clients know no other event for it.
+    /// Reports the error in the last event, because Cohere's clients support no other error event.
     fn error(&mut self, error: &PredictError, out: &mut BytesMut) {
         self.start(out);
         self.end(

@@ -1,8 +1,8 @@
-//! Cohere's dialect: `POST /v2/chat`, and `POST /v1/embed` and `POST /v2/embed`. Its reranking
-//! stands in OpenAI's, as Jina has it too.
+//! Cohere's dialect: `POST /v2/chat`, `POST /v1/embed` and `POST /v2/embed`. Cohere's reranking is
+//! in the shared dialect kit, because other servers have the same format.
 //!
-//! Messages have OpenAI's form but for the content of tools' results, and for what an assistant
-//! plans before its calls.
+//! Messages have OpenAI's format, except for the content of tool results and an assistant's plan
+//! for its calls.
 
 pub mod dialect;
 pub(crate) mod embed;
@@ -31,10 +31,10 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 
-/// The name of the provider whose form this is.
+/// Name of the provider whose format this dialect uses.
 const FORMAT: &str = "cohere";
 
-/// A chat, whole or streamed.
+/// Creates a chat response, complete or streamed.
 pub(crate) async fn chat(
     caller: Caller,
     context: RequestContext,
@@ -87,7 +87,8 @@ fn message(id: &str, choice: Choice) -> Value {
     if !plan.is_empty() {
         message["tool_plan"] = plan.into();
     }
-    // A server of this form names several sources of one passage together.
+    // An upstream of this format may cite several sources for one passage, which the shared format
+    // cannot represent.
     let own: Vec<_> = choice.pieces.iter().flat_map(own_citations).collect();
     if !own.is_empty() {
         message["citations"] = own.into_iter().cloned().collect();
@@ -113,7 +114,8 @@ fn message(id: &str, choice: Choice) -> Value {
         told["logprobs"] = tokens.map(logprobs).collect();
     }
     if let Some(given) = supplement::of(&choice.details, FORMAT) {
-        // Citations, and the numbers of tokens, are the server's own.
+        // The citations and log probabilities of the upstream's own response replace those built
+        // here, because they have its sources and token ids.
         if let Some(message) = told["message"].as_object_mut() {
             message.remove("citations");
         }
@@ -129,7 +131,7 @@ fn message(id: &str, choice: Choice) -> Value {
     told
 }
 
-/// What was thought, and what of it is a plan for the calls.
+/// Returns the reasoning, and the part of it that is a plan for calls.
 fn thoughts(pieces: &[Piece]) -> (String, String) {
     let (mut thinking, mut plan) = (String::new(), String::new());
     for (at, piece) in pieces.iter().enumerate() {
@@ -144,13 +146,13 @@ fn thoughts(pieces: &[Piece]) -> (String, String) {
     (thinking, plan)
 }
 
-/// Whether the reasoning in front is a plan for the calls that follow.
+/// Whether the reasoning before these details is a plan for the calls that follow.
 fn is_plan(details: &Details) -> bool {
     details.format.as_deref() == Some(FORMAT) && details.item.as_deref() == Some("tool_plan")
 }
 
-/// A whole call in OpenAI's form, which is Cohere's; some models leave the type out. What its
-/// provider wants back goes along with the id.
+/// Formats a complete call. OpenAI's format is also Cohere's, but some models omit the type. The
+/// provider's signature becomes part of the id.
 fn call(mut call: Value) -> Value {
     call["type"] = "function".into();
     let signature = call.pointer("/extra_content/google/thought_signature");
@@ -165,7 +167,7 @@ fn call(mut call: Value) -> Value {
     call
 }
 
-/// The id of a call in a stream; one of ours where its model gave it none.
+/// The id of a call in a stream; a generated id if the model gave none.
 fn call_id(call: &CallPiece, message: &str) -> String {
     let id = match call.id.as_deref().filter(|id| !id.is_empty()) {
         Some(id) => id.to_owned(),
@@ -177,8 +179,8 @@ fn call_id(call: &CallPiece, message: &str) -> String {
     }
 }
 
-/// Why an answer ended: in its server's own words where those are of this dialect. What its filter
-/// cut has the word of its first version.
+/// The finish reason. An upstream of this format supplies its own. A content filter is reported as
+/// `ERROR_TOXIC`, the value of Cohere's version 1.
 fn finish_reason(reason: Option<FinishReason>, details: &Details) -> String {
     let native = details.format.as_deref() == Some(FORMAT);
     let own = details.stop_reason.as_deref().filter(|_| native);
@@ -212,7 +214,7 @@ fn usage(usage: Usage, details: &Details) -> Value {
     told
 }
 
-/// Tokens with their probabilities, and with their numbers where the server tells them.
+/// Log probabilities of tokens, with the token ids if the upstream reports them.
 fn logprobs(tokens: &[Value]) -> Value {
     let texts = tokens.iter().filter_map(|token| token["token"].as_str());
     let numbers = tokens.iter().map(|token| &token["token_id"]);
@@ -223,7 +225,7 @@ fn logprobs(tokens: &[Value]) -> Value {
     })
 }
 
-/// The citations of a piece in the form of a Cohere server.
+/// The citations of a piece in Cohere's format.
 fn own_citations(piece: &Piece) -> Vec<&Value> {
     match piece {
         Piece::Details(details) => events::cited(details),
@@ -231,7 +233,7 @@ fn own_citations(piece: &Piece) -> Vec<&Value> {
     }
 }
 
-/// A citation of the part of the content at `place`, whose text is known as far as `text` goes.
+/// Converts a citation. `text` is the answer so far, and `place` the index of its content part.
 fn citation(cited: &Citation, text: &str, place: usize) -> Value {
     let number = |place: Option<u32>| place.and_then(|place| usize::try_from(place).ok());
     let (start, end) = (number(cited.start).unwrap_or(0), number(cited.end));

@@ -1,4 +1,4 @@
-//! Cohere's interface.
+//! The operations of Cohere's dialect, for the OpenAPI document.
 
 use volley_http_edge::operation::{Operation, post};
 

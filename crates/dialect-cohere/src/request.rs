@@ -1,4 +1,4 @@
-//! A body of `/v2/chat` in the pipeline's form. Pure.
+//! Parses the body of `/v2/chat`. Pure.
 
 use serde_json::{Map, Value, json};
 use volley_types::{ChatMessage, Native, PredictError};
@@ -8,20 +8,20 @@ use super::FORMAT;
 use volley_dialect_kit::chat;
 use volley_http_edge::body::take_flag;
 
-/// Names of parameters, and what they are called here.
+/// Cohere's names of parameters with the internal names.
 const NAMES: [(&str, &str); 3] = [("k", "top_k"), ("p", "top_p"), ("stop_sequences", "stop")];
 
-/// What a body asks for.
+/// A parsed body.
 #[derive(Debug)]
 pub(super) struct ChatRequest {
     pub(super) messages: Vec<ChatMessage>,
     pub(super) parameters: Map<String, Value>,
     pub(super) stream: bool,
-    /// The request as it is, for a server of this very form.
+    /// The original request, for an upstream of the same format.
     pub(super) native: Native,
 }
 
-/// Reads a body whose `model` is taken.
+/// Parses a body whose `model` has been removed.
 ///
 /// # Errors
 /// `InvalidInput` naming the field.
@@ -54,9 +54,9 @@ pub(super) fn read(mut body: Map<String, Value>) -> Result<ChatRequest, PredictE
     }
     let messages = read;
     let stream = take_flag(&mut body, "stream")?;
-    // Who waits for whom is said by keys here.
+    // The request's own priority is not supported.
     body.remove("priority");
-    // 0 is theirs for no such limit.
+    // In Cohere's interface, 0 disables the limit.
     if body.get("k").is_some_and(|k| k == 0) {
         body.remove("k");
     }
@@ -108,7 +108,7 @@ fn wrong_message(index: usize) -> PredictError {
     ))
 }
 
-/// The type of a part of content that rows do not hold, where there is one.
+/// Type of the first content part that rows cannot represent.
 fn unheld(given: &Value) -> Option<String> {
     let role = given.get("role")?.as_str()?;
     let parts = given.get("content")?.as_array()?;
@@ -131,7 +131,7 @@ fn message(given: &Value) -> Option<ChatMessage> {
             .collect::<Option<_>>()?,
         _ => return None,
     };
-    // What it planned is what it said beside its calls.
+    // The plan is the text that the assistant wrote beside its calls.
     let plan = given.get("tool_plan").and_then(Value::as_str);
     if let Some(plan) = plan.filter(|_| content.is_empty()) {
         plan.clone_into(&mut content);
@@ -149,11 +149,11 @@ fn message(given: &Value) -> Option<ChatMessage> {
     Some(read)
 }
 
-/// The text of one part of a message's content.
+/// The text of one part of a message's content; `None` if the part is not supported.
 fn part(part: &Value, role: &str) -> Option<String> {
     match part.get("type").and_then(Value::as_str)? {
         "text" => part.get("text")?.as_str().map(str::to_owned),
-        // What the model thought before is not for it to read again.
+        // Reasoning is not part of the text; `message` adds it to the details.
         "thinking" if role == "assistant" => Some(String::new()),
         "document" if role == "tool" => {
             let document = part.get("document")?;
@@ -177,7 +177,7 @@ fn tool_choice(choice: &Value) -> Result<&'static str, PredictError> {
     }
 }
 
-/// The form of an answer as OpenAI says it; `None` for a text.
+/// Converts a response format to OpenAI's; `None` for plain text.
 fn response_format(form: &Value) -> Result<Option<Value>, PredictError> {
     let schema = form.get("json_schema").filter(|schema| !schema.is_null());
     match (form.get("type").and_then(Value::as_str), schema) {

@@ -1,5 +1,5 @@
-//! The routes of servers of one model at the gateway's seam: vLLM's and llama.cpp's, and those of
-//! Hugging Face's two servers.
+//! Routes, operations and error format of servers that serve one model: vLLM, llama.cpp, Text
+//! Embeddings Inference and Text Generation Inference.
 
 use crate::error::HuggingFaceErrors;
 use crate::operations::OPERATIONS;
@@ -16,12 +16,12 @@ use volley_http_edge::error::ErrorFormat;
 use volley_http_edge::operation::Operation;
 use volley_http_edge::routes::{Routes, get, post, post_stream};
 
-/// The dialects of servers of one model.
+/// The dialects of servers that serve one model.
 #[derive(Clone)]
 pub struct HuggingFace(Edge);
 
 impl HuggingFace {
-    /// The dialect at `edge`.
+    /// Creates the dialect at `edge`.
     #[must_use]
     pub fn new(edge: &Edge) -> Self {
         Self(edge.clone())
@@ -46,7 +46,7 @@ impl Dialect for HuggingFace {
     }
 }
 
-/// The routes of servers that serve one model, at their root.
+/// The routes at the root of the node.
 fn at_root_of_the_node(edge: &Edge) -> Routes<Edge> {
     Routes::new()
         .route("/", post_stream(PREDICT, edge, at_root))

@@ -1,4 +1,4 @@
-//! `/embed_all` of Text Embeddings Inference: a vector for each token.
+//! `/embed_all` of Text Embeddings Inference: one vector for each token.
 
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
@@ -18,7 +18,7 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 
-/// A vector for each token of each text, as the model gives them.
+/// Returns a vector for each token of each text, without pooling.
 pub(crate) async fn embed_all(
     caller: Caller,
     context: RequestContext,
@@ -41,7 +41,7 @@ pub(crate) async fn embed_all(
     Ok(Json(context.in_time(work).await.map(Value::Array)?))
 }
 
-/// For each row the vectors of its tokens, which stand one after the other.
+/// Splits each row into the vectors of its tokens, which the column stores concatenated.
 fn of_tokens(batch: &RecordBatch) -> Result<Vec<Value>, PredictError> {
     let mut rows = Vec::new();
     embeddings::vectors(batch, &mut rows)?;

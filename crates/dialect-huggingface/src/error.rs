@@ -1,4 +1,4 @@
-//! Errors in the shape of Hugging Face's servers.
+//! Errors in the format of Hugging Face's servers.
 
 use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use volley_types::{ErrorCode, PredictError};
 
 use volley_http_edge::error::{ErrorFormat, Failure};
 
-/// Routes of Hugging Face's servers that no other dialect has.
+/// Routes of Hugging Face's servers that only this dialect has.
 const PATHS: [&str; 10] = [
     "/embed",
     "/embed_all",
@@ -20,7 +20,7 @@ const PATHS: [&str; 10] = [
     "/chat_tokenize",
 ];
 
-/// How this dialect's clients read errors.
+/// The error format of Hugging Face's servers.
 #[derive(Clone, Copy, Debug)]
 pub struct HuggingFaceErrors;
 
@@ -59,7 +59,8 @@ fn kind(code: ErrorCode) -> &'static str {
     }
 }
 
-/// The status: what they refuse in a body that could be read is not a bad request.
+/// The HTTP status. Hugging Face's servers use 422, not 400, for a well-formed body that they
+/// reject.
 fn status(error: &PredictError, status: StatusCode) -> StatusCode {
     match error.code {
         ErrorCode::NotDeployed => StatusCode::NOT_FOUND,
@@ -70,7 +71,7 @@ fn status(error: &PredictError, status: StatusCode) -> StatusCode {
     }
 }
 
-/// The error as a body, and as an event of a stream.
+/// Formats an error, both for a body and for an event of a stream.
 pub(crate) fn error(error: &PredictError) -> Value {
     json!({ "error": error.message, "error_type": kind(error.code) })
 }

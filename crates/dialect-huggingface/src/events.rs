@@ -12,7 +12,7 @@ use volley_dialect_kit::sse::Events;
 /// Writes the events of one answer.
 #[derive(Debug, Default)]
 pub(super) struct TokenEvents {
-    /// What the whole text begins with.
+    /// Text at the start of the complete text.
     text: String,
     details: bool,
     seed: Option<u64>,
@@ -23,7 +23,7 @@ pub(super) struct TokenEvents {
 }
 
 impl TokenEvents {
-    /// Events of an answer behind `begun`.
+    /// Events of an answer whose complete text starts with `begun`.
     pub(super) fn new(begun: String, details: bool, seed: Option<u64>) -> Self {
         Self {
             text: begun,
@@ -49,7 +49,8 @@ impl TokenEvents {
         }
     }
 
-    /// The end has an event of its own, so that no token waits for what may be the last.
+    /// Writes the end as an event of its own, so that no token is held back until it is known
+    /// whether it is the last one.
     fn end(&mut self, out: &mut BytesMut) {
         let token = json!({ "id": 0, "text": "", "logprob": null, "special": true });
         self.written += 1;
@@ -93,7 +94,7 @@ impl Events for TokenEvents {
     }
 }
 
-/// The tokens of a row in this form; its text is one of them where the model does not tell more.
+/// Formats the tokens of a row. If the model reports no tokens, the row's text counts as one token.
 pub(super) fn tokens(row: &GenerationRow<'_>) -> Vec<Value> {
     let ids = ids(row);
     let told = answer::tokens(row);
@@ -127,7 +128,7 @@ fn ids(row: &GenerationRow<'_>) -> Vec<u32> {
     }
 }
 
-/// Why an answer ended, in these words.
+/// The finish reason in the terms of Text Generation Inference.
 pub(super) fn finish_reason(reason: Option<FinishReason>) -> &'static str {
     match reason {
         Some(FinishReason::Length) => "length",

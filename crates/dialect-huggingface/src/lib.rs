@@ -1,8 +1,8 @@
-//! The routes of Hugging Face's two servers, of which each serves one model: Text Embeddings
+//! The routes of Hugging Face's two servers, each of which serves one model: Text Embeddings
 //! Inference (`tei`) and Text Generation Inference (`tgi`).
 //!
-//! Which model is meant ([`choose`]): the one that the path names (`/tei/NAME/embed`), or the query
-//! (`?model=`), or the body (`model`); else the only one that is ready and can do it.
+//! The model of a request ([`choose`]) is named in the path (`/tei/NAME/embed`), the query
+//! (`?model=`) or the body (`model`). Otherwise it is the only ready model that supports the route.
 
 pub mod dialect;
 mod embed_all;
@@ -30,7 +30,7 @@ use volley_http_edge::error::{ApiError, DialectError};
 
 use self::error::HuggingFaceErrors;
 
-/// `POST /`: what the model does.
+/// Handles `POST /`, which performs the task of the model.
 pub(crate) async fn at_root(
     caller: Caller,
     context: RequestContext,
@@ -87,7 +87,7 @@ enum GenerateOutput {
     Stream(ResolvedModel),
 }
 
-/// An error at a path that other dialects share.
+/// An error at a path that other dialects also have.
 pub(crate) fn in_dialect(error: PredictError) -> DialectError {
     DialectError(&HuggingFaceErrors, error)
 }

@@ -1,8 +1,8 @@
-//! The routes of servers that serve one model: vLLM's and llama.cpp's, and Hugging Face's.
+//! The operations of servers that serve one model, for the OpenAPI document.
 
 use volley_http_edge::operation::{Operation, get, post};
 
-/// The model that is meant, where the body names none.
+/// Query parameter with the name of the model, for bodies without one.
 const MODEL: &[(&str, &str)] = &[("model", "string")];
 
 const fn asked(path: &'static str, summary: &'static str) -> Operation {

@@ -1,22 +1,22 @@
-//! The parameters of Text Generation Inference as ours. Pure.
+//! Converts the parameters of Text Generation Inference. Pure.
 
 use serde_json::{Map, Value, json};
 use volley_types::PredictError;
 
 use volley_http_edge::body::{Fields, take_flag};
 
-/// Tokens of an answer where nobody says how many, as at the original.
+/// Default number of tokens of an answer. It is that of Text Generation Inference.
 const NEW_TOKENS: u64 = 100;
 
-/// What is asked for besides what the model is told.
+/// Options of the response, and the parameters of the model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Options {
     pub(super) details: bool,
     pub(super) return_full_text: bool,
-    /// How many alternatives of each token are told.
+    /// Number of alternatives to return for each token.
     pub(super) alternatives: u64,
     pub(super) seed: Option<u64>,
-    /// As the model takes them.
+    /// Parameters with their internal names.
     pub(super) parameters: Map<String, Value>,
 }
 
@@ -45,10 +45,10 @@ const KNOWN: [&str; 22] = [
     "raw",
 ];
 
-/// Reads `parameters`.
+/// Parses `parameters`.
 ///
 /// # Errors
-/// `InvalidInput` naming the one that is unknown, malformed or not supported.
+/// `InvalidInput` naming the parameter that is unknown, malformed or not supported.
 pub(super) fn read(mut given: Map<String, Value>) -> Result<Options, PredictError> {
     given.only("the parameters", &KNOWN)?;
     given.retain(|_, value| !value.is_null());
@@ -86,7 +86,8 @@ pub(super) fn read(mut given: Map<String, Value>) -> Result<Options, PredictErro
     Ok(options)
 }
 
-/// Refuses what would be passed over.
+/// Rejects unsupported parameters, which would otherwise be ignored silently. Their default values
+/// are accepted.
 fn refuse(given: &mut Map<String, Value>) -> Result<(), PredictError> {
     let harmless = [
         ("best_of", json!(1)),
@@ -115,7 +116,7 @@ fn unsupported(name: &str) -> PredictError {
     PredictError::invalid(format!("parameter '{name}' is not supported; leave it out"))
 }
 
-/// `grammar` is a form of the answer.
+/// Converts `grammar` to a response format.
 fn take_grammar(given: &mut Map<String, Value>) -> Result<(), PredictError> {
     let Some(grammar) = given.remove("grammar") else {
         return Ok(());
@@ -129,7 +130,7 @@ fn take_grammar(given: &mut Map<String, Value>) -> Result<(), PredictError> {
     let value = grammar.get("value").cloned().ok_or_else(wrong)?;
     let (name, value) = match grammar.get("type").and_then(Value::as_str) {
         Some("regex") => ("guided_regex", value),
-        // Its clients write the schema as JSON, or as a text of JSON.
+        // Clients send the schema either as JSON or as a JSON text.
         Some("json") => {
             let schema = match &value {
                 Value::String(text) => serde_json::from_str(text).map_err(|_| wrong())?,

@@ -25,7 +25,7 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::{ApiError, DialectError, ErrorFormat};
 
-/// A vector for each text.
+/// Embeds texts.
 pub(crate) async fn embed(
     caller: Caller,
     context: RequestContext,
@@ -59,7 +59,7 @@ pub(super) async fn embed_value(
     Ok(vectors.into_iter().map(Value::from).collect())
 }
 
-/// The vectors of `inputs`, which `body` says more of.
+/// The vectors of `inputs`, with the options in `body`.
 async fn vectors(
     caller: &Caller,
     context: &RequestContext,
@@ -96,7 +96,7 @@ async fn vectors(
     Ok(vectors)
 }
 
-/// The columns of texts to embed, and what `body` says they are.
+/// The input columns of an embedding model, with the kind of text in `body`.
 pub(super) fn embedded(
     inputs: Inputs,
     body: &mut Body,
@@ -117,7 +117,7 @@ fn to_length_one(vector: &mut [f32]) {
     }
 }
 
-/// The rows of an answer to one batch.
+/// Runs one prediction and collects the rows of its response.
 pub(super) async fn answered(
     caller: &Caller,
     context: &RequestContext,
@@ -131,8 +131,8 @@ pub(super) async fn answered(
     answer::collect(caller.cluster.inference.predict(request).await?).await
 }
 
-/// What is too long is refused unless `truncate` is true, as at the original; models of other
-/// servers cut or refuse as they do.
+/// Rejects long texts unless `truncate` is true, as Text Embeddings Inference does. Remote models
+/// apply their server's rule.
 pub(super) fn take_truncation(
     caller: &Caller,
     chosen: &ResolvedModel,
@@ -153,7 +153,7 @@ pub(super) fn take_truncation(
     Ok(())
 }
 
-/// Weighted tokens of each text.
+/// Returns the weighted terms of each text.
 pub(crate) async fn embed_sparse(
     caller: Caller,
     context: RequestContext,
@@ -202,7 +202,7 @@ pub(super) async fn sparse_value(
     Ok(Value::Array(rows))
 }
 
-/// Texts alone.
+/// Removes a field that must be a list of texts.
 fn texts(body: &mut Body, name: &str) -> Result<Vec<String>, PredictError> {
     match Inputs::take(body, name)? {
         Inputs::Texts(texts) => Ok(texts),
@@ -212,7 +212,7 @@ fn texts(body: &mut Body, name: &str) -> Result<Vec<String>, PredictError> {
     }
 }
 
-/// Names with their numbers, of each row.
+/// Pairs of a name and a number, for each row.
 fn pairs(
     batch: &RecordBatch,
     names: &str,
@@ -235,7 +235,7 @@ fn pairs(
     (0..names.len()).map(row).collect()
 }
 
-/// Labels of a text, of a pair of texts, or of several of these.
+/// Classifies a text, a pair of texts, or a list of either.
 pub(crate) async fn predict(
     caller: Caller,
     context: RequestContext,
@@ -289,7 +289,8 @@ pub(super) async fn predict_value(
 
 type Sequence = (String, Option<String>);
 
-/// One text or two of them; several only where each stands in a list of its own.
+/// Parses one sequence of one or two texts, or a list of sequences, each of which must be a list.
+/// The flag is true for a list of sequences.
 fn sequences(value: Value) -> Option<(Vec<Sequence>, bool)> {
     let items = match value {
         Value::String(text) => return Some((vec![(text, None)], false)),
@@ -319,8 +320,8 @@ fn sequence(items: Vec<Value>) -> Option<Sequence> {
     }
 }
 
-/// Texts by how well they fit a query: in this form, or in Cohere's and Jina's where the body has
-/// `documents`.
+/// Ranks texts by their relevance to a query, in this format or, if the body has `documents`, in
+/// the format of Cohere and Jina.
 pub(crate) async fn rerank(
     caller: Caller,
     context: RequestContext,
@@ -394,7 +395,7 @@ pub(crate) async fn rerank_value(
     Ok(ranks.collect())
 }
 
-/// How similar sentences are to one.
+/// Returns the similarity of sentences to a source sentence.
 pub(crate) async fn similarity(
     caller: Caller,
     context: RequestContext,
@@ -425,7 +426,7 @@ pub(crate) async fn similarity(
     Ok(Json(context.in_time(work).await?))
 }
 
-/// The texts of lists of tokens.
+/// Converts lists of tokens to texts.
 pub(crate) async fn decode(
     caller: Caller,
     context: RequestContext,

@@ -1,4 +1,4 @@
-//! Text Generation Inference: generations, whole and streamed, and what there is.
+//! Text Generation Inference: generations, complete and streamed, and information about the model.
 
 use serde_json::{Map, Value, json};
 use volley_http_edge::axum::Json;
@@ -21,7 +21,7 @@ use volley_http_edge::error::ApiError;
 
 const TASK: [Task; 1] = [Task::Generate];
 
-/// A generation, whole.
+/// Generates a complete text.
 pub(crate) async fn generate(
     caller: Caller,
     context: RequestContext,
@@ -35,7 +35,7 @@ pub(crate) async fn generate(
     Ok(Json(context.in_time(work).await?))
 }
 
-/// A generation, a token at a time.
+/// Generates text, one event for each token.
 pub(crate) async fn generate_stream(
     caller: Caller,
     context: RequestContext,
@@ -73,7 +73,7 @@ fn read(
     };
     let options = options::read(parameters)?;
     let mut parameters = options.parameters.clone();
-    // Each event of a stream tells its token's probability; models elsewhere may not know it.
+    // The events of a stream contain log probabilities. A remote model may not support them.
     if options.details || stream && catalogue::runs_here(caller, &chosen.model) {
         parameters.insert("logprobs".to_owned(), true.into());
         if 0 < options.alternatives {
@@ -150,7 +150,7 @@ pub(super) async fn whole(
     Ok(told)
 }
 
-/// What the one model is, in the form of the server that would serve it.
+/// Describes the model in the format of the server that would serve it.
 pub(crate) async fn info(
     caller: Caller,
     context: RequestContext,
@@ -209,7 +209,7 @@ pub(crate) async fn info(
     })))
 }
 
-/// The tokens of a conversation, and the text that it becomes.
+/// Returns the tokens of a conversation and its templated text.
 pub(crate) async fn chat_tokenize(
     caller: Caller,
     context: RequestContext,

@@ -1,6 +1,6 @@
-//! `/tokenize` and `/detokenize`, in the forms of vLLM, of llama.cpp and of Hugging Face's servers:
-//! what a model's own tokenizer makes of a text, and back. Which form is meant, the body's fields
-//! tell: `prompt` or `messages`, `content`, `inputs`.
+//! `/tokenize` and `/detokenize` with the model's own tokenizer, in the formats of vLLM, llama.cpp
+//! and Hugging Face's servers. The fields of the body select the format: `prompt` or `messages`
+//! (vLLM), `content` (llama.cpp), `inputs` (Hugging Face).
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::{DialectError, ErrorFormat};
 
-/// What has a tokenizer that can be asked.
+/// Tasks whose models have a tokenizer.
 const TASKS: [Task; 6] = [
     Task::Generate,
     Task::Embed,
@@ -34,8 +34,8 @@ const TASKS: [Task; 6] = [
     Task::EncodeSparse,
 ];
 
-/// The model whose tokenizer is meant. Where none is named, it is the only one that generates; where
-/// none does, the only one that reads texts.
+/// The model whose tokenizer is used. If the request names none, it is the only generation model,
+/// or without such a model the only model that reads texts.
 ///
 /// # Errors
 /// As [`choose`].
@@ -60,10 +60,10 @@ pub(crate) async fn choose_tokenizer(
     choose(caller, named, body, &TASKS, what).await
 }
 
-/// How a token is spelt, where the tokens were asked for with their spelling.
+/// Parameter that requests the text of each token.
 const SPELLING: &str = "return_token_strs";
 
-/// The tokens of a text or a conversation.
+/// Tokenizes a text or a conversation.
 pub(crate) async fn tokenize(
     caller: Caller,
     context: RequestContext,
@@ -88,7 +88,7 @@ pub(crate) async fn tokenize(
     done.map(Json).map_err(|error| DialectError(format, error))
 }
 
-/// The text of tokens, under the names of vLLM and of llama.cpp.
+/// Converts tokens to text, with the field names of vLLM or llama.cpp.
 pub(crate) async fn detokenize(
     caller: Caller,
     context: RequestContext,
@@ -122,15 +122,15 @@ pub(crate) async fn detokenize(
         .map_err(|error| DialectError(&OpenAiErrors, error))
 }
 
-/// How one token is spelt.
+/// One token with its text.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Piece {
     #[serde(default)]
     token: Value,
-    /// Whether the tokenizer put it there, where the model says.
+    /// Whether the tokenizer added the token to the text, if the model reports it.
     #[serde(default)]
     special: bool,
-    /// Where it is in its text, in characters, where the model says.
+    /// Start of the token in its text in characters, if the model reports it.
     start: Option<usize>,
     stop: Option<usize>,
 }
@@ -150,13 +150,13 @@ impl Piece {
 /// The tokens of one row.
 struct RowTokens {
     ids: Vec<u32>,
-    /// One for each where they were asked for, else none.
+    /// The tokens with their text, one for each id; empty if not requested.
     spelt: Vec<Piece>,
-    /// What was tokenized, where the model says.
+    /// The tokenized text, if the model reports it.
     text: String,
 }
 
-/// Texts as rows of the model.
+/// Builds the input rows of a model from texts.
 fn texts_for(chosen: &ResolvedModel, texts: &[String]) -> Result<RecordBatch, PredictError> {
     let task = chosen.signature.task;
     if task == Task::Generate {
@@ -165,7 +165,7 @@ fn texts_for(chosen: &ResolvedModel, texts: &[String]) -> Result<RecordBatch, Pr
     let column = Arc::new(StringArray::from_iter_values(texts)) as ArrayRef;
     let mut columns = vec![(TEXT, column)];
     if task == Task::Rerank {
-        // Of a pair, the text alone is looked at.
+        // Only the text of a pair is tokenized, but the model requires the query column.
         let none = StringArray::from_iter_values(texts.iter().map(|_| ""));
         columns.push((QUERY, Arc::new(none)));
     }
@@ -223,7 +223,7 @@ fn none() -> PredictError {
     PredictError::internal("the model's answer is malformed", "no row of tokens")
 }
 
-/// As vLLM has it.
+/// Tokenizes in the format of vLLM.
 async fn of_prompt(
     caller: &Caller,
     context: &RequestContext,
@@ -267,7 +267,7 @@ async fn of_prompt(
     }))
 }
 
-/// As llama.cpp has it.
+/// Tokenizes in the format of llama.cpp.
 async fn of_content(
     caller: &Caller,
     context: &RequestContext,
@@ -308,8 +308,9 @@ fn raw(special: bool, spelt: bool) -> Map<String, Value> {
     parameters
 }
 
-/// As Hugging Face's servers have it: one list for each text where several are given in a list, as
-/// the server of encoders does, and the bare list for a text alone, as that of generators.
+/// Tokenizes in the format of Hugging Face's servers: one list for each text of a list, as Text
+/// Embeddings Inference does, or a single list for a single text, as Text Generation Inference
+/// does.
 async fn of_inputs(
     caller: &Caller,
     context: &RequestContext,
@@ -350,7 +351,7 @@ async fn of_inputs(
     })
 }
 
-/// The tokens of a conversation, and the text that it becomes.
+/// Returns the tokens of a conversation and its templated text.
 pub(crate) async fn of_chat(
     caller: &Caller,
     context: &RequestContext,
@@ -362,7 +363,7 @@ pub(crate) async fn of_chat(
     for name in ["tools", "chat_template_kwargs"] {
         parameters.extend(body.remove_entry(name));
     }
-    // What a generation would be told says nothing here, as at the original.
+    // Generation parameters have no effect here, as in Text Generation Inference.
     parameters.insert(SPELLING.to_owned(), true.into());
     let rows = chat::conversation(&messages)?;
     let all = tokenised(caller, context, chosen, rows, parameters).await?;
@@ -376,7 +377,8 @@ pub(crate) async fn of_chat(
     Ok(json!({ "tokenize_response": placed(&row, &text), "templated_text": text }))
 }
 
-/// Tokens with their places in `text`, in characters, where their spelling follows it.
+/// Formats tokens with their positions in `text`, in characters. A position is null if the text of
+/// the tokens does not match `text`.
 fn placed(row: &RowTokens, text: &str) -> Value {
     let (mut rest, mut at) = (Some(text), 0);
     let told = row.ids.iter().enumerate().map(|(place, id)| {
@@ -402,7 +404,7 @@ fn placed(row: &RowTokens, text: &str) -> Value {
     told.collect()
 }
 
-/// The text of each list of tokens.
+/// Converts each list of tokens to text.
 pub(crate) async fn decoded(
     caller: &Caller,
     context: &RequestContext,

@@ -1,4 +1,4 @@
-//! Ollama's dialect at the gateway's seam.
+//! Routes, operations and error format of Ollama's dialect.
 
 use crate::error::OllamaErrors;
 use crate::operations::OPERATIONS;
@@ -15,7 +15,7 @@ use volley_http_edge::routes::{Routes, get, post};
 pub struct Ollama(Edge);
 
 impl Ollama {
-    /// The dialect at `edge`.
+    /// Creates the dialect at `edge`.
     #[must_use]
     pub fn new(edge: &Edge) -> Self {
         Self(edge.clone())

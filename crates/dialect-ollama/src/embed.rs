@@ -1,4 +1,4 @@
-//! `POST /api/embed`, and `POST /api/embeddings` as it was before.
+//! `POST /api/embed`, and its predecessor `POST /api/embeddings`.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 
-/// A vector for each text.
+/// Embeds texts.
 pub(crate) async fn embed(
     caller: Caller,
     context: RequestContext,
@@ -74,7 +74,7 @@ pub(crate) async fn embed(
     Ok(Json(told))
 }
 
-/// One vector for one text.
+/// Embeds one text, in the format of the predecessor.
 pub(crate) async fn embeddings(
     caller: Caller,
     context: RequestContext,
@@ -104,7 +104,7 @@ pub(crate) async fn embeddings(
     ))
 }
 
-/// A vector for each text, and the tokens of all.
+/// Returns the vectors of the texts, and the number of tokens of all texts.
 async fn vectors(
     caller: &Caller,
     name: &str,

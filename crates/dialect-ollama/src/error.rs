@@ -1,4 +1,4 @@
-//! Errors in Ollama's form.
+//! Errors in Ollama's format.
 
 use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use volley_types::ErrorCode;
 
 use volley_http_edge::error::{ErrorFormat, Failure};
 
-/// How this dialect's clients read errors.
+/// The error format of Ollama's API.
 #[derive(Clone, Copy, Debug)]
 pub struct OllamaErrors;
 
@@ -24,7 +24,7 @@ impl ErrorFormat for OllamaErrors {
     }
 
     fn render(&self, failure: Failure<'_>) -> (StatusCode, Value) {
-        // Where Ollama runs, what is not deployed is not there.
+        // Ollama has no deployments, so a model that is not deployed is reported as not found.
         let status = match failure.error.code {
             ErrorCode::NotDeployed => StatusCode::NOT_FOUND,
             _ => failure.status,

@@ -1,4 +1,4 @@
-//! The lines of a stream.
+//! The JSON lines of a stream.
 
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
@@ -9,7 +9,7 @@ use super::{Times, calls, done_reason, now};
 use volley_dialect_kit::answer::{self, failure, merge_tool_calls};
 use volley_dialect_kit::sse::Events;
 
-/// Which of the two interfaces.
+/// The route that a stream belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventsInterface {
     Chat,
@@ -17,7 +17,7 @@ pub(super) enum EventsInterface {
 }
 
 impl EventsInterface {
-    /// One object of an answer, whole or in part.
+    /// Formats an object of a response, complete or one line of a stream.
     pub(super) fn object(self, model: &str, text: &str, thinking: &str, done: bool) -> Value {
         let mut object = json!({ "model": model, "created_at": now(), "done": done });
         let place = match self {
@@ -43,7 +43,7 @@ pub(super) struct Lines {
     kind: EventsInterface,
     model: String,
     times: Times,
-    /// Calls are given whole, so they are gathered until the end.
+    /// Calls so far. Ollama's format has complete calls only, so they are written at the end.
     calls: Vec<Value>,
     usage: Option<Usage>,
     reason: Option<FinishReason>,

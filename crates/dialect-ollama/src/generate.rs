@@ -16,7 +16,7 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 
-/// A chat, streamed unless it is asked for whole.
+/// Creates a chat response, streamed unless `stream` is false.
 pub(crate) async fn chat(
     caller: Caller,
     context: RequestContext,
@@ -25,7 +25,7 @@ pub(crate) async fn chat(
     answer(&caller, &context, &body, EventsInterface::Chat).await
 }
 
-/// A generation, streamed unless it is asked for whole.
+/// Generates text, streamed unless `stream` is false.
 pub(crate) async fn generate(
     caller: Caller,
     context: RequestContext,
@@ -96,7 +96,8 @@ async fn answer(
     Ok(Json(context.in_time(whole).await?).into_response())
 }
 
-/// The answer to who asks nothing: the model is there.
+/// The response to a request without a prompt, by which clients load a model. The model is already
+/// deployed.
 fn loaded(kind: EventsInterface, name: &str) -> Response {
     let mut object = kind.object(name, "", "", true);
     object["done_reason"] = "load".into();
@@ -126,7 +127,7 @@ fn whole(
     times.write_into(usage, &choice.details, &mut object);
     if let Some(Value::Object(given)) = supplement::of(&choice.details, FORMAT) {
         let mut given = given.clone();
-        // A server may be asked by the other of the two interfaces.
+        // An upstream may have been called through the other of the two routes.
         given.retain(|name, _| kind == EventsInterface::Generate || name != "response");
         given.retain(|name, _| kind == EventsInterface::Chat || name != "message");
         supplement::supplement(&mut object, &given.into());

@@ -1,5 +1,5 @@
-//! Ollama's dialect (`/api`): chats, plain generations, embeddings, and what there is. Streams
-//! are lines of JSON, and are the default.
+//! Ollama's dialect (`/api`): chats, plain generations, embeddings, and lists of models. Streams
+//! are JSON lines, and streaming is the default.
 
 pub mod dialect;
 mod embed;
@@ -19,10 +19,10 @@ use volley_dialect_kit::clock::{now_ms, time};
 use volley_dialect_kit::requests;
 use volley_http_edge::body::Fields;
 
-/// The name of the provider whose form this is.
+/// Name of the provider whose format this dialect uses.
 const FORMAT: &str = "ollama";
 
-/// The model that a body names, in `model` or, as older clients do, in `name`.
+/// The model of a request: the field `model`, or `name`, which older clients send.
 fn named(body: &Map<String, Value>) -> Result<(String, ModelRef), PredictError> {
     let name = match body.text("model")?.filter(|name| !name.is_empty()) {
         Some(name) => name,
@@ -34,12 +34,12 @@ fn named(body: &Map<String, Value>) -> Result<(String, ModelRef), PredictError> 
     Ok((name.to_owned(), reference(name)?))
 }
 
-/// `latest` is what clients write who mean no version.
+/// Parses a model name. Clients append `:latest` if they mean no version.
 fn reference(name: &str) -> Result<ModelRef, PredictError> {
     requests::reference(name.strip_suffix(":latest").unwrap_or(name))
 }
 
-/// What takes time, in nanoseconds as the last line tells it.
+/// Start of a request and of its output. Durations are written in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     begun: Instant,
@@ -58,8 +58,8 @@ impl Times {
         self.first.get_or_insert_with(Instant::now);
     }
 
-    /// Adds the durations and counts of a finished answer. A server of this form knows its own
-    /// durations.
+    /// Adds durations and token counts to a finished response. Durations of an upstream of this
+    /// format take precedence.
     fn write_into(&self, usage: Option<Usage>, details: &Details, into: &mut Value) {
         let end = Instant::now();
         let first = self.first.unwrap_or(end);
@@ -71,7 +71,7 @@ impl Times {
         into["load_duration"] = 0.into();
         into["prompt_eval_duration"] = nanos(self.begun, first).into();
         into["eval_duration"] = nanos(first, end).into();
-        // What was not counted is not told.
+        // Unknown counts are left out.
         if let Some(usage) = usage {
             into["prompt_eval_count"] = usage.prompt_tokens.into();
             into["eval_count"] = usage.completion_tokens.into();
@@ -84,7 +84,7 @@ impl Times {
     }
 }
 
-/// Why an answer ended, in Ollama's words.
+/// The finish reason in Ollama's terms.
 fn done_reason(reason: Option<FinishReason>) -> &'static str {
     match reason {
         Some(FinishReason::Length) => "length",
@@ -92,7 +92,8 @@ fn done_reason(reason: Option<FinishReason>) -> &'static str {
     }
 }
 
-/// Calls in OpenAI's form as Ollama has them: with arguments that are objects, and without ids.
+/// Converts calls from OpenAI's format to Ollama's, in which arguments are objects and calls have
+/// no ids.
 fn calls(calls: &[Value]) -> Value {
     let calls = calls.iter().map(|call| {
         let function = &call["function"];
@@ -100,7 +101,7 @@ fn calls(calls: &[Value]) -> Value {
         let arguments = match serde_json::from_str(arguments) {
             Ok(arguments @ Value::Object(_)) => arguments,
             _ if arguments.trim().is_empty() => json!({}),
-            // They are no object, and there is no other place for what they say.
+            // The arguments are not an object, and the format has no other field for them.
             _ => json!({ "text": arguments }),
         };
         json!({ "function": { "name": function["name"], "arguments": arguments } })
@@ -108,7 +109,7 @@ fn calls(calls: &[Value]) -> Value {
     calls.collect()
 }
 
-/// This moment, as RFC 3339 has it.
+/// The current time in the format of RFC 3339.
 fn now() -> String {
     time(now_ms())
 }

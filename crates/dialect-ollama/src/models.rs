@@ -1,5 +1,4 @@
-//! What there is: `GET /api/tags`, `GET /api/ps`, `POST /api/show`, `POST /api/pull`,
-//! `GET /api/version`.
+//! `GET /api/tags`, `GET /api/ps`, `POST /api/show`, `POST /api/pull` and `GET /api/version`.
 
 use http::{HeaderValue, header};
 use serde_json::{Value, json};
@@ -19,7 +18,7 @@ pub(crate) async fn version() -> Json<Value> {
     Json(json!({ "version": env!("CARGO_PKG_VERSION") }))
 }
 
-/// What is deployed.
+/// Lists the deployed models.
 pub(crate) async fn tags(caller: Caller) -> Json<Value> {
     let registry = caller.cluster.registry.state();
     let deployed = registry.models.values().filter_map(|entry| {
@@ -36,7 +35,7 @@ pub(crate) async fn tags(caller: Caller) -> Json<Value> {
     Json(json!({ "models": deployed.collect::<Vec<_>>() }))
 }
 
-/// What is loaded somewhere.
+/// Lists the models that a worker has loaded.
 pub(crate) async fn running(caller: Caller) -> Json<Value> {
     let registry = caller.cluster.registry.state();
     let loaded = registry.models.values().filter_map(|entry| {
@@ -51,7 +50,7 @@ pub(crate) async fn running(caller: Caller) -> Json<Value> {
                 "size_vram": 0,
                 "digest": digest(entry, spec),
                 "details": details(spec),
-                // Nothing is unloaded by the clock.
+                // Models are not unloaded after a fixed time.
                 "expires_at": "9999-12-31T23:59:59Z",
             })
         })
@@ -59,7 +58,7 @@ pub(crate) async fn running(caller: Caller) -> Json<Value> {
     Json(json!({ "models": loaded.collect::<Vec<_>>() }))
 }
 
-/// One deployed model.
+/// Describes one deployed model.
 pub(crate) async fn show(
     caller: Caller,
     context: RequestContext,
@@ -101,7 +100,7 @@ pub(crate) async fn show(
     })))
 }
 
-/// A model that is deployed needs no pulling, and no other can be pulled.
+/// Reports success for a deployed model, and `NotFound` for any other: this server pulls no models.
 pub(crate) async fn pull(
     caller: Caller,
     JsonObject(body): JsonObject,
@@ -131,7 +130,7 @@ fn deployed(entry: &ModelEntry) -> Option<&ModelVersionSpec> {
     entry.versions.get(&entry.deployment.as_ref()?.version)
 }
 
-/// The memory that one replica takes, where it is known.
+/// Memory of one replica in bytes; 0 if unknown.
 fn size(caller: &Caller, entry: &ModelEntry) -> u64 {
     let status = caller.cluster.view.model_status(&entry.name);
     let replicas = status.iter().flat_map(|status| &status.replicas);
@@ -141,7 +140,7 @@ fn size(caller: &Caller, entry: &ModelEntry) -> u64 {
         .unwrap_or(0)
 }
 
-/// A version is immutable, so its name says what it is.
+/// The name and version identify the content, because versions are immutable.
 fn digest(entry: &ModelEntry, spec: &ModelVersionSpec) -> String {
     format!("{}-{}", entry.name, spec.version)
 }

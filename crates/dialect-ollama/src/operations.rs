@@ -1,4 +1,4 @@
-//! Ollama's interface.
+//! The operations of Ollama's dialect, for the OpenAPI document.
 
 use volley_http_edge::operation::{Operation, get, post};
 

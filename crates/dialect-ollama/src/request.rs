@@ -1,4 +1,4 @@
-//! Bodies into rows and parameters.
+//! Converts bodies to rows and parameters.
 
 use arrow_array::RecordBatch;
 use serde_json::{Map, Value, json};
@@ -26,7 +26,7 @@ const GENERATE: [&str; 9] = [
     "prompt", "system", "raw", "images", "suffix", "context", "width", "height", "steps",
 ];
 
-/// Options, and what they are called here.
+/// Ollama's options with the internal names of the parameters.
 const OPTIONS: [(&str, &str); 9] = [
     ("num_predict", "max_tokens"),
     ("temperature", "temperature"),
@@ -38,7 +38,7 @@ const OPTIONS: [(&str, &str); 9] = [
     ("presence_penalty", "presence_penalty"),
     ("frequency_penalty", "frequency_penalty"),
 ];
-/// Options that say how Ollama loads and runs a model; here that is the deployment's matter.
+/// Ignored options, which set how Ollama loads and runs a model. Here the deployment sets this.
 const READ_OVER: [&str; 20] = [
     "numa",
     "num_ctx",
@@ -62,15 +62,17 @@ const READ_OVER: [&str; 20] = [
     "mirostat_eta",
 ];
 
-/// A request of either kind.
+/// A parsed request of either route.
 #[derive(Debug)]
 pub(super) struct ParsedRequest {
-    /// `None` where nothing is asked: the model is only to be there.
+    /// `None` for a request without a prompt, which only checks that the model is available.
     pub(super) rows: Option<RecordBatch>,
     pub(super) parameters: Parameters,
     pub(super) stream: bool,
 }
 
+/// Parses a chat.
+///
 /// # Errors
 /// `InvalidInput` naming the field.
 pub(super) fn chat(
@@ -102,7 +104,7 @@ pub(super) fn chat(
     read(body, rows, &given)
 }
 
-/// A chat for a model whose server speaks this very dialect, and knows more of it.
+/// Parses a chat for a model whose upstream has the same format and may support more of it.
 fn native(
     body: &Map<String, Value>,
     messages: &[Value],
@@ -113,7 +115,7 @@ fn native(
         Err(error) if messages.iter().all(Value::is_object) => (Vec::new(), Some(error.message)),
         Err(error) => return Err(error),
     };
-    // Servers of other providers are sent what can be said in their words.
+    // Upstreams of other formats receive the part that can be converted.
     let given = match options(body) {
         Ok(mut given) => {
             if let Some(tools @ Value::Array(_)) = body.get("tools") {
@@ -144,6 +146,8 @@ fn native(
     Ok(read)
 }
 
+/// Parses a generation.
+///
 /// # Errors
 /// `InvalidInput` naming the field.
 pub(super) fn generate(body: &Map<String, Value>) -> Result<ParsedRequest, PredictError> {
@@ -207,7 +211,7 @@ fn flag(body: &Map<String, Value>, name: &str) -> Result<Option<bool>, PredictEr
     }
 }
 
-/// Parameters from `options` and the fields beside them.
+/// Collects parameters from `options` and from top-level fields.
 fn options(body: &Map<String, Value>) -> Result<Map<String, Value>, PredictError> {
     let mut given = Map::new();
     for (name, value) in body.object("options")?.into_iter().flatten() {
@@ -230,7 +234,7 @@ fn options(body: &Map<String, Value>) -> Result<Map<String, Value>, PredictError
                 "option '{name}' must be a number"
             )));
         }
-        // -1 and -2 mean as much as there is room for, which is the default.
+        // -1 and -2 mean no limit within the context, which is the default.
         if name == "num_predict" && value.as_f64().is_some_and(|count| count < 0.0) {
             continue;
         }
@@ -262,7 +266,7 @@ fn options(body: &Map<String, Value>) -> Result<Map<String, Value>, PredictError
     Ok(given)
 }
 
-/// `json`, or a schema, as OpenAI's `response_format`.
+/// Converts `format`, which is `json` or a schema, to OpenAI's `response_format`.
 fn format(body: &Map<String, Value>) -> Result<Option<Value>, PredictError> {
     match body.get("format") {
         None | Some(Value::Null) => Ok(None),
@@ -294,8 +298,8 @@ fn no_images(images: Option<&Value>) -> Result<(), PredictError> {
     }
 }
 
-/// Messages in OpenAI's form, which the models know. Calls have no ids here: they are counted, and
-/// a tool's message answers the first call that is open.
+/// Converts messages to OpenAI's format. Calls in Ollama's format have no ids, so they are
+/// numbered, and a tool's message answers the first unanswered call.
 fn conversation(messages: &[Value]) -> Result<Vec<ChatMessage>, PredictError> {
     let (mut made, mut answered) = (0_usize, 0_usize);
     let mut conversation = Vec::with_capacity(messages.len());

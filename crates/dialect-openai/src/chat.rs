@@ -22,10 +22,10 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 
-/// The name of the provider whose form this is.
+/// Name of the provider whose format this dialect uses.
 const FORMAT: &str = "openai";
 
-/// A chat completion, whole or streamed.
+/// Handles a chat completion, complete or streamed.
 pub(crate) async fn complete(
     caller: Caller,
     context: RequestContext,
@@ -53,7 +53,7 @@ struct ParsedChat {
     request: PredictRequest,
     stream: bool,
     include_usage: bool,
-    /// Whether the caller knows functions, and no tools.
+    /// Whether the caller uses the deprecated `functions` instead of `tools`.
     legacy: bool,
 }
 
@@ -82,7 +82,7 @@ async fn read(
     })
 }
 
-/// Refuses what would otherwise be passed over: sound.
+/// Rejects audio, which would otherwise be ignored silently.
 fn refuse(body: &Map<String, Value>) -> Result<(), PredictError> {
     let given = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
     let text = |modalities: &Value| modalities == &json!(["text"]);
@@ -121,7 +121,7 @@ async fn whole(caller: &Caller, read: ParsedChat, id: &str) -> Result<Value, Pre
     }
     if let Some(Value::Object(given)) = supplement::of(&details, FORMAT) {
         let mut given = given.clone();
-        // Those are of one choice alone, and the usage is that of all.
+        // The upstream's choices and usage cover one choice; the response covers all.
         given.retain(|name, _| name != "choices" && name != "usage");
         supplement::supplement(&mut body, &given.into());
     }

@@ -18,7 +18,7 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 
-/// A completion, whole or streamed.
+/// Handles a plain completion, complete or streamed.
 pub(crate) async fn complete(
     caller: Caller,
     context: RequestContext,
@@ -40,7 +40,7 @@ pub(crate) async fn complete(
 struct ParsedCompletion {
     name: String,
     request: PredictRequest,
-    /// Answers to each prompt.
+    /// Number of answers to each prompt.
     answers: u32,
     stream: bool,
     include_usage: bool,
@@ -57,7 +57,7 @@ async fn read(
     take_logprobs(body)?;
     let answers = body.count("n")?.unwrap_or(1);
     refuse(body, answers)?;
-    // The model's own chat template has no place here.
+    // Plain completions bypass the chat template of the model.
     body.entry("raw").or_insert(Value::Bool(true));
     let rows = volley_dialect_kit::chat::prompts(&prompts)?;
     let mut request = request(model, rows, body, context)?;
@@ -71,7 +71,7 @@ async fn read(
     })
 }
 
-/// Refuses what comes of nothing here, and would otherwise be passed over.
+/// Rejects fields that would otherwise be ignored silently.
 fn refuse(body: &mut Map<String, Value>, answers: u64) -> Result<(), PredictError> {
     if !take_flag(body, "echo")? {
         body.remove("echo");
@@ -82,7 +82,7 @@ fn refuse(body: &mut Map<String, Value>, answers: u64) -> Result<(), PredictErro
         return Err(unsupported("field 'suffix'"));
     }
     body.remove("suffix");
-    // The best of as many answers as are wanted are these.
+    // A `best_of` equal to `n` selects nothing: all generated answers are returned.
     if body.count("best_of")?.is_some_and(|best| best != answers) {
         return Err(unsupported(
             "field 'best_of', where it is another number than 'n',",
@@ -123,9 +123,9 @@ fn choice(choice: Choice, answers: u32) -> Value {
     })
 }
 
-/// `logprobs` is a number here: of alternatives.
+/// Converts `logprobs`, which is the number of alternatives in plain completions.
 fn take_logprobs(body: &mut Map<String, Value>) -> Result<(), PredictError> {
-    // Some clients send what chat completions take.
+    // Some clients send the boolean of chat completions.
     if body.get("logprobs").is_some_and(Value::is_boolean) {
         return Ok(());
     }

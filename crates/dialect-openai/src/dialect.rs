@@ -1,4 +1,4 @@
-//! OpenAI's dialect at the gateway's seam.
+//! Routes, operations and error format of OpenAI's dialect.
 
 use crate::operations::OPERATIONS;
 use crate::responses::stored;

@@ -50,7 +50,7 @@ pub(crate) async fn embed(
     Ok(Json(context.in_time(work).await?))
 }
 
-/// Whether vectors are wanted as the base64 of their bytes.
+/// Removes `encoding_format`. Returns whether the vectors are requested in base64.
 fn take_format(body: &mut Map<String, Value>) -> Result<bool, PredictError> {
     let format = body.text("encoding_format")?.unwrap_or("float");
     let base64 = match format {
@@ -66,8 +66,8 @@ fn take_format(body: &mut Map<String, Value>) -> Result<bool, PredictError> {
     Ok(base64)
 }
 
-/// What is too long is refused, unless it may be cut: `truncate_prompt_tokens` of -1, as vLLM has
-/// it. Models of other servers cut or refuse as they do.
+/// Rejects long texts unless the caller permits truncation with `truncate_prompt_tokens` of -1, as
+/// vLLM does. Remote models apply their server's rule.
 fn take_truncation(
     caller: &Caller,
     model: &ModelRef,
@@ -90,7 +90,7 @@ fn take_truncation(
 
 fn rows(body: &mut Map<String, Value>) -> Result<RecordBatch, PredictError> {
     let texts = Inputs::take(body, "input")?.into_texts(body);
-    // Not OpenAI's; others have it under this name.
+    // `input_type` is not part of OpenAI's interface; other servers accept it under this name.
     let kind = body.text("input_type")?.map(str::to_owned);
     body.remove("input_type");
     let kinds = kind.map(|kind| StringArray::from(vec![kind; texts.len()]));

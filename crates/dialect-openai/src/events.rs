@@ -1,5 +1,5 @@
-//! The events of streamed completions. Nothing but `data:` lines: OpenAI's own clients fail on
-//! ids, names and empty events.
+//! The events of streamed completions. They consist of `data:` lines only, because OpenAI's own
+//! clients fail on ids, event names and empty events.
 
 use std::collections::BTreeMap;
 
@@ -16,18 +16,18 @@ use volley_dialect_kit::pieces;
 use volley_dialect_kit::sse::{Events, json_string};
 use volley_dialect_kit::supplement::supplement;
 
-/// The name of the provider whose form this is.
+/// Name of the provider whose format this dialect uses.
 const FORMAT: &str = "openai";
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// Which of the two interfaces.
+/// The route that a stream belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventsInterface {
     /// `chat.completion.chunk`.
     Chat,
-    /// `text_completion`, with so many answers to each prompt.
+    /// `text_completion`.
     Text {
-        /// Answers to each prompt.
+        /// Number of answers to each prompt.
         answers: u32,
     },
 }
@@ -36,23 +36,23 @@ pub(crate) enum EventsInterface {
 #[derive(Debug)]
 pub(crate) struct CompletionEvents {
     kind: EventsInterface,
-    /// Everything in front of the choices, which is the same in every event.
+    /// The part before the choices, which is the same in every event.
     head: String,
-    /// What is behind them.
+    /// The part after the choices.
     tail: &'static str,
     include_usage: bool,
-    /// How many characters of each choice are written, where they are counted.
+    /// Number of characters written of each choice, if log probabilities need it.
     written: BTreeMap<u32, usize>,
     /// Choices whose first event is written.
     begun: Vec<u32>,
     usage: Option<Usage>,
-    /// Whether the caller knows functions, and no tools.
+    /// Whether the caller uses `functions` instead of `tools`.
     legacy: bool,
     finished: bool,
 }
 
 impl CompletionEvents {
-    /// The same, for a caller that may know functions, and no tools.
+    /// Sets whether the caller uses `functions` instead of `tools`.
     pub(crate) fn of_functions(self, legacy: bool) -> Self {
         Self { legacy, ..self }
     }
@@ -157,7 +157,7 @@ impl CompletionEvents {
         if let Some(calls) = row.tool_calls().filter(|_| self.legacy) {
             self.function_call(index, calls, out);
         } else if let Some(calls) = row.tool_calls() {
-            // They are in OpenAI's own form.
+            // The row's calls are already in OpenAI's format.
             self.choice(index, out, |out| {
                 out.put_slice(b"\"delta\":{\"tool_calls\":");
                 out.put_slice(calls.as_bytes());
@@ -180,7 +180,7 @@ impl CompletionEvents {
         }
     }
 
-    /// What a server of this form says in a choice beside what rows hold.
+    /// Forwards the fields of an upstream of this format that rows do not have.
     fn beside(&self, index: u32, block: &Value, out: &mut BytesMut) {
         let mut choice = json!({
             "index": index, "delta": block["delta"], "logprobs": null, "finish_reason": null,
@@ -200,8 +200,8 @@ impl CompletionEvents {
         );
         out.put_slice(self.head.as_bytes());
         out.put_slice(choice.as_bytes());
-        // What its server tells of itself, where that is of this form. The fingerprint stands in
-        // every event.
+        // Top-level fields of an upstream of this format. Its fingerprint is left out, because
+        // every event has Volley's own.
         let native = details.format.as_deref() == Some(FORMAT);
         let fields = details.fields.as_ref().filter(|_| native);
         let fields = fields.and_then(Value::as_object).into_iter().flatten();
@@ -224,7 +224,7 @@ impl CompletionEvents {
         }
         let offset = self.written.entry(index).or_default();
         let told = text_logprobs(&tokens, *offset);
-        // A prompt that is echoed has its text in one row and its tokens in several.
+        // An echoed prompt has its text in one row and its tokens in several rows.
         let spelt = tokens.iter().filter_map(|token| token["token"].as_str());
         *offset += match tokens.is_empty() {
             true => text.chars().count(),
@@ -238,7 +238,7 @@ impl CompletionEvents {
         });
     }
 
-    /// The first call as callers know it that know one alone.
+    /// Writes the first call in the deprecated format, which has one call only.
     fn function_call(&self, index: u32, calls: &str, out: &mut BytesMut) {
         for call in pieces::calls(calls) {
             if call.index == 0 {
@@ -254,7 +254,7 @@ impl CompletionEvents {
         }
     }
 
-    /// An event of one choice that has not ended, with no probabilities.
+    /// Writes an event of one choice without a finish reason and log probabilities.
     fn choice(&self, index: u32, out: &mut BytesMut, delta: impl FnOnce(&mut BytesMut)) {
         self.event(out, |out| {
             out.put_slice(b"{\"index\":");
@@ -271,7 +271,7 @@ impl CompletionEvents {
         out.put_slice(self.tail.as_bytes());
     }
 
-    /// What a server did not count is not told.
+    /// Writes the usage, if requested and known, and the end marker.
     fn end(&mut self, details: &Details, out: &mut BytesMut) {
         if let Some(usage) = self.usage.filter(|_| self.include_usage) {
             out.put_slice(self.head.as_bytes());
@@ -307,8 +307,8 @@ impl Events for CompletionEvents {
     }
 }
 
-/// The probabilities of tokens as plain completions have them, for a text that goes on at the
-/// character `offset`; `None` without any.
+/// Log probabilities in the format of plain completions, for text that starts at the character
+/// `offset`; `None` if there are none.
 pub(super) fn text_logprobs(tokens: &[Value], mut offset: usize) -> Option<Value> {
     let mut told: [Vec<Value>; 4] = Default::default();
     for token in tokens {
@@ -319,7 +319,8 @@ pub(super) fn text_logprobs(tokens: &[Value], mut offset: usize) -> Option<Value
             Some((text.to_owned(), other["logprob"].clone()))
         });
         let mut others: Map<_, _> = others.collect();
-        // Of the first token of a prompt nothing is known; each other stands among the likeliest.
+        // The first token of a prompt has no probability. Every other token is listed among its
+        // alternatives, as OpenAI does.
         let others = match &token["logprob"] {
             Value::Null => Value::Null,
             own => {
@@ -351,7 +352,7 @@ mod tests {
     const EVENTS: usize = 500;
     const ROUNDS: usize = if cfg!(debug_assertions) { 5 } else { 400 };
 
-    /// The best of some rounds, in nanoseconds an event.
+    /// Fastest of several rounds, in nanoseconds per event.
     fn best(mut round: impl FnMut(&mut BytesMut)) -> f64 {
         let mut out = BytesMut::with_capacity(EVENTS * 400);
         let rounds = (0..ROUNDS).map(|_| {
@@ -363,8 +364,8 @@ mod tests {
         rounds.fold(f64::MAX, f64::min)
     }
 
-    /// What the bytes of an upstream of the same format would spare, were they passed on: see
-    /// docs/evidence/remote-models.md.
+    /// Measures how much time would be saved by forwarding the bytes of an upstream of the same
+    /// format. See docs/evidence/remote-models.md.
     #[test]
     fn cost() {
         let chunk = GenerationChunk {

@@ -1,6 +1,6 @@
-//! OpenAI's dialect (`/v1`): chat and plain completions, responses, embeddings,
-//! models; and reranking as
-//! Cohere and Jina have it, which stands beside them in most servers.
+//! OpenAI's dialect (`/v1`): chat and plain completions, responses, embeddings and models. It
+//! includes reranking in the format of Cohere and Jina, which most servers offer beside OpenAI's
+//! routes.
 
 pub(crate) mod chat;
 pub(crate) mod completions;
@@ -17,7 +17,8 @@ use volley_types::{Details, ErrorCode, FinishReason, PredictError, Usage};
 
 use volley_http_edge::body::{Fields, take_flag};
 
-/// Takes `stream` and `stream_options`: whether to stream, and whether usage comes with it.
+/// Removes `stream` and `stream_options`. Returns whether to stream, and whether to send the usage
+/// in the stream.
 fn take_stream(body: &mut Map<String, Value>) -> Result<(bool, bool), PredictError> {
     let stream = take_flag(body, "stream")?;
     let mut options = match body.remove("stream_options") {
@@ -44,10 +45,10 @@ fn take_stream(body: &mut Map<String, Value>) -> Result<(bool, bool), PredictErr
     Ok((stream, usage))
 }
 
-/// Which build answers: all answers of one server say the same.
+/// The `system_fingerprint` of every response: the version of this server.
 pub(crate) const FINGERPRINT: &str = concat!("volley-", env!("CARGO_PKG_VERSION"));
 
-/// The tokens of an answer, with what its server told beside where that is of this form.
+/// The usage of a response, with further fields of an upstream of this format.
 fn usage(usage: Usage, details: &Details) -> Value {
     let mut told = json!({
         "prompt_tokens": usage.prompt_tokens,
@@ -91,18 +92,19 @@ fn usage(usage: Usage, details: &Details) -> Value {
     told
 }
 
-/// What an upstream says of a refusal beside its text.
+/// The upstream's explanation of a refusal.
 fn explanation(details: &Details) -> Option<&str> {
     let told = details.stop_details.as_ref()?;
     told["explanation"].as_str().filter(|text| !text.is_empty())
 }
 
-/// Why an answer ended, in OpenAI's words. A failed item fails the whole answer before.
+/// The finish reason in OpenAI's terms. A failed item never gets here, because it fails the whole
+/// response.
 fn finish_reason(reason: Option<FinishReason>) -> &'static str {
     reason.unwrap_or(FinishReason::Stop).as_str()
 }
 
-/// The probabilities of tokens as chat completions have them; null without any.
+/// Log probabilities in the format of chat completions; null if there are none.
 fn logprobs(tokens: Vec<Value>) -> Value {
     if tokens.is_empty() {
         return Value::Null;
@@ -110,7 +112,7 @@ fn logprobs(tokens: Vec<Value>) -> Value {
     json!({ "content": tokens, "refusal": null })
 }
 
-/// Something that is no part of this interface.
+/// The error for an unsupported field.
 fn unsupported(what: &str) -> PredictError {
     PredictError::new(ErrorCode::InvalidInput, format!("{what} is not supported"))
 }

@@ -1,14 +1,15 @@
-//! Models as `GET /v1/models` lists them. Pure.
+//! Format of `GET /v1/models`. Pure.
 
 use serde_json::{Value, json};
 use volley_types::{PredictError, Task};
 
 use volley_dialect_kit::catalogue::{CatalogueEntry, ModelsQuery};
 
-/// What can chat, complete or embed, and is ready; with `?all=true` whatever is registered.
+/// The models that are ready and can chat, complete or embed. With `?all=true`, all registered
+/// models.
 ///
 /// # Errors
-/// `InvalidInput` for parameters of Anthropic's form.
+/// `InvalidInput` for the paging parameters of Anthropic's format.
 pub fn list(all: &[CatalogueEntry], query: &ModelsQuery) -> Result<Value, PredictError> {
     if query.limit.is_some() || query.before_id.is_some() || query.after_id.is_some() {
         return Err(PredictError::invalid(
@@ -21,7 +22,7 @@ pub fn list(all: &[CatalogueEntry], query: &ModelsQuery) -> Result<Value, Predic
     Ok(json!({ "object": "list", "data": models }))
 }
 
-/// A model as these clients know it. `max_model_len`, `root` and `parent` are of other servers.
+/// One model. `max_model_len`, `root` and `parent` are fields of vLLM's format.
 pub fn model(listed: &CatalogueEntry, name: &str) -> Value {
     json!({
         "id": name,

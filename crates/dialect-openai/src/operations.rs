@@ -1,8 +1,8 @@
-//! The operations of OpenAI's dialect.
+//! The operations of OpenAI's dialect, for the OpenAPI document.
 
 use volley_http_edge::operation::{Operation, delete, get, post};
 
-/// What they do, take and give.
+/// All operations with their summaries and the schemas of their bodies.
 pub(crate) const OPERATIONS: &[Operation] = &[
     post(
         "/v1/chat/completions",

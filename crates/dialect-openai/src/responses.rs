@@ -1,8 +1,8 @@
-//! `POST /v1/responses`: what a chat completion does, in OpenAI's newer form.
+//! `POST /v1/responses`: generation in OpenAI's newer format.
 //!
-//! Items become the pipeline's messages (`request`); rows become items (`output`), whole or
-//! as a sequence of typed events (`events`). Responses are held for a while, so that a later
-//! request can go on behind one (`store`, `stored`).
+//! `request` converts items to the messages of a request, `output` converts rows to items, and
+//! `events` converts rows to a sequence of typed events. `store` keeps responses for a while, so
+//! that a later request can continue from one; `stored` serves them.
 
 mod events;
 mod items;
@@ -29,10 +29,10 @@ use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::context::RequestContext;
 use volley_http_edge::error::{ApiError, with_code};
 
-/// The name of the provider whose form this is.
+/// Name of the provider whose format this dialect uses.
 const FORMAT: &str = "openai_responses";
 
-/// A response, whole or streamed.
+/// Creates a response, complete or streamed.
 pub(crate) async fn create(
     caller: Caller,
     context: RequestContext,
@@ -57,7 +57,7 @@ pub(crate) async fn create(
     Ok(Json(context.in_time(whole).await?).into_response())
 }
 
-/// How many tokens a response's input has, as the model's own tokenizer counts them.
+/// Counts the input tokens of a response with the model's own tokenizer.
 pub(crate) async fn count(
     caller: Caller,
     context: RequestContext,
@@ -79,7 +79,7 @@ pub(crate) async fn count(
     Ok(Json(body))
 }
 
-/// Whether the response is to be held, which it is unless that is refused.
+/// Removes `store`. Returns whether to store the response, which is the default.
 fn take_store(body: &mut Map<String, Value>) -> Result<bool, PredictError> {
     match body.remove("store") {
         None | Some(Value::Null) => Ok(true),
@@ -88,7 +88,8 @@ fn take_store(body: &mut Map<String, Value>) -> Result<bool, PredictError> {
     }
 }
 
-/// The conversation of the response before this one, where one is named; else the refusal.
+/// The items of the conversation before this response, if the body references a previous one. The
+/// inner error is the response for an unknown id.
 async fn earlier(
     caller: &Caller,
     body: &Map<String, Value>,

@@ -1,4 +1,4 @@
-//! What OpenAI's dialect keeps on a node.
+//! State of OpenAI's dialect on a node.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::responses::store::Responses;
 use volley_dialect_kit::peers::PeerStreams;
 use volley_http_edge::edge::{DialectCaller, Edge};
 
-/// A caller of routes that keep responses.
+/// The caller of a route that stores responses.
 pub(crate) type ResponsesCaller = DialectCaller<OpenAi>;
 
-/// OpenAI's dialect, with the responses that later requests name.
+/// OpenAI's dialect, with the responses that later requests may reference.
 #[derive(Clone)]
 pub struct OpenAi {
     edge: Edge,
@@ -20,7 +20,7 @@ pub struct OpenAi {
 }
 
 impl OpenAi {
-    /// The dialect at `edge`; `responses` are kept on this node, and `peers` leads to those of
+    /// Creates the dialect at `edge`. `responses` are those of this node; `peers` opens those of
     /// other nodes.
     #[must_use]
     pub fn new(edge: &Edge, responses: Responses, peers: PeerStreams) -> Self {
@@ -31,12 +31,12 @@ impl OpenAi {
         }
     }
 
-    /// The responses that this node keeps.
+    /// The responses of this node.
     pub(crate) fn responses(&self) -> &Responses {
         &self.responses
     }
 
-    /// The node that keeps a response; `None` where that is no member.
+    /// The store of the node that created a response; `None` if that node is not a member.
     pub(crate) fn holder(&self, id: &StreamId) -> Option<Arc<dyn StreamSource>> {
         if id.node == self.responses.node() {
             return Some(Arc::new(self.responses.clone()));

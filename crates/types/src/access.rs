@@ -8,7 +8,7 @@ use std::str::FromStr;
 use crate::error::PredictError;
 use crate::ids::{KeyId, ModelName, NodeId, TenantId, WorkerId};
 
-/// Role of a caller. A role includes the permissions of all roles before it.
+/// Role of a caller. Each role includes the permissions of the roles listed before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// Reads models, status and metrics.
@@ -30,7 +30,7 @@ impl Role {
         Self::ClusterAdmin,
     ];
 
-    /// The stable name.
+    /// The stable name, as in configuration and the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Role {
         }
     }
 
-    /// The role of that name.
+    /// Parses a stable name; `None` if it is unknown.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.as_str() == name)
@@ -118,7 +118,7 @@ impl ModelScope {
     /// Parses patterns: names, prefixes such as `team-a.*`, or [`ALL_MODELS`].
     ///
     /// # Errors
-    /// `InvalidInput` when one is none of these.
+    /// `InvalidInput` when a text is none of these.
     pub fn read<'t>(texts: impl IntoIterator<Item = &'t str>) -> Result<Self, PredictError> {
         let (mut patterns, mut all) = (Vec::new(), false);
         for text in texts {
@@ -211,7 +211,7 @@ impl ModelScope {
     }
 }
 
-/// The SHA-256 of a key. Its `Debug` form shows nothing of it.
+/// The SHA-256 of an API key. `Debug` prints none of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeyHash(pub [u8; 32]);
 
@@ -237,22 +237,21 @@ pub struct Quota {
 pub struct ApiKey {
     /// The id, which is also part of the key.
     pub id: KeyId,
-    /// A name for people.
+    /// Display name.
     pub name: String,
-    /// The hash of the whole key.
+    /// SHA-256 of the complete key.
     pub hash: KeyHash,
-    /// The hash before the last rotation, and the time until which it is accepted, in milliseconds
-    /// since 1970.
+    /// The hash before the last rotation, and the end of its validity in milliseconds since 1970.
     pub previous: Option<(KeyHash, u64)>,
-    /// What its bearer may do.
+    /// Role of the caller that presents the key.
     pub role: Role,
     /// The models that the key has access to.
     pub models: ModelScope,
     /// Tenant of the key.
     pub tenant: TenantId,
-    /// When it was made, in milliseconds since 1970.
+    /// Creation time in milliseconds since 1970.
     pub created_ms: u64,
-    /// Expiry time in milliseconds since 1970.
+    /// Expiry time in milliseconds since 1970; `None` for a key that does not expire.
     pub expires_ms: Option<u64>,
     /// Quota of the key.
     pub quota: Quota,
@@ -281,7 +280,7 @@ impl NodeIdentity {
         Some(Self::Worker(WorkerId::new(id).ok()?))
     }
 
-    /// Whether it is a coordinator.
+    /// Whether the node is a coordinator.
     #[must_use]
     pub fn is_coordinator(&self) -> bool {
         matches!(self, Self::Coordinator(_))

@@ -14,7 +14,7 @@ use crate::PredictError;
 pub struct ChatMessage {
     /// One of [`ROLES`].
     pub role: String,
-    /// The text; empty where the sender gave none.
+    /// The text; empty if the message has none.
     pub content: String,
     /// Tool calls of an assistant: a JSON array in OpenAI's format.
     pub tool_calls: Option<String>,
@@ -39,7 +39,7 @@ impl ChatMessage {
     }
 }
 
-/// The fields of one chat message. All but `role` and `content` may be left out of a column.
+/// The fields of one chat message. A column may omit all but `role` and `content`.
 #[must_use]
 pub fn message_fields() -> Fields {
     Fields::from(vec![
@@ -51,8 +51,8 @@ pub fn message_fields() -> Fields {
     ])
 }
 
-/// The `messages` column with one conversation, or null, a row. The field `details` is only present
-/// if a message has it, because nodes of the previous version do not support it.
+/// Builds the `messages` column: one conversation, or null, for each row. The field `details` is
+/// only present if a message has it, because nodes of the previous version do not support it.
 #[must_use]
 pub fn conversations<'a>(rows: impl IntoIterator<Item = Option<&'a [ChatMessage]>>) -> ArrayRef {
     let rows: Vec<_> = rows.into_iter().collect();
@@ -63,7 +63,7 @@ pub fn conversations<'a>(rows: impl IntoIterator<Item = Option<&'a [ChatMessage]
     conversations_of(&fields.collect(), rows)
 }
 
-/// As [`conversations`], with the first `fields` of [`message_fields`], all of them texts.
+/// As [`conversations`], with only the first `fields` of [`message_fields`], all of type text.
 #[must_use]
 pub fn conversations_of<'a>(
     fields: &Fields,
@@ -103,7 +103,7 @@ pub fn conversations_of<'a>(
     Arc::new(list.finish())
 }
 
-/// The conversation in a row that is not null; `None` where the column is no list of messages.
+/// The conversation in a row that is not null; `None` if the column is not a list of messages.
 #[must_use]
 pub fn conversation(column: &dyn Array, row: usize) -> Option<Vec<ChatMessage>> {
     let list = match column.data_type() {
@@ -131,7 +131,7 @@ fn text(messages: &StructArray, name: &str, row: usize) -> Option<String> {
     text_at(messages.column_by_name(name)?, row)
 }
 
-/// The text in a row of a `Utf8` or `LargeUtf8` column; `None` where null, or another type.
+/// The text in a row of a `Utf8` or `LargeUtf8` column; `None` for a null or another column type.
 #[must_use]
 pub fn text_at(column: &dyn Array, row: usize) -> Option<String> {
     if column.is_null(row) {
@@ -158,7 +158,7 @@ pub const ROLES: [&str; 6] = [
 /// skip the message.
 ///
 /// # Errors
-/// `InvalidInput` naming the message's place and its role.
+/// `InvalidInput` with the index of the message and its role.
 pub fn check_roles(messages: &[ChatMessage]) -> Result<(), PredictError> {
     let mut roles = messages.iter().map(|message| message.role.as_str());
     let Some(place) = roles.position(|role| !ROLES.contains(&role)) else {

@@ -1,8 +1,8 @@
-//! The check of a request's columns, which each process makes once.
+//! Records that a request's columns were checked, so that each process checks them once.
 //!
-//! Every step of a process may ask whether the rows fit the model; only the first one compares
-//! schemas. The steps share one [`Signature`], so the address of its input schema identifies the
-//! check.
+//! Every hop inside a process checks whether the rows fit the model, but only the first hop
+//! compares schemas. All hops share one [`Signature`], so the address of its input schema
+//! identifies the check.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl<T> Checked<T> {
         against.is_some_and(|against| Arc::ptr_eq(against, schema))
     }
 
-    /// The value alone.
+    /// Discards the record.
     #[must_use]
     pub fn into_inner(self) -> T {
         self.value
@@ -73,8 +73,9 @@ impl<T> Deref for Checked<T> {
 }
 
 impl Signature {
-    /// Checks that the columns of `input` are the model's own, as [`Signature::check_input`] does.
-    /// Returns immediately if this process has already checked them.
+    /// Checks that the columns of `input` have the types of the model, as
+    /// [`Signature::check_input`] does. Returns immediately if this process has already checked
+    /// them.
     ///
     /// # Errors
     /// `InvalidInput` naming the column, its type and the model's type.
@@ -100,7 +101,7 @@ impl Signature {
         })
     }
 
-    /// `input` with the columns of the model's own types: numbers of other widths and kinds,
+    /// Converts the columns of `input` to the model's types: numbers of other widths and kinds,
     /// dictionaries, views of texts, and single values for tensors of one value are cast. Returns
     /// immediately if this process has already checked them.
     ///
@@ -122,7 +123,7 @@ impl Signature {
 /// Converts rows of a checked schema to the rows of a model.
 pub struct Fit {
     against: SchemaRef,
-    /// `None` where the columns are the model's own.
+    /// `None` if the columns already have the model's types.
     casts: Option<crate::signature::Casts>,
 }
 
@@ -130,7 +131,8 @@ impl Fit {
     /// Converts the rows of `input`, which must have the checked schema, to the model's columns.
     ///
     /// # Errors
-    /// `InvalidInput` for a value that cannot be cast without loss; for a stream inside it.
+    /// `InvalidInput` for a value that cannot be cast without loss. For a stream, the stream yields
+    /// the error.
     pub fn apply(self, input: Input) -> Result<Checked<Input>, PredictError> {
         let input = match self.casts {
             Some(casts) => casts.apply(input)?,

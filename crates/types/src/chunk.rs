@@ -1,8 +1,8 @@
 //! Response rows and the stream that carries them.
 //!
-//! A chunk is one row. All information is in columns: a transport may merge and split record
-//! batches. A generation's stream ends in exactly one row with `last = true`, or in exactly one
-//! error; nothing follows after either.
+//! A chunk is one row, and all its data is in columns. A transport may therefore merge and split
+//! record batches. A generation's stream ends in exactly one row with `last = true`, or in exactly
+//! one error. Nothing follows after either.
 
 mod build;
 mod failure;
@@ -24,7 +24,7 @@ use crate::ids::ModelRef;
 /// A stream of response batches. Its schema is known before the first batch.
 ///
 /// [`ChunkStream::holding`] attaches values that must live as long as the stream (permits, cancel
-/// guards, gauges). Dropping the stream drops them.
+/// guards, gauges). Dropping the stream drops the work behind it, then these values.
 pub struct ChunkStream {
     schema: SchemaRef,
     // Fields are dropped in this order: the work first, then its permits.
@@ -68,7 +68,7 @@ impl ChunkStream {
         self.schema.clone()
     }
 
-    /// Keeps `guard` until the stream is dropped.
+    /// Attaches `guard`, which is dropped with the stream.
     #[must_use]
     pub fn holding(mut self, guard: impl std::any::Any + Send) -> Self {
         self.guards.push(Box::new(guard));
@@ -91,8 +91,8 @@ impl ChunkStream {
     }
 }
 
-/// Whether a batch of a generation has the terminal row, after which a reader may stop. False for
-/// batches of other schemas.
+/// Whether a generation's batch has the terminal row, after which a reader may stop. Returns false
+/// for batches of other schemas.
 #[must_use]
 pub fn ends_generation(batch: &RecordBatch) -> bool {
     let last = batch.column_by_name("last");
@@ -135,7 +135,8 @@ pub type BatchResults = Pin<Box<dyn Stream<Item = BatchResult> + Send>>;
 impl Stream for ChunkStream {
     type Item = Result<RecordBatch, PredictError>;
 
-    /// Yields nothing after the first error, even if the inner stream continues.
+    /// Yields nothing after the first error, even if the inner stream continues. Cancel safe: a
+    /// pending poll loses no batch.
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.ended {
             return Poll::Ready(None);
@@ -161,18 +162,18 @@ impl std::fmt::Debug for ChunkStream {
 pub enum FinishReason {
     /// End of text, or a stop string.
     Stop,
-    /// The token limit or the context was reached.
+    /// The token limit or the context length was reached.
     Length,
     /// The model calls tools.
     ToolCalls,
-    /// The upstream's content filter stopped it.
+    /// The upstream's content filter stopped the generation.
     ContentFilter,
-    /// This item failed; the reason is in `error_code` and `error_message`.
+    /// The item failed. The columns `error_code` and `error_message` have the reason.
     Error,
 }
 
 impl FinishReason {
-    /// The stable name; OpenAI's, which most dialects share.
+    /// The stable name. It is OpenAI's name, which most dialects share.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -184,7 +185,7 @@ impl FinishReason {
         }
     }
 
-    /// The reason of that name.
+    /// Parses a stable name; `None` if it is unknown.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         [
@@ -239,9 +240,9 @@ pub struct PromptUsage {
 /// One row of a generation's response.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct GenerationChunk {
-    /// Which request row this answers, from 0.
+    /// Index of the request row that this answers, from 0.
     pub item: u32,
-    /// Which of several answers to that row, from 0.
+    /// Index of the answer among several answers to that row, from 0.
     pub choice: u32,
     /// Index of the row in the stream: 0, 1, 2 … without gaps or duplicates.
     pub sequence: u32,
@@ -251,7 +252,7 @@ pub struct GenerationChunk {
     pub thinking: Option<String>,
     /// Tool-call deltas as a JSON array in OpenAI's form.
     pub tool_calls: Option<String>,
-    /// The token, where one row is one token.
+    /// The token, if the row has exactly one.
     pub token_id: Option<u32>,
     /// Natural logarithm of the token's probability, if requested.
     pub logprob: Option<f32>,
@@ -331,12 +332,12 @@ impl<'a> GenerationRow<'a> {
     /// The rows of `batch`.
     ///
     /// # Errors
-    /// `Internal` when the batch does not have the names and types of [`generation_schema`].
+    /// `Internal` if the batch does not have the column names and types of [`generation_schema`].
     pub fn rows(
         batch: &'a RecordBatch,
     ) -> Result<impl ExactSizeIterator<Item = GenerationRow<'a>>, PredictError> {
         let (expected, schema) = (&GENERATION_SCHEMA, batch.schema_ref());
-        // A node of the next version may send more.
+        // Nodes of the next version may send more columns.
         let same = FIRST_COLUMNS <= schema.fields().len()
             && schema
                 .fields()

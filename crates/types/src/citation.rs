@@ -5,15 +5,15 @@ use serde_json::{Map, Value};
 /// A reference from a passage of an answer to a span of a source. Unknown fields are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Citation {
-    /// Where the source is.
+    /// URL of the source.
     pub url: Option<String>,
     /// The source's title.
     pub title: Option<String>,
-    /// The words of the source.
+    /// Quoted text of the source.
     pub quote: Option<String>,
-    /// The source's own id: that of a document, a file or a search's result.
+    /// Id of the source at the provider: of a document, a file or a search result.
     pub source: Option<String>,
-    /// The source's number among those of the request or of a search, from 0.
+    /// Index of the source among those of the request or of a search, from 0.
     pub document: Option<u32>,
     /// The cited span of the source.
     pub place: Option<CitedSpan>,
@@ -28,15 +28,15 @@ pub struct Citation {
 /// A span of a source, in the provider's own numbering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CitedSpan {
-    /// What is counted.
+    /// Unit of `from` and `to`.
     pub unit: SpanUnit,
-    /// The first.
+    /// First unit of the span.
     pub from: u32,
-    /// The one after the last.
+    /// End of the span, exclusive.
     pub to: u32,
 }
 
-/// What a [`CitedSpan`] counts.
+/// Unit of a [`CitedSpan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SpanUnit {
     /// Characters of a text, from 0.
@@ -45,7 +45,7 @@ pub enum SpanUnit {
     Pages,
     /// Blocks of a document, from 0.
     Blocks,
-    /// Blocks of a search's result, from 0.
+    /// Blocks of a search result, from 0.
     Passages,
 }
 

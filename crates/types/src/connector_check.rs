@@ -10,11 +10,15 @@ use crate::registry::ConnectorSpec;
 #[async_trait]
 pub trait CheckConnector: Send + Sync + 'static {
     /// Checks that the connector's servers may be called and that its credentials exist. With
-    /// `test`, its first server is called too, with a short request that its owner may bill.
+    /// `test`, the check also sends a short request to the first server, which the provider may
+    /// bill.
     ///
     /// # Errors
-    /// The fault, with the connector and the host, never a secret. `Unimplemented` if this node has
-    /// no such check.
+    /// The fault, with the connector and the host, but without secrets. `Unimplemented` if this
+    /// node has no such check.
+    ///
+    /// # Cancel safety
+    /// Cancel safe, except that a test request may already have been sent and billed.
     async fn check_connector(
         &self,
         connector: &ConnectorSpec,

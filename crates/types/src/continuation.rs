@@ -35,7 +35,7 @@ impl Continuation {
         }
     }
 
-    /// The same generation after the `sent` part.
+    /// The same generation, continued after the `sent` part.
     #[must_use]
     pub fn behind(&self, sent: SentAnswers) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl SentAnswers {
         &self.answers
     }
 
-    /// Rows of all answers: the sequence of the next one.
+    /// Number of sent rows of all answers, which is the sequence number of the next row.
     #[must_use]
     pub fn rows(&self) -> u32 {
         self.answers.iter().map(|answer| answer.rows).sum()
@@ -95,22 +95,22 @@ impl SentAnswers {
 /// The sent part of one answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SentAnswer {
-    /// Which request row it answers.
+    /// Index of the request row that it answers.
     pub item: u32,
-    /// Which of several answers to that row it is.
+    /// Index of the answer among several answers to that row.
     pub choice: u32,
     /// Tokens of the sent rows, in order.
     pub tokens: Vec<u32>,
-    /// Its rows.
+    /// Number of sent rows.
     pub rows: u32,
-    /// The bytes of their text.
+    /// Length of their text in bytes.
     pub text_bytes: u64,
     /// How the answer ended; `None` while it runs.
     pub end: Option<AnswerEnd>,
 }
 
 impl SentAnswer {
-    /// Which answer it is: its item and its choice.
+    /// The answer's `(item, choice)`.
     #[must_use]
     pub fn place(&self) -> (u32, u32) {
         (self.item, self.choice)

@@ -32,15 +32,16 @@ pub trait Registry: Send + Sync + 'static {
     /// The write runs to its end even if the caller drops the future.
     ///
     /// # Errors
-    /// The command's own refusals (`NotFound`, `Conflict`, `InvalidInput`); `Unavailable` within
-    /// 2 s when there is no leader or no quorum.
+    /// Errors of the command (`NotFound`, `Conflict`, `InvalidInput`); `Unavailable` within 2 s if
+    /// there is no leader or no quorum.
     async fn write(&self, command: RegistryCommand) -> Result<RegistryReply, PredictError>;
 
-    /// The report of each live worker about a connector, which need not be in the registry; see
-    /// [`CheckConnector::check_connector`](crate::CheckConnector::check_connector). Empty where no
+    /// Checks a connector on every live worker and returns their reports. The connector need not be
+    /// in the registry; see
+    /// [`CheckConnector::check_connector`](crate::CheckConnector::check_connector). Empty if no
     /// worker can be reached.
-    ///
     /// # Errors
+    /// `PermissionDenied` if the caller may not create the connector.
     /// `PermissionDenied` and the like, as for creating the connector.
     async fn check_connector(
         &self,
@@ -54,10 +55,10 @@ pub trait Registry: Send + Sync + 'static {
 /// The running cluster, read only: nodes, replicas and load as this node observes them. Cheap;
 /// never waits.
 pub trait ClusterView: Send + Sync + 'static {
-    /// A model's state and replicas; `None` when it is not registered.
+    /// A model's state and replicas; `None` if it is not registered.
     fn model_status(&self, model: &ModelName) -> Option<ModelStatus>;
 
-    /// Nodes, roles, leader, replicas, load.
+    /// Nodes, roles, leader, replicas and load.
     fn status(&self) -> ClusterStatus;
 
     /// Whether this node accepts new requests: it is not draining and its Raft node runs.
@@ -73,7 +74,8 @@ pub trait Membership: Send + Sync + 'static {
     /// Adds a coordinator at an internal address; returns the new membership.
     ///
     /// # Errors
-    /// `Conflict` when another address has the id, `Unavailable` without a leader.
+    /// `Conflict` if a coordinator with this id has another address; `Unavailable` without a
+    /// leader.
     async fn join(
         &self,
         node: NodeId,
@@ -83,14 +85,15 @@ pub trait Membership: Send + Sync + 'static {
     /// Removes a coordinator; returns the new membership.
     ///
     /// # Errors
-    /// `NotFound`, `Conflict` when it is the last voter, `Unavailable` without a leader.
+    /// `NotFound` for an unknown coordinator; `Conflict` for the last voter; `Unavailable` without
+    /// a leader.
     async fn leave(&self, node: NodeId) -> Result<Vec<CoordinatorMember>, PredictError>;
 
     /// Replaces the coordinator `old` by a new one at an internal address, in one membership
     /// change; returns the new membership. `old` may be down.
     ///
     /// # Errors
-    /// `NotFound` when there is no `old`, else as for `join`.
+    /// `NotFound` if `old` is not a member; otherwise as for [`Membership::join`].
     async fn replace(
         &self,
         old: NodeId,
@@ -98,19 +101,19 @@ pub trait Membership: Send + Sync + 'static {
         address: String,
     ) -> Result<Vec<CoordinatorMember>, PredictError>;
 
-    /// Makes `to` the leader, or the most up-to-date voter where `to` is `None`; returns the new
+    /// Transfers leadership to `to`, or by default to the most up-to-date voter. Returns the new
     /// leader.
     ///
     /// # Errors
-    /// `NotFound` when `to` is not a voter, `Conflict` when no other voter exists, `Unavailable`
-    /// without a leader or when no voter accepted the leadership.
+    /// `NotFound` if `to` is not a voter; `Conflict` if there is no other voter; `Unavailable`
+    /// without a leader or if no voter accepted the leadership.
     async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<NodeId, PredictError>;
 
-    /// A backup file of the registry at one revision, from which a new cluster can be started. It
-    /// has no plain secrets, but the hashes of all API keys.
+    /// Encodes the registry at one revision as a backup file, from which a new cluster can be
+    /// started. The file has no plain secrets, but it has the hashes of all API keys.
     ///
     /// # Errors
-    /// `PermissionDenied`.
+    /// `PermissionDenied` if the caller may not create backups.
     async fn backup(&self) -> Result<Vec<u8>, PredictError>;
 }
 
@@ -144,9 +147,9 @@ impl ClusterHandle {
 pub struct ModelStatus {
     /// The state that users see.
     pub state: ModelState,
-    /// Desired number of replicas; 0 when not deployed.
+    /// Desired number of replicas; 0 if the model is not deployed.
     pub desired_replicas: u32,
-    /// The deployed version.
+    /// The deployed version; `None` if the model is not deployed.
     pub version: Option<ModelVersion>,
     /// Replicas on live workers.
     pub replicas: Vec<ReplicaStatus>,
@@ -210,7 +213,7 @@ impl DeploymentFailure {
     }
 }
 
-/// One replica, as last reported.
+/// One replica, as last reported by its worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaStatus {
     /// The worker that holds it.
@@ -221,11 +224,11 @@ pub struct ReplicaStatus {
     pub version: ModelVersion,
     /// Its state.
     pub state: ReplicaState,
-    /// Streams that run now.
+    /// Running streams.
     pub active: u32,
-    /// Requests that wait.
+    /// Queued requests.
     pub queued: u32,
-    /// Streams that may run concurrently.
+    /// Maximum number of concurrent streams.
     pub capacity: u32,
     /// The replica is ready but evicted; the next request reloads it.
     pub evicted: bool,
@@ -236,7 +239,7 @@ pub struct ReplicaStatus {
 }
 
 impl ReplicaStatus {
-    /// Why it could not be loaded.
+    /// The reason if the replica could not be loaded. Public text.
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         match &self.state {
@@ -246,12 +249,12 @@ impl ReplicaStatus {
     }
 }
 
-/// Whether a worker can be sent requests.
+/// Liveness of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Liveness {
     /// A heartbeat arrived within 1.5 s.
     Alive,
-    /// No heartbeat for 1.5 s: new requests go to other workers while those can serve.
+    /// No heartbeat for 1.5 s. New requests go to other workers if those can serve them.
     Suspect,
     /// No heartbeat for 3 s, or its connection was reset.
     Dead,
@@ -283,7 +286,7 @@ pub struct WorkerStatus {
     pub address: String,
     /// Whether it can be sent requests.
     pub liveness: Liveness,
-    /// Since the last heartbeat.
+    /// Time since the last heartbeat.
     pub last_heard: Duration,
     /// Its replicas.
     pub replicas: Vec<ReplicaStatus>,
@@ -300,9 +303,9 @@ pub struct WorkerStatus {
 pub struct ClusterStatus {
     /// Raft: this node's id and role, the leader, all coordinators.
     pub raft: RaftStatus,
-    /// Every worker heard from since this coordinator's start, by id.
+    /// Every worker that has sent a heartbeat since the start of this coordinator, ordered by id.
     pub workers: Vec<WorkerStatus>,
-    /// Prediction streams that run through this coordinator now.
+    /// Prediction streams that run through this coordinator.
     pub active_streams: u32,
     /// Input for an external autoscaler.
     pub scale: ScaleSignal,
@@ -321,9 +324,9 @@ pub struct CoordinatorReport {
     pub level: u32,
     /// Its version of Volley; empty if that version does not report it.
     pub version: String,
-    /// Prediction streams that run through it.
+    /// Prediction streams that run through the coordinator.
     pub active_streams: u32,
-    /// Last applied log index; `None` if it has none, or its version does not report it.
+    /// Last applied log index; `None` if nothing is applied, or if that version does not report it.
     pub last_applied: Option<u64>,
 }
 
@@ -334,13 +337,13 @@ pub struct DrainStatus {
     pub node: NodeIdentity,
     /// Whether replicas are unloaded even if no other worker can hold them.
     pub force: bool,
-    /// The drain is complete.
+    /// Whether the drain is complete.
     pub done: bool,
-    /// Models of a worker that have not been moved yet, by name.
+    /// Models of a worker that have not been migrated yet, by name.
     pub models: Vec<ModelName>,
-    /// The models that no other worker can hold now, with the reason. Public text.
+    /// The models that no other worker can hold, with the reason. Public text.
     pub blocked: BTreeMap<ModelName, String>,
-    /// Streams that still run on the node or through it.
+    /// Streams that still run on the worker or through the coordinator.
     pub active: u32,
 }
 

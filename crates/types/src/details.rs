@@ -8,18 +8,18 @@ use serde_json::{Map, Value};
 pub struct Details {
     /// Format of the JSON values: the stable name of a provider.
     pub format: Option<String>,
-    /// A block of text begins with this row.
+    /// Whether a block of text begins with this row.
     pub begins: bool,
     /// Signature at the end of a reasoning block. Without reasoning before it, the block has no
     /// text.
     pub signature: Option<String>,
     /// An encrypted reasoning block, unchanged.
     pub redacted: Option<String>,
-    /// The row's reasoning is a summary.
+    /// Whether the row's reasoning is a summary.
     pub summary: bool,
     /// The provider's id of the reasoning block.
     pub item: Option<String>,
-    /// The row's text is a refusal.
+    /// Whether the row's text is a refusal.
     pub refusal: bool,
     /// Complete parts of an answer of types that only `format` defines.
     pub blocks: Vec<Value>,
@@ -27,17 +27,17 @@ pub struct Details {
     pub events: Vec<Value>,
     /// The stop string that ended the answer.
     pub stop_sequence: Option<String>,
-    /// The provider's own word for why the answer ended.
+    /// The finish reason in the provider's own terms.
     pub stop_reason: Option<String>,
     /// The provider's details of a refusal.
     pub stop_details: Option<Value>,
-    /// The usage as its provider gave it.
+    /// The usage in the provider's own format.
     pub usage: Option<Value>,
     /// Other fields of the provider's response.
     pub fields: Option<Value>,
-    /// The whole answer as its provider gave it, for a caller of the same dialect.
+    /// The complete answer in the provider's own format, for a caller of the same dialect.
     pub answer: Option<Value>,
-    /// The stream had a finish reason but ended without its terminator.
+    /// Whether the stream had a finish reason but ended without its terminator.
     pub unterminated: bool,
     /// Reason of a failed row: the name of an [`ErrorReason`](crate::ErrorReason).
     pub reason: Option<String>,
@@ -46,7 +46,7 @@ pub struct Details {
 }
 
 impl Details {
-    /// Whether there are none.
+    /// Whether the row has no details.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let unsaid = Self {

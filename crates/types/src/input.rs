@@ -8,7 +8,7 @@ use futures::Stream;
 
 use crate::error::PredictError;
 
-/// A stream of request batches; an error ends it.
+/// A stream of request batches. An error ends it.
 pub type BatchStream = Pin<Box<dyn Stream<Item = Result<RecordBatch, PredictError>> + Send>>;
 
 /// The rows of a request: one row is one item.

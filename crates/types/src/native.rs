@@ -25,15 +25,15 @@ const FORMATS: &str = "volley.native";
 pub struct Native {
     /// The format: the stable name of a provider.
     pub format: String,
-    /// Headers that belong to it.
+    /// Headers of the request.
     pub headers: BTreeMap<String, String>,
-    /// Fields of its body. They replace the fields that are built from the request's rows.
+    /// Fields of the request body. They replace the fields that are built from the request's rows.
     pub body: Map<String, Value>,
     /// Description of the part that the request's rows cannot represent. A server of another format
     /// cannot receive such a request.
     pub lost: Option<String>,
-    /// The missing part is in the details of the messages, for models that support [`PARTS`]. This
-    /// flag is not serialized.
+    /// Whether the missing part is in the details of the messages, for models that support
+    /// [`PARTS`]. This flag is not serialized.
     pub in_parts: bool,
 }
 
@@ -77,7 +77,8 @@ impl Native {
     /// Adds the native request to a request's parameters.
     ///
     /// # Errors
-    /// `InvalidInput` when there are too many.
+    /// `InvalidInput` if the request would have more than
+    /// [`MAX_PARAMETERS`](crate::params::MAX_PARAMETERS) parameters.
     pub fn put(self, parameters: &mut Parameters) -> Result<(), PredictError> {
         let mut value = json!({ "format": self.format, "headers": self.headers });
         value["body"] = Value::Object(self.body);

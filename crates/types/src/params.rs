@@ -1,6 +1,6 @@
 //! Typed request parameters.
 //!
-//! A dialect forwards the values of its JSON; a backend reads them with the type that it needs.
+//! A dialect forwards the values of its JSON, and a backend reads them as the types that it needs.
 //! The casts are Arrow's, so `"0.7"`, `0.7` and a Flight client's `float32` all read as the same
 //! temperature.
 
@@ -15,7 +15,7 @@ use arrow_schema::DataType;
 
 use crate::error::PredictError;
 
-/// The most parameters that one request may carry.
+/// Maximum number of parameters of one request.
 pub const MAX_PARAMETERS: usize = 128;
 
 /// If true, a generation model only counts the tokens of its prompts. It generates no text; the
@@ -42,7 +42,7 @@ pub const TOKEN_VECTORS: &str = "token_vectors";
 /// probability of each prompt token.
 pub const ECHO: &str = "echo";
 
-/// One parameter: a scalar, or a piece of JSON (arrays and objects) kept as text.
+/// One parameter: a scalar, or JSON (arrays and objects) stored as text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ParamValue {
     /// A boolean.
@@ -58,7 +58,7 @@ pub enum ParamValue {
 }
 
 impl ParamValue {
-    /// An array of this value alone.
+    /// An array with this value as its only element.
     fn array(&self) -> ArrayRef {
         match self {
             Self::Bool(value) => Arc::new(BooleanArray::from(vec![*value])),
@@ -79,7 +79,7 @@ impl Parameters {
     /// Sets one parameter, replacing an earlier value.
     ///
     /// # Errors
-    /// `InvalidInput` when there would be more than [`MAX_PARAMETERS`].
+    /// `InvalidInput` if there would be more than [`MAX_PARAMETERS`].
     pub fn set(&mut self, name: impl Into<String>, value: ParamValue) -> Result<(), PredictError> {
         let name = name.into();
         if self.0.len() >= MAX_PARAMETERS && !self.0.contains_key(&name) {
@@ -107,19 +107,19 @@ impl Parameters {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// How many parameters there are.
+    /// Number of parameters.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no parameters.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// `self`, with `defaults` for missing parameters.
+    /// Adds `defaults` for missing parameters.
     #[must_use]
     pub fn or_defaults(mut self, defaults: &Self) -> Self {
         for (name, value) in &defaults.0 {
@@ -128,7 +128,7 @@ impl Parameters {
         self
     }
 
-    /// The parameter as an array of one value that is not null.
+    /// Casts the parameter to an array of one non-null value.
     fn cast(
         &self,
         name: &str,
@@ -145,7 +145,7 @@ impl Parameters {
         {
             return Err(wrong());
         }
-        // A value that does not fit is an error, not a null.
+        // Report values that do not fit as an error, not as a null.
         let options = CastOptions {
             safe: false,
             ..CastOptions::default()
@@ -158,10 +158,10 @@ impl Parameters {
         }
     }
 
-    /// The parameter as a finite number.
+    /// The parameter as a finite number; `None` if it is not set.
     ///
     /// # Errors
-    /// `InvalidInput`, naming the parameter, when it is set and is not a finite number.
+    /// `InvalidInput`, naming the parameter, if its value is not a finite number.
     pub fn float(&self, name: &str) -> Result<Option<f64>, PredictError> {
         let Some(cast) = self.cast(name, &DataType::Float64, "a number")? else {
             return Ok(None);
@@ -176,26 +176,26 @@ impl Parameters {
         }
     }
 
-    /// The parameter as a whole number that is not negative.
+    /// The parameter as a non-negative integer; `None` if it is not set.
     ///
     /// # Errors
-    /// `InvalidInput`, naming the parameter, when it is set and is not such a number.
+    /// `InvalidInput`, naming the parameter, if its value is not such a number.
     pub fn unsigned(&self, name: &str) -> Result<Option<u64>, PredictError> {
         let wanted = "a whole number that is not negative";
         let cast = self.cast(name, &DataType::UInt64, wanted)?;
         Ok(cast.map(|cast| cast.as_primitive::<UInt64Type>().value(0)))
     }
 
-    /// The parameter as true or false.
+    /// The parameter as a boolean; `None` if it is not set.
     ///
     /// # Errors
-    /// `InvalidInput`, naming the parameter, when it is set and is neither.
+    /// `InvalidInput`, naming the parameter, if its value is not a boolean.
     pub fn boolean(&self, name: &str) -> Result<Option<bool>, PredictError> {
         let cast = self.cast(name, &DataType::Boolean, "true or false")?;
         Ok(cast.map(|cast| cast.as_boolean().value(0)))
     }
 
-    /// The parameter as text; numbers and JSON are rendered.
+    /// The parameter as text; `None` if it is not set. Numbers and JSON are rendered.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<String> {
         match self.0.get(name)? {
@@ -206,10 +206,11 @@ impl Parameters {
         }
     }
 
-    /// The parameter as a list of strings: a JSON array of strings, or one string.
+    /// The parameter as a list of strings, given as a JSON array of strings or as one string. Empty
+    /// if it is not set.
     ///
     /// # Errors
-    /// `InvalidInput`, naming the parameter, when it is set and is neither.
+    /// `InvalidInput`, naming the parameter, if its value is neither.
     pub fn strings(&self, name: &str) -> Result<Vec<String>, PredictError> {
         let wrong = || {
             PredictError::invalid(format!(
@@ -219,7 +220,7 @@ impl Parameters {
         match self.0.get(name) {
             None => Ok(Vec::new()),
             Some(ParamValue::Json(json)) => serde_json::from_str(json).map_err(|_| wrong()),
-            // Dialects that stringify every value send arrays as text.
+            // Some dialects convert every value to text, so an array may arrive as text.
             Some(ParamValue::Text(text)) if text.trim_start().starts_with('[') => {
                 Ok(serde_json::from_str(text).unwrap_or_else(|_| vec![text.clone()]))
             }

@@ -10,7 +10,7 @@ use crate::resolved::Resolved;
 use crate::signature::Signature;
 
 /// Runs predictions. The coordinator's router, the Flight client, the worker, each backend and the
-/// test fake implement it. Tests of a hop replace the next one.
+/// test fake implement this trait. Tests of a hop replace the next hop.
 #[async_trait]
 pub trait Predict: Send + Sync + 'static {
     /// Starts one prediction.
@@ -20,10 +20,11 @@ pub trait Predict: Send + Sync + 'static {
     /// acceptance, are inside the stream.
     ///
     /// # Cancel safety
-    /// Dropping the future or the stream stops the work behind it.
+    /// Dropping the future or the stream cancels the work behind it.
     ///
     /// # Errors
-    /// Errors that are known immediately: unknown model, wrong schema, full queue.
+    /// Errors that are known immediately, such as `NotFound` for an unknown model, `InvalidInput`
+    /// for a wrong schema, or `Overloaded` for a full queue.
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError>;
 
     /// The input and output schemas of a model.

@@ -53,21 +53,21 @@ pub use self::setting::{MAX_MODEL_ON_NODE, PLACEMENT_STRATEGY, PlacementStrategy
 pub use self::source::{MAX_MODEL_URL_BYTES, ModelUrl, ModelUrlKind, ModelUrlScheme, Sha256};
 pub use self::task::{TaskRecord, TaskState};
 
-/// Where a model's replica comes from.
+/// Source of a model's files or server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ModelSource {
-    /// Nothing to load (`text`, `fake`).
+    /// No source (`text`, `fake`).
     None,
     /// A directory on every worker that may hold a replica.
     Path(String),
     /// A directory, archive or graph that each worker fetches.
     Url {
-        /// Where it is.
+        /// URL of the directory, archive or graph.
         url: ModelUrl,
-        /// The hash of the archive or graph, or of a directory's manifest.
+        /// SHA-256 of the archive or graph, or of a directory's manifest.
         sha256: Option<Sha256>,
     },
-    /// A connector.
+    /// The connector of a remote model.
     Connector(ConnectorId),
 }
 
@@ -76,16 +76,16 @@ pub enum ModelSource {
 pub struct ModelVersionSpec {
     /// The version, from 1.
     pub version: ModelVersion,
-    /// The executor.
+    /// The backend that runs the version.
     pub backend: BackendName,
-    /// Where it is loaded from.
+    /// Source that the version is loaded from.
     pub source: ModelSource,
     /// Default request parameters; a request overrides them.
     pub parameters: Parameters,
-    /// A sentence for people.
+    /// Description for users, one sentence.
     pub description: String,
-    /// When it was registered, in milliseconds since 1970 (by the clock of the coordinator
-    /// that took the request).
+    /// Registration time in milliseconds since 1970, by the clock of the coordinator that accepted
+    /// the request.
     pub created_ms: u64,
 }
 
@@ -135,13 +135,14 @@ impl ModelEntry {
 /// The whole replicated state.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct RegistryState {
-    /// One per applied write that changed something.
+    /// Revision of the state, which increases by one with each applied write that changes
+    /// something.
     pub revision: Revision,
-    /// Models by name. Shared, so that a new revision costs what it changes.
+    /// Models by name. Entries are shared, so a new revision only copies the changed ones.
     pub models: BTreeMap<ModelName, Arc<ModelEntry>>,
     /// Connectors by id.
     pub connectors: BTreeMap<ConnectorId, ConnectorSpec>,
-    /// API keys by id; only their hashes.
+    /// API keys by id, with hashes instead of keys.
     pub keys: BTreeMap<KeyId, ApiKey>,
     /// Model groups by id.
     pub groups: BTreeMap<ModelGroupId, ModelGroup>,
@@ -153,7 +154,7 @@ pub struct RegistryState {
     pub pipelines: BTreeMap<ModelName, PipelineEntry>,
     /// Secrets by name, sealed.
     pub secrets: Arc<BTreeMap<SecretName, SealedSecret>>,
-    /// Nodes that operators drain.
+    /// Nodes that operators have drained or are draining.
     pub drains: BTreeMap<NodeIdentity, Drain>,
     /// Tasks of single coordinators, by id.
     pub tasks: Arc<BTreeMap<String, TaskRecord>>,
@@ -190,8 +191,8 @@ impl RegistryState {
         })
     }
 
-    /// Whether a version of `model` has a connector with a secret for which `is_meant` returns
-    /// true.
+    /// Whether a version of `model` has a connector that references a secret for which `is_meant`
+    /// returns true.
     #[must_use]
     pub fn names_secret(&self, model: &ModelEntry, is_meant: impl Fn(&SecretName) -> bool) -> bool {
         let connectors = model
@@ -206,7 +207,7 @@ impl RegistryState {
             .any(|credential| matches!(credential, CredentialRef::Secret(name) if is_meant(name)))
     }
 
-    /// `connector` as sent to workers: with its sealed secrets.
+    /// `connector` as it is sent to workers, with its sealed secrets.
     #[must_use]
     pub fn with_secrets(&self, connector: &ConnectorSpec) -> ConnectorSpec {
         let mut connector = connector.clone();
@@ -234,15 +235,15 @@ impl RegistryState {
 /// A write to the registry. Preconditions are checked when it is applied.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RegistryCommand {
-    /// Creates a connector; `Conflict` when the id is taken by a different one.
+    /// Creates a connector; `Conflict` if a different connector has the id.
     CreateConnector(ConnectorSpec),
     /// Deletes a connector; `Conflict` while a model version uses it.
     DeleteConnector(ConnectorId),
-    /// Replaces a connector; `NotFound` when there is none, `InvalidInput` while a deployed model
+    /// Replaces a connector; `NotFound` if it does not exist, `InvalidInput` while a deployed model
     /// uses it.
     UpdateConnector(ConnectorSpec),
-    /// Registers the next version of a model (version 1 of a new one). The `version` inside
-    /// is ignored. `NotFound` when it names an unknown connector.
+    /// Registers the next version of a model, or version 1 of a new model. `version` in the
+    /// specification is ignored. `NotFound` for an unknown connector.
     RegisterModel(ModelName, ModelVersionSpec),
     /// Deploys a version (the newest when `None`) on `replicas` workers.
     Deploy {
@@ -263,7 +264,7 @@ pub enum RegistryCommand {
     Rollout {
         /// The model.
         model: ModelName,
-        /// What to do.
+        /// The action.
         action: RolloutAction,
     },
     /// Number of replicas chosen by the leader, within the limits of the deployment. The command
@@ -273,11 +274,11 @@ pub enum RegistryCommand {
         model: ModelName,
         /// [`Deployment::revision`] of the deployment that this scales.
         deployment: Revision,
-        /// How many workers.
+        /// Desired number of replicas.
         replicas: u32,
     },
-    /// Changes the mutable fields of a model; `None` keeps a field. `NotFound` when there is no
-    /// such model or group.
+    /// Changes the mutable fields of a model; `None` keeps a field. `NotFound` for an unknown model
+    /// or group.
     UpdateModel {
         /// The model.
         model: ModelName,
@@ -290,26 +291,28 @@ pub enum RegistryCommand {
     DeleteTask {
         /// The model.
         model: ModelName,
-        /// The task's whole id.
+        /// The task's complete id.
         task: String,
     },
-    /// Creates a model group; `Conflict` when its id or name is taken.
+    /// Creates a model group; `Conflict` if its id or name exists.
     CreateGroup(ModelGroup),
-    /// Replaces a model group; `NotFound` when there is none, `Conflict` when another has its name.
+    /// Replaces a model group; `NotFound` if it does not exist, `Conflict` if another group has its
+    /// name.
     UpdateGroup(ModelGroup),
     /// Deletes a model group; `Conflict` while models are in it.
     DeleteGroup(ModelGroupId),
-    /// Sets cluster settings; `None` resets one to its default.
+    /// Sets cluster settings; `None` resets a setting to its default.
     ChangeSettings(BTreeMap<String, Option<String>>),
-    /// Removes the deployment. No error when there is none.
+    /// Removes the deployment. Succeeds if there is none.
     Undeploy(ModelName),
     /// Deletes a model and its versions; `Conflict` while deployed.
     DeleteModel(ModelName),
-    /// The leader's placement decisions; each is ignored when its deployment has been replaced.
+    /// Placement decisions of the leader. A decision is ignored if its deployment has been
+    /// replaced.
     Place(Vec<PlacementDecision>),
-    /// Adds an API key; `Conflict` when the id is taken.
+    /// Adds an API key; `Conflict` if the id exists.
     CreateKey(ApiKey),
-    /// Gives a key a new secret; `NotFound` when there is no such key.
+    /// Replaces the secret of a key; `NotFound` if the key does not exist.
     RotateKey {
         /// The key.
         id: KeyId,
@@ -319,39 +322,40 @@ pub enum RegistryCommand {
         /// immediately.
         previous_until_ms: u64,
     },
-    /// Sets the quota of a key; `NotFound` when there is no such key.
+    /// Sets the quota of a key; `NotFound` if the key does not exist.
     LimitKey {
         /// The key.
         id: KeyId,
         /// The new quota.
         quota: Quota,
     },
-    /// Removes an API key; `NotFound` when there is none.
+    /// Removes an API key; `NotFound` if it does not exist.
     RevokeKey(KeyId),
-    /// Creates or replaces an alias. `Conflict` when a model has its name, when names would form a
-    /// cycle, or when it is not at the expected revision; `NotFound` when a target does not exist.
+    /// Creates or replaces an alias. `Conflict` if a model has the name, if names would form a
+    /// cycle, or if the alias is not at the expected revision; `NotFound` if a target does not
+    /// exist.
     PutAlias {
         /// The alias.
         alias: AliasSpec,
         /// The expected current revision; 0 means that the name must be unused.
         expected: Option<Revision>,
     },
-    /// Creates or replaces a pipeline; errors as of [`RegistryCommand::PutAlias`], and
-    /// `InvalidInput` when its steps do not fit together.
+    /// Creates or replaces a pipeline. The errors are those of [`RegistryCommand::PutAlias`], and
+    /// `InvalidInput` if the steps do not fit together.
     PutPipeline {
         /// The pipeline.
         pipeline: Arc<PipelineSpec>,
         /// The expected current revision; 0 means that the name must be unused.
         expected: Option<Revision>,
     },
-    /// Deletes a pipeline, as [`RegistryCommand::DeleteAlias`] does an alias.
+    /// Deletes a pipeline, with the errors of [`RegistryCommand::DeleteAlias`].
     DeletePipeline {
         /// Its name.
         name: ModelName,
         /// The expected current revision.
         expected: Option<Revision>,
     },
-    /// Deletes an alias; `Conflict` while something leads to it, or when it is not at the
+    /// Deletes an alias; `Conflict` while another name refers to it, or if it is not at the
     /// expected revision.
     DeleteAlias {
         /// Its name.
@@ -359,34 +363,35 @@ pub enum RegistryCommand {
         /// The expected current revision.
         expected: Option<Revision>,
     },
-    /// Stores a sealed secret and replaces one with the same name.
+    /// Stores a sealed secret and replaces an earlier one with the same name.
     PutSecret {
         /// Its name.
         name: SecretName,
-        /// What is stored.
+        /// The sealed secret.
         sealed: SealedSecret,
     },
-    /// Stores the same secret under another master key; `Conflict` when the secret has changed.
+    /// Stores the same secret under another master key; `Conflict` if the secret has changed since.
     RewrapSecret {
         /// Its name.
         name: SecretName,
-        /// What it was.
+        /// The expected current value.
         before: SealedSecret,
-        /// What is stored.
+        /// The new value.
         after: SealedSecret,
     },
-    /// Removes a secret; `NotFound` when there is none, `Conflict` while a connector names it.
+    /// Removes a secret; `NotFound` if it does not exist, `Conflict` while a connector references
+    /// it.
     DeleteSecret(SecretName),
     /// Drains a node. Idempotent.
     Drain(NodeIdentity, Drain),
     /// Returns a drained node to service. Idempotent.
     Undrain(NodeIdentity),
-    /// Records a task or its progress, and deletes expired tasks; `Conflict` when another task has
-    /// its id.
+    /// Records a task or its progress, and deletes expired tasks; `Conflict` if another task has
+    /// the id.
     PutTask {
         /// Its id.
         id: String,
-        /// What it is.
+        /// The new record.
         record: TaskRecord,
     },
     /// Deletes a task. Idempotent.
@@ -433,7 +438,7 @@ pub enum ModelState {
 }
 
 impl ModelState {
-    /// The name as OpenSearch writes it.
+    /// The name in OpenSearch's API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

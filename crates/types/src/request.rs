@@ -26,7 +26,7 @@ pub enum Priority {
 /// the same dialect supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Dialect {
-    /// Volley's own, or Arrow Flight: parameters are meant for the model, whatever it is.
+    /// Volley's own dialect, or Arrow Flight. All parameters are meant for the model.
     #[default]
     Own,
     /// OpenAI's chat and plain completions.
@@ -70,7 +70,8 @@ impl Dialect {
         }
     }
 
-    /// The dialect of that name; [`Dialect::Own`] for one that this version does not know.
+    /// Parses a stable name. Returns [`Dialect::Own`] for a dialect that this version does not
+    /// support.
     #[must_use]
     pub fn from_name(name: &str) -> Self {
         let known = Self::ALL.into_iter().find(|it| it.as_str() == name);
@@ -81,27 +82,28 @@ impl Dialect {
 /// One prediction request. Every hop receives and forwards this type.
 #[derive(Debug)]
 pub struct PredictRequest {
-    /// Which model.
+    /// The requested model.
     pub model: ModelRef,
-    /// The id that logs, errors and every hop share.
+    /// Id in the logs and errors of every hop.
     pub request_id: RequestId,
     /// Deadline of the complete stream.
     pub deadline: Option<Deadline>,
-    /// The caller drops the stream at the deadline, so this process needs no timer for it.
+    /// Whether the caller drops the stream at the deadline, so that this process needs no timer for
+    /// it.
     pub caller_keeps_deadline: bool,
-    /// The trace that this belongs to.
+    /// Trace context of the request.
     pub trace: TraceContext,
     /// Tenant that is charged.
     pub tenant: TenantId,
     /// Scheduling priority.
     pub priority: Priority,
-    /// Requests of one session go to the same replica if possible.
+    /// Session of the request. Requests of one session go to the same replica if possible.
     pub session: Option<String>,
     /// Sampling and other options, by name.
     pub parameters: Parameters,
     /// The dialect of the request.
     pub dialect: Dialect,
-    /// The caller reads the complete response at once and does not stream it.
+    /// Whether the caller reads only the complete response and does not stream it.
     pub whole: bool,
     /// Hash of the sticky value for aliases; see [`crate::registry::choice_hash`].
     pub affinity: Option<u64>,
@@ -114,7 +116,7 @@ pub struct PredictRequest {
 }
 
 impl PredictRequest {
-    /// A request with fresh ids, no deadline, no parameters.
+    /// A request with a fresh id, no deadline and no parameters.
     #[must_use]
     pub fn new(model: ModelRef, input: impl Into<Checked<Input>>) -> Self {
         Self {
@@ -136,7 +138,7 @@ impl PredictRequest {
         }
     }
 
-    /// The deadline, if this process has no timer for it yet.
+    /// The deadline, if this process needs a timer for it.
     #[must_use]
     pub fn unkept_deadline(&self) -> Option<Deadline> {
         self.deadline.filter(|_| !self.caller_keeps_deadline)

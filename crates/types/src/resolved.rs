@@ -28,7 +28,7 @@ impl Resolved {
         }
     }
 
-    /// The same, with the resolver's private data.
+    /// Adds the resolver's private data.
     #[must_use]
     pub fn with_target(mut self, target: impl Any + Send + Sync) -> Self {
         self.target = Some(Arc::new(target));

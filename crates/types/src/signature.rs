@@ -57,7 +57,7 @@ impl Task {
         }
     }
 
-    /// The task of that name.
+    /// Parses a stable name; `None` if it is unknown.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|task| task.as_str() == name)
@@ -75,25 +75,25 @@ pub struct Signature {
     pub output: SchemaRef,
 }
 
-/// The name of the plain-text column of a generation request.
+/// Name of the plain-text column of a generation request.
 pub const PROMPT: &str = "prompt";
-/// The name of the chat column of a generation request.
+/// Name of the chat column of a generation request.
 pub const MESSAGES: &str = "messages";
 
-/// The name of the text column of every other request than a generation's.
+/// Name of the text column of requests other than generations.
 pub const TEXT: &str = "text";
-/// The name of the column with the kind of a text to embed: `query` or `passage`. Models without
-/// this distinction ignore it.
+/// Name of the column with the kind of a text to embed: `query` or `passage`. Models without this
+/// distinction ignore it.
 pub const INPUT_TYPE: &str = "input_type";
-/// The name of the second text column of a model that classifies pairs.
+/// Name of the second text column of a model that classifies pairs.
 pub const TEXT_PAIR: &str = "text_pair";
-/// The name of the query column of a reranking request.
+/// Name of the query column of a reranking request.
 pub const QUERY: &str = "query";
-/// The name of the vector column of an embedding's response.
+/// Name of the vector column of an embedding response.
 pub const EMBEDDING: &str = "embedding";
-/// The name of the score column of a reranking's response.
+/// Name of the score column of a reranking response.
 pub const SCORE: &str = "score";
-/// The name of the column with the token count of a row.
+/// Name of the column with the token count of a row.
 pub const TOKENS: &str = "tokens";
 /// Metadata key of an embedding column: length of the vectors.
 pub const DIMENSIONS: &str = "volley.dimensions";
@@ -105,7 +105,7 @@ pub const CONTEXT: &str = "volley.context";
 /// Responses do not have it.
 pub const LABELS: &str = "volley.labels";
 
-/// `field` with the names of its values.
+/// Adds the names of the values to `field`.
 #[must_use]
 pub fn with_labels(field: Field, labels: &[String]) -> Field {
     let mut metadata = field.metadata().clone();
@@ -121,11 +121,11 @@ pub fn labels(field: &Field) -> Vec<String> {
     labels.unwrap_or_default()
 }
 
-/// Metadata key of an input column whose texts may be any bytes, encoded with
+/// Metadata key of an input column whose texts may be arbitrary bytes, encoded with
 /// [`octets`](crate::octets).
 pub const OCTETS: &str = "volley.octets";
 
-/// `field`, whose texts may be any bytes.
+/// Marks the texts of `field` as arbitrary bytes.
 #[must_use]
 pub fn with_octets(field: Field) -> Field {
     let mut metadata = field.metadata().clone();
@@ -133,7 +133,7 @@ pub fn with_octets(field: Field) -> Field {
     field.with_metadata(metadata)
 }
 
-/// Whether the texts of `field` may be any bytes.
+/// Whether the texts of `field` may be arbitrary bytes.
 #[must_use]
 pub fn takes_octets(field: &Field) -> bool {
     field.metadata().contains_key(OCTETS)
@@ -145,13 +145,13 @@ pub const SERVED: &str = "volley.served";
 /// Request parameter that selects one of the [`ModelMetadata`] versions of a model.
 pub const SERVED_VERSION: &str = "volley.version";
 
-/// Metadata for callers from the model's own files, besides its columns.
+/// Metadata for callers from the model's own files, in addition to its columns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelMetadata {
     /// The versions that one replica serves, by the names in its files. The last one is the
     /// default. Empty if the files name no versions.
     pub versions: Vec<String>,
-    /// Its configuration as an object in Triton's format.
+    /// Configuration of the model as an object in Triton's format.
     pub config: Option<serde_json::Value>,
 }
 
@@ -174,7 +174,7 @@ impl ModelMetadata {
         }
     }
 
-    /// `signature` with this metadata.
+    /// Adds this metadata to `signature`.
     #[must_use]
     pub fn on(&self, mut signature: Signature) -> Signature {
         if *self == Self::default() {
@@ -192,8 +192,8 @@ impl ModelMetadata {
     }
 }
 
-/// The extension name of a bfloat16. Arrow has no such type: the 16 bits are stored as `UInt16`,
-/// and the field has this extension name (for a tensor, the field of the items).
+/// Extension name of a bfloat16 field. Arrow has no such type. The 16 bits are stored as `UInt16`,
+/// and the field (for a tensor, the field of the items) has this extension name.
 pub const BFLOAT16: &str = "volley.bfloat16";
 
 /// Whether the numbers of `field` are bfloat16.
@@ -204,8 +204,8 @@ pub fn is_bfloat16(field: &Field) -> bool {
 }
 
 impl Signature {
-    /// The signature of every generation model: `prompt` or `messages` in, chunks out. Exactly
-    /// one of the two columns must have a value in each row.
+    /// The signature of every generation model: `prompt` or `messages` in, chunks out. Exactly one
+    /// of the two columns must have a value in each row.
     #[must_use]
     pub fn generation() -> Self {
         let message = Field::new("item", DataType::Struct(message_fields()), false);
@@ -220,7 +220,7 @@ impl Signature {
         }
     }
 
-    /// The same signature with a maximum number of tokens.
+    /// Adds a maximum number of tokens.
     #[must_use]
     pub fn within(mut self, context: usize) -> Self {
         let fields = self.input.fields().iter().map(|field| {
@@ -244,9 +244,9 @@ impl Signature {
         told.next()?.parse().ok()
     }
 
-    /// The signature of an embedding model: `text` and perhaps `input_type` in; `embedding` (as
-    /// long as the model's `dimensions`, or as a request's parameter of that name) and `tokens`
-    /// out.
+    /// The signature of an embedding model. Input: `text`, optionally `input_type`. Output:
+    /// `tokens` and `embedding`, a vector of the model's `dimensions` or of the request parameter
+    /// with that name.
     #[must_use]
     pub fn embed(dimensions: usize) -> Self {
         let metadata = [(DIMENSIONS.to_owned(), dimensions.to_string())];
@@ -255,8 +255,8 @@ impl Signature {
         Self::rows(Task::Embed, input, vec![embedding, tokens()])
     }
 
-    /// The signature of a reranking model: `query` and `text` in; `score` (higher fits better)
-    /// and `tokens` out.
+    /// The signature of a reranking model. Input: `query` and `text`. Output: `score` (higher is
+    /// more relevant) and `tokens`.
     #[must_use]
     pub fn rerank() -> Self {
         let score = Field::new(SCORE, DataType::Float32, false);
@@ -264,8 +264,8 @@ impl Signature {
         Self::rows(Task::Rerank, input, vec![score, tokens()])
     }
 
-    /// The signature of a text classifier: `text` and perhaps `text_pair` in; `labels` and
-    /// `scores`, the best first, and `tokens` out.
+    /// The signature of a text classifier. Input: `text`, optionally `text_pair`. Output: `labels`
+    /// and `scores`, the highest first, and `tokens`.
     #[must_use]
     pub fn classify() -> Self {
         let input = vec![text(TEXT), text(TEXT_PAIR).with_nullable(true)];
@@ -277,8 +277,8 @@ impl Signature {
         Self::rows(Task::Classify, input, output)
     }
 
-    /// The signature of a token classifier: `text` in; `entities` and `tokens` out. An entity is
-    /// a `label`, its `score`, the `text` and where it is: `start` and `end`, in characters.
+    /// The signature of a token classifier. Input: `text`. Output: `entities` and `tokens`. An
+    /// entity has a `label`, a `score`, the `text`, and its `start` and `end` in characters.
     #[must_use]
     pub fn classify_tokens() -> Self {
         let entity = DataType::Struct(entity_fields());
@@ -286,8 +286,8 @@ impl Signature {
         Self::rows(Task::ClassifyTokens, vec![text(TEXT)], output)
     }
 
-    /// The signature of a sparse encoder: `text` in; `terms` and `weights`, the heaviest first,
-    /// and `tokens` out.
+    /// The signature of a sparse encoder. Input: `text`. Output: `terms` and `weights`, the highest
+    /// first, and `tokens`.
     #[must_use]
     pub fn encode_sparse() -> Self {
         let output = vec![
@@ -319,7 +319,8 @@ impl Signature {
     }
 
     /// Whether one model can replace the other: same task, and columns with the same names, types
-    /// and sizes. All generations are compatible; nodes of earlier versions lack the last columns.
+    /// and sizes. All generations are compatible, because nodes of earlier versions lack the last
+    /// columns.
     #[must_use]
     pub fn stands_for(&self, other: &Self) -> bool {
         self.task == other.task
@@ -328,8 +329,8 @@ impl Signature {
                     && same_columns(&self.output, &other.output))
     }
 
-    /// Checks a request's schema against this signature by column name: every column must be
-    /// declared, with the declared type, and every declared column that is not nullable must be
+    /// Checks a request's schema against this signature by column name. Every column must be
+    /// declared, with the declared type. Every declared column that is not nullable must be
     /// present. The order of columns does not matter. `LargeUtf8` is accepted for `Utf8`.
     ///
     /// # Errors

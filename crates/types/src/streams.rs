@@ -11,7 +11,7 @@ use futures::Stream;
 use crate::error::PredictError;
 use crate::ids::{NodeId, TenantId};
 
-/// Characters of the random part of an id: 16 bytes in the alphabet for URLs, without padding.
+/// Length of the random part of an id: 16 bytes in URL-safe base64 without padding.
 pub const TOKEN_LEN: usize = 22;
 
 /// Id of a resumable stream: its coordinator and an unguessable random token. Written `node.token`.
@@ -40,7 +40,7 @@ impl StreamId {
         }
     }
 
-    /// The id of this stream's event at `sequence`.
+    /// The id of the event at `sequence` of this stream.
     #[must_use]
     pub fn event(&self, sequence: u64) -> EventId {
         EventId {
@@ -82,7 +82,7 @@ fn number(text: &str) -> Result<u64, PredictError> {
     }
 }
 
-/// Id of an event of a resumable stream; events count from 1. Written `node.token.sequence`.
+/// Id of an event of a resumable stream. Events count from 1. Written `node.token.sequence`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventId {
     /// The stream.
@@ -109,7 +109,7 @@ impl FromStr for EventId {
     }
 }
 
-/// Chunks of complete events, unchanged. Its normal end is the end of the stream. After an error,
+/// Chunks of complete events, unchanged. The normal end is the end of the stream. After an error,
 /// the stream has more events and may be resumed.
 pub type EventPieces = Pin<Box<dyn Stream<Item = Result<Bytes, PredictError>> + Send>>;
 
@@ -149,9 +149,9 @@ pub trait StreamSource: Send + Sync + 'static {
     /// Dropping the future or the events keeps the stream, which can be resumed until it expires.
     ///
     /// # Errors
-    /// `NotFound` when the caller has no such stream, or that part of it is not buffered any more;
-    /// `InvalidInput` when the event does not exist yet; `Unavailable` when its coordinator does
-    /// not answer.
+    /// `NotFound` if the caller has no such stream, or if the events are no longer buffered;
+    /// `InvalidInput` if the event does not exist yet; `Unavailable` if the coordinator does not
+    /// respond.
     async fn resume(
         &self,
         stream: &StreamId,
@@ -161,9 +161,12 @@ pub trait StreamSource: Send + Sync + 'static {
 
     /// Cancels a stream and its work.
     ///
+    /// # Cancel safety
+    /// Not cancel safe: after the future is dropped, the stream may be cancelled or not.
+    ///
     /// # Errors
-    /// `NotFound` when the caller has no such stream; `Unavailable` when its coordinator does not
-    /// answer.
+    /// `NotFound` if the caller has no such stream; `Unavailable` if its coordinator does not
+    /// respond.
     async fn cancel(&self, stream: &StreamId, caller: &str) -> Result<(), PredictError>;
 }
 

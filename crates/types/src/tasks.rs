@@ -21,26 +21,31 @@ pub struct StoredTask {
 /// see a task.
 #[async_trait]
 pub trait TaskSource: Send + Sync + 'static {
-    /// Lists all tasks without their responses.
+    /// Lists all tasks without their responses. Cancel safe.
     ///
     /// # Errors
-    /// `NotFound` when the coordinator is gone, `Unavailable` when it does not answer.
+    /// `NotFound` if the coordinator is gone; `Unavailable` if it does not respond.
     async fn list(&self) -> Result<Vec<StoredTask>, PredictError>;
 
-    /// Returns one task with its response.
+    /// Returns one task with its response. Cancel safe.
     ///
     /// # Errors
-    /// `NotFound` when the task does not exist or its coordinator has stopped; `Unavailable` when
-    /// the coordinator does not respond.
+    /// `NotFound` if the task does not exist or its coordinator has stopped; `Unavailable` if the
+    /// coordinator does not respond.
     async fn get(&self, id: &str) -> Result<StoredTask, PredictError>;
 
     /// Cancels a task and its work.
     ///
+    /// # Cancel safety
+    /// Not cancel safe: after the future is dropped, the task may be cancelled without a record of
+    /// it in the registry.
+    ///
     /// # Errors
-    /// `Conflict` when it does not run; else as for [`TaskSource::get`].
+    /// `Conflict` if the task is not running; otherwise as for [`TaskSource::get`].
     async fn cancel(&self, id: &str) -> Result<(), PredictError>;
 
-    /// Deletes a task that is not running, and its response. Idempotent.
+    /// Deletes a task that is not running, and its response. Idempotent, so a caller may repeat a
+    /// dropped call.
     ///
     /// # Errors
     /// As for [`TaskSource::cancel`].

@@ -15,21 +15,21 @@ pub struct WorkerReport {
     pub incarnation: Incarnation,
     /// Address of its Flight service, `host:port`.
     pub address: String,
-    /// Free labels from its configuration.
+    /// Labels from the worker's configuration.
     pub labels: BTreeMap<String, String>,
     /// Replicas that are loaded or loading.
     pub replicas: Vec<ReplicaReport>,
     /// The worker is shutting down and accepts no new requests.
     pub draining: bool,
-    /// Streams that run now, over all replicas.
+    /// Running streams of all replicas.
     pub active: u32,
-    /// Requests that wait for a permit, over all replicas.
+    /// Queued requests of all replicas.
     pub queued: u32,
     /// Resident memory of the process in bytes.
     pub memory_bytes: u64,
     /// Memory budget of all its models in bytes; 0 if it does not report one.
     pub memory_budget_bytes: u64,
-    /// Time since its start.
+    /// Time since the start of the process in milliseconds.
     pub uptime_ms: u64,
     /// Its GPUs, if the driver's library reports them.
     pub gpus: Vec<GpuReport>,
@@ -38,11 +38,11 @@ pub struct WorkerReport {
 /// One GPU of a worker, as reported by its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuReport {
-    /// Its number, from 0.
+    /// Index of the GPU, from 0.
     pub index: u32,
     /// Product name.
     pub name: String,
-    /// Used memory in bytes, by any process.
+    /// Used memory in bytes, by all processes.
     pub used_bytes: u64,
     /// Total memory in bytes.
     pub total_bytes: u64,
@@ -73,22 +73,22 @@ pub struct ReplicaReport {
     pub version: ModelVersion,
     /// Its state.
     pub state: ReplicaState,
-    /// Streams that run now.
+    /// Running streams.
     pub active: u32,
-    /// Requests that wait for a permit.
+    /// Queued requests.
     pub queued: u32,
-    /// Maximum number of concurrent streams; 0 until it is loaded.
+    /// Maximum number of concurrent streams; 0 until the replica is loaded.
     pub capacity: u32,
     /// Recent queue wait in milliseconds.
     pub queue_wait_ms: u32,
-    /// The worker's uptime in milliseconds when its last request ended; only meaningful while no
-    /// request runs.
+    /// The worker's uptime in milliseconds when the replica's last request ended. Only meaningful
+    /// while no request runs.
     pub idle_since_ms: u64,
-    /// Download progress of its model, while it is fetched.
+    /// Download progress while the model is fetched.
     pub fetch: Option<FetchProgress>,
-    /// Its signature; known once it is loaded.
+    /// Signature of the model; `None` until the replica is loaded.
     pub signature: Option<Signature>,
-    /// The replica is ready but evicted; the next request reloads it.
+    /// Whether the replica is ready but evicted. The next request reloads it.
     pub evicted: bool,
     /// Bytes of the worker's memory budget that it uses now.
     pub memory_bytes: u64,

@@ -1,4 +1,4 @@
-//! One message of a body as the messages that it is in the pipeline's form. Pure.
+//! Converts one message of a body to chat messages. Pure.
 
 use serde_json::{Value, json};
 use volley_types::ChatMessage;
@@ -8,31 +8,32 @@ use crate::FORMAT;
 use volley_dialect_kit::chat::{self, split_id};
 use volley_dialect_kit::envelope;
 
-/// One message of theirs can be several of ours: each result of a tool is one.
+/// The chat messages of one Anthropic message: several if it has tool results, because each result
+/// is a message of its own.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     pub(super) messages: Vec<ChatMessage>,
-    /// The type of the first block that they lack.
+    /// Type of the first block that the messages cannot represent as text.
     pub(super) lost: Option<String>,
-    /// There is one that is in no part of theirs either.
+    /// Whether a block cannot be represented by `parts` either.
     pub(super) beyond: bool,
 }
 
-/// What is collected of one message.
+/// The parts of one message so far.
 #[derive(Default)]
 struct TurnParts {
     text: String,
     calls: Vec<Value>,
     thinking: Vec<Value>,
     results: Vec<ChatMessage>,
-    /// Text and images, where there are any.
+    /// Text and images, if the message has any.
     parts: Vec<Value>,
     lost: Option<String>,
     beyond: bool,
 }
 
-/// Whether a block of an assistant may go to a server of this form: reasoning that it has not
-/// signed may not.
+/// Whether a block may be sent to an upstream of this format. Reasoning that such an upstream has
+/// not signed may not.
 pub(super) fn is_own(block: &Value) -> bool {
     let (name, given) = match kind(block) {
         Some("thinking") => ("signature", &block["signature"]),
@@ -45,7 +46,7 @@ pub(super) fn is_own(block: &Value) -> bool {
         && given.is_some_and(|given| !envelope::is_sealed(given))
 }
 
-/// `None` where it is no message.
+/// Converts a message; `None` if it is malformed.
 pub(super) fn messages(message: &Value) -> Option<Turn> {
     let role = message.get("role")?.as_str()?;
     if !matches!(role, "user" | "assistant" | "system") {
@@ -94,7 +95,7 @@ impl TurnParts {
             }
             "tool_use" if role == "assistant" => self.calls.push(call(block)?),
             "tool_result" if role == "user" => self.result(block)?,
-            // Whatever it is: who knows it is sent the message as it is.
+            // An upstream of this format receives the block unchanged.
             other => {
                 self.lost.get_or_insert_with(|| other.to_owned());
                 self.beyond = true;
@@ -103,8 +104,8 @@ impl TurnParts {
         Some(())
     }
 
-    /// Reasoning with its signature, or without any where its model signs none. Where the
-    /// signature was changed on the way, none of it is for anybody.
+    /// Adds reasoning with its signature, or without one if the model does not sign reasoning.
+    /// Reasoning whose signature does not verify is dropped, because it was changed in transit.
     fn thinking(&mut self, text: &str, signature: &str) {
         if signature.is_empty() {
             self.thinking.push(json!({ "text": text }));
@@ -139,7 +140,7 @@ impl TurnParts {
             },
         };
         if failed && !content.to_ascii_lowercase().starts_with("error") {
-            // For models that know no other way to hear of it.
+            // Marks the error in the text, for models without another field for it.
             content = format!("Error: {content}");
         }
         let id = block.get("tool_use_id")?.as_str()?;
@@ -184,7 +185,7 @@ impl TurnParts {
     }
 }
 
-/// The parts of a result, where all of them are text or images.
+/// The parts of a tool result, if all of them are text or images.
 fn parts_of(content: &Value) -> Option<Vec<Value>> {
     let parts = content.as_array()?.iter().map(|block| match kind(block)? {
         "text" => Some(json!({ "type": "text", "text": block.get("text")?.as_str()? })),
@@ -194,7 +195,7 @@ fn parts_of(content: &Value) -> Option<Vec<Value>> {
     parts.collect()
 }
 
-/// An image as a part in OpenAI's form; `None` where only its provider has it.
+/// An image as a part in OpenAI's format; `None` if only its provider can read it.
 fn image(block: &Value) -> Option<Value> {
     let source = block.get("source")?;
     let text = |name: &str| source[name].as_str();

@@ -1,10 +1,10 @@
-//! What came before tools: `functions`, and the one that is called. Pure.
+//! OpenAI's deprecated `functions` and `function_call`, the predecessors of `tools`. Pure.
 
 use serde_json::{Map, Value, json};
 use volley_types::PredictError;
 
-/// Brings functions and the choice among them into the form of tools; tells whether there were
-/// any.
+/// Converts `functions` and `function_call` to `tools` and `tool_choice`. Returns whether the body
+/// has functions.
 ///
 /// # Errors
 /// `InvalidInput` naming the field.
@@ -41,7 +41,7 @@ pub(super) fn take(body: &mut Map<String, Value>) -> Result<bool, PredictError> 
         .into_iter()
         .map(|function| json!({ "type": "function", "function": function }));
     body.insert("tools".to_owned(), tools.collect());
-    // There is room for one call alone in an answer.
+    // A response in the old format has space for one call only.
     body.insert("parallel_tool_calls".to_owned(), false.into());
     let choice = match choice {
         None => return Ok(true),

@@ -1,5 +1,5 @@
-//! The typed events of a streamed response. Each has a name and a number; the last has the whole
-//! response.
+//! The typed events of a streamed response. Each has a name and a sequence number; the last one
+//! contains the whole response.
 
 mod details;
 
@@ -19,28 +19,28 @@ use volley_dialect_kit::pieces::{self, CallPiece};
 use volley_dialect_kit::sse::{self, Events, json_string, named_event};
 use volley_dialect_kit::supplement;
 
-/// The most text of one response, which its last event says once more.
+/// Maximum text of one response in bytes. The limit exists because the last event repeats the text.
 const MAX_BYTES: usize = 64 << 20;
-/// The status of an item that is not done.
+/// Status of an unfinished item.
 const OPEN: &str = "in_progress";
 
 /// Writes the events of one response.
 #[derive(Debug)]
 pub(super) struct ResponseEvents {
     draft: Draft,
-    /// The number of the next event.
+    /// Sequence number of the next event.
     sequence: u64,
     started: bool,
     /// Items in the order of the output.
     items: Vec<Item>,
-    /// The place of the text or thinking that goes on.
+    /// Index of the open text or reasoning item.
     open: Option<usize>,
-    /// The places of the calls, by their index among calls.
+    /// Item indices of the calls, by the index of the call.
     calls: Vec<usize>,
     bytes: usize,
     usage: Option<Usage>,
     reason: Option<FinishReason>,
-    /// The response that ended, where it was read whole.
+    /// The complete response for a caller that does not stream.
     response: Option<Value>,
     finished: bool,
 }
@@ -50,9 +50,9 @@ struct Item {
     id: String,
     kind: Kind,
     text: String,
-    /// Whether its part was told to begin.
+    /// Whether `response.content_part.added` was sent.
     parted: bool,
-    /// `in_progress` until it is done.
+    /// `in_progress` until the item is finished.
     status: &'static str,
 }
 
@@ -64,7 +64,7 @@ enum Kind {
         call_id: String,
         name: String,
     },
-    /// Of a kind that only its provider knows, whole.
+    /// A complete item of a type that only its provider defines.
     Other(Value),
 }
 
@@ -95,10 +95,10 @@ impl ResponseEvents {
         }
     }
 
-    /// The response of an answer that nobody reads in parts.
+    /// The response for a caller that does not stream.
     ///
     /// # Errors
-    /// The first item's that failed; `Internal` when there is no last row.
+    /// The error of the first failed item; `Internal` if there is no terminal row.
     pub(super) fn whole(mut self, batches: &[RecordBatch]) -> Result<Value, PredictError> {
         let mut written = BytesMut::new();
         for batch in batches {
@@ -185,7 +185,8 @@ impl ResponseEvents {
         self.delta(name, place, text, None, out)
     }
 
-    /// The item that goes on, where it is of that kind; one of another kind is closed.
+    /// The index of the open item, if it is of the requested kind. Closes an open item of another
+    /// kind.
     fn continued(&mut self, same: impl Fn(&Kind) -> bool, out: &mut BytesMut) -> Option<usize> {
         let place = self.open?;
         if same(&self.items[place].kind) {
@@ -196,7 +197,7 @@ impl ResponseEvents {
         None
     }
 
-    /// The message that goes on, or a new one.
+    /// The index of the open message, or of a new one.
     fn message(&mut self, refusal: bool, out: &mut BytesMut) -> usize {
         let same = |kind: &Kind| {
             let Kind::Message(beside) = kind else {
@@ -210,7 +211,8 @@ impl ResponseEvents {
 
     fn citation(&mut self, citation: &Citation, out: &mut BytesMut) {
         let place = self.message(false, out);
-        // Its place is told within its own item.
+        // Annotations count from the start of their own item, citations from the start of the
+        // answer.
         let before = self.items[..place].iter();
         let before = before.filter(|item| matches!(item.kind, Kind::Message(_)));
         let before: usize = before.map(|item| item.text.chars().count()).sum();
@@ -235,7 +237,7 @@ impl ResponseEvents {
         self.begin(Kind::Message(beside), out)
     }
 
-    /// Adds an item; one of text is the one that goes on.
+    /// Adds an item. A message or reasoning item becomes the open item.
     fn begin(&mut self, kind: Kind, out: &mut BytesMut) -> usize {
         let name = match &kind {
             Kind::Message(_) => "msg",
@@ -247,7 +249,7 @@ impl ResponseEvents {
         self.begin_as(kind, id, out)
     }
 
-    /// Adds an item of that id.
+    /// Adds an item with the given id.
     fn begin_as(&mut self, kind: Kind, id: String, out: &mut BytesMut) -> usize {
         let place = self.items.len();
         let part = match &kind {
@@ -279,9 +281,10 @@ impl ResponseEvents {
         place
     }
 
-    /// Deltas of one index are one call. Calls stay open to the end, as they may interleave.
+    /// Adds a delta of a call. Deltas with the same index belong to one call. Calls stay open until
+    /// the end, because they may interleave.
     fn call(&mut self, call: CallPiece, out: &mut BytesMut) -> Result<(), PredictError> {
-        // No more than one ahead: a hole would be a call that nobody made.
+        // A new index may only be the next one, because a gap would be a call that was never made.
         let index = usize::try_from(call.index).unwrap_or(usize::MAX);
         let place = match self.calls.get(index.min(self.calls.len())) {
             Some(place) => *place,
@@ -305,7 +308,7 @@ impl ResponseEvents {
         self.delta(name, place, &call.arguments, None, out)
     }
 
-    /// More text of an item. `told` is there for text alone.
+    /// Adds text to an item. `told` has the log probabilities; only messages have them.
     fn delta(
         &mut self,
         name: &str,
@@ -358,7 +361,7 @@ impl ResponseEvents {
         }
         item.status = status;
         if let (Kind::Call { .. }, true) = (&item.kind, item.text.trim().is_empty()) {
-            // A call without arguments has none.
+            // Missing arguments mean an empty object.
             item.text = "{}".to_owned();
         }
         let shown = item.show();

@@ -1,4 +1,4 @@
-//! Items of a request as the messages that they are in the pipeline's form. Pure.
+//! Converts the items of a request to messages. Pure.
 
 use serde_json::{Map, Value, json};
 use volley_types::{ChatMessage, PredictError};
@@ -7,25 +7,25 @@ use super::FORMAT;
 use volley_dialect_kit::chat;
 use volley_dialect_kit::envelope;
 
-/// Why an item is no message.
+/// Why an item cannot be converted.
 enum ItemError {
-    /// It is malformed, or needs what is not there.
+    /// The item is malformed or incomplete. The text describes the fault.
     Wrong(String),
-    /// It has something of this type that rows do not hold.
+    /// The item has content of this type, which rows cannot represent.
     Unheld(String),
 }
 
-/// The messages of a conversation, and its items as they are.
+/// The messages of a conversation, and its original items.
 pub(super) struct Conversation {
     pub(super) messages: Vec<ChatMessage>,
-    /// What the messages lack.
+    /// Description of the content that the messages lack.
     pub(super) lost: Option<String>,
-    /// That is in the details of the messages.
+    /// Whether the missing content is in the details of the messages.
     pub(super) in_parts: bool,
     pub(super) items: Vec<Value>,
 }
 
-/// Takes `instructions` and `input`.
+/// Removes `instructions` and `input` and converts them.
 ///
 /// # Errors
 /// `InvalidInput` naming the field.
@@ -93,7 +93,7 @@ pub(super) fn take(
     })
 }
 
-/// Adds an item whose content has images in the parts of a message; whether it could.
+/// Adds an item with images to the parts of a message. Returns whether the item could be converted.
 fn show(messages: &mut Vec<ChatMessage>, item: &Value) -> bool {
     let made = match item["type"].as_str() {
         None | Some("message") if item["role"] == "user" => chat::shown_message(item),
@@ -118,7 +118,7 @@ fn wrong(what: &str, index: usize) -> PredictError {
     ))
 }
 
-/// Adds one item. Calls belong to the turn of the assistant in front of them.
+/// Adds one item. Calls are added to the assistant's message before them.
 fn add(messages: &mut Vec<ChatMessage>, item: &Value) -> Result<(), ItemError> {
     let text = |name: &str| {
         let text = item.get(name).and_then(Value::as_str);
@@ -178,7 +178,7 @@ fn add(messages: &mut Vec<ChatMessage>, item: &Value) -> Result<(), ItemError> {
     Ok(())
 }
 
-/// Whether nothing is in a turn but reasoning.
+/// Whether a message has reasoning only.
 fn is_bare(turn: &ChatMessage) -> bool {
     let bare = turn.content.is_empty() && turn.tool_calls.is_none();
     turn.role == "assistant" && turn.details.is_some() && bare
@@ -198,8 +198,8 @@ fn add_call(messages: &mut Vec<ChatMessage>, call: Value) {
     turn.tool_calls = Some(Value::Array(calls).to_string());
 }
 
-/// What was thought belongs to what is said next, and is for who keeps it. Where that was changed
-/// on the way, none of it is for anybody.
+/// Adds reasoning to the assistant's next message. Reasoning whose encrypted content does not
+/// verify is dropped, because it was changed in transit.
 fn add_reasoning(messages: &mut Vec<ChatMessage>, item: &Value) {
     let parts = ["summary", "content"]
         .iter()
@@ -240,7 +240,7 @@ fn add_reasoning(messages: &mut Vec<ChatMessage>, item: &Value) {
     }
 }
 
-/// The text of a text, or of a list of parts that are all text.
+/// Concatenates the text of a string, or of a list whose parts are all text.
 fn text_of(content: &Value, what: &str) -> Result<String, ItemError> {
     let wrong = || ItemError::Wrong(what.to_owned());
     match content {

@@ -1,4 +1,4 @@
-//! Answers as a response and its items.
+//! Builds a response and its items.
 
 use serde_json::{Map, Value, json};
 use volley_types::{ErrorCode, FinishReason, PredictError, StreamId, StreamOwner, Usage};
@@ -7,28 +7,28 @@ use super::store::Responses;
 use volley_dialect_kit::clock::now;
 use volley_dialect_kit::supplement::supplement;
 
-/// A response whose output is not there yet.
+/// A response without its output.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
-    /// Of which all ids are made.
+    /// Base of all ids.
     id: String,
     fields: Map<String, Value>,
-    /// Where it is held once it has ended.
+    /// Where to store the response when it has ended.
     keeping: Option<StoreTarget>,
 }
 
-/// Where a response is held, and with what.
+/// Where to store a response, with its owner and its conversation.
 #[derive(Clone, Debug)]
 pub(super) struct StoreTarget {
     pub(super) responses: Responses,
     pub(super) id: StreamId,
     pub(super) owner: StreamOwner,
-    /// The whole conversation in front of it.
+    /// The items of the conversation before the response.
     pub(super) items: Vec<Value>,
 }
 
 impl StoreTarget {
-    /// Holds `response`; returns whether it is held.
+    /// Stores `response`. Returns false if it is too large.
     fn keep(&self, response: &Value) -> bool {
         let items = response["output"].as_array().into_iter().flatten();
         let items: Vec<_> = self.items.iter().chain(items).collect();
@@ -68,17 +68,17 @@ impl Draft {
         }
     }
 
-    /// The id of the item at a place of the output.
+    /// The id of the item at this index of the output.
     pub(super) fn item_id(&self, kind: &str, place: usize) -> String {
         format!("{kind}_{}_{place}", self.id)
     }
 
-    /// The id of a call that its model gave none.
+    /// A generated id for a call without one.
     pub(super) fn call_id(&self, place: usize) -> String {
         format!("call_{}_{place}", self.id)
     }
 
-    /// The response while it is made.
+    /// The response in progress.
     pub(super) fn begun(&self) -> Value {
         let more = json!({
             "status": "in_progress", "completed_at": null, "error": null,
@@ -87,7 +87,7 @@ impl Draft {
         self.with(more)
     }
 
-    /// The response that ended in this way; a server of this form has perhaps `given` more of it.
+    /// The response after its end. An upstream of this format may have `given` further fields.
     pub(super) fn ended(
         &self,
         output: Vec<Value>,
@@ -106,13 +106,14 @@ impl Draft {
             "usage": usage.map(self::usage),
         }));
         if let Some(given) = given {
-            // The tier is the server's matter.
+            // The service tier is the upstream's.
             if !given["service_tier"].is_null() {
                 response["service_tier"] = Value::Null;
             }
             let mut given = given.clone();
             let items = |response: &Value| response["output"].as_array().map(Vec::len);
-            // Items were told one by one, and are what they were told to be.
+            // The streamed items are authoritative. The upstream's items only add fields to them,
+            // and only if their number is the same.
             if items(&given) != items(&response) {
                 given["output"] = Value::Null;
             }
@@ -126,7 +127,7 @@ impl Draft {
         response
     }
 
-    /// The response that failed after this much output.
+    /// The failed response, with the output before the failure.
     pub(super) fn failed(&self, output: Vec<Value>, error: &PredictError) -> Value {
         self.with(json!({
             "status": "failed",
@@ -147,7 +148,7 @@ impl Draft {
     }
 }
 
-/// Why a response is not whole; `None` when it is.
+/// The reason for an incomplete response; `None` if it is complete.
 fn cut_off(reason: Option<FinishReason>) -> Option<&'static str> {
     match reason {
         Some(FinishReason::Length) => Some("max_output_tokens"),
@@ -160,12 +161,12 @@ pub(super) fn status(reason: Option<FinishReason>) -> &'static str {
     cut_off(reason).map_or("completed", |_| "incomplete")
 }
 
-/// What is told beside a text.
+/// Fields of a text besides its characters.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TextExtras {
     pub(super) logprobs: Vec<Value>,
     pub(super) annotations: Vec<Value>,
-    /// The text is a refusal.
+    /// Whether the text is a refusal.
     pub(super) refusal: bool,
 }
 
@@ -186,12 +187,12 @@ pub(super) fn text_part(text: &str, beside: TextExtras) -> Value {
     })
 }
 
-/// What is told of reasoning.
+/// Fields of a reasoning item besides its text.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reasoning {
-    /// It is a summary.
+    /// Whether the text is a summary.
     pub(super) summary: bool,
-    /// What its provider signed or keeps secret, for the next request.
+    /// Signed or encrypted reasoning of the provider, which the next request must contain.
     pub(super) encrypted: Option<String>,
 }
 
@@ -208,7 +209,7 @@ pub(super) fn reasoning(id: &str, text: &str, told: &Reasoning) -> Value {
     item
 }
 
-/// A call of a function as an item.
+/// A function call as an item.
 pub(super) struct FunctionCall<'a> {
     pub(super) id: &'a str,
     pub(super) call_id: &'a str,
@@ -237,7 +238,7 @@ fn usage(usage: Usage) -> Value {
     })
 }
 
-/// Both objects' fields.
+/// Merges the fields of two objects.
 pub(super) fn merged(one: Value, other: Value) -> Value {
     match (one, other) {
         (Value::Object(mut one), Value::Object(other)) => {
@@ -248,7 +249,7 @@ pub(super) fn merged(one: Value, other: Value) -> Value {
     }
 }
 
-/// The codes that a response's error may have are theirs.
+/// Maps a code to one of those that OpenAI defines for the error of a response.
 fn error_code(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::InvalidInput | ErrorCode::TooLarge => "invalid_prompt",

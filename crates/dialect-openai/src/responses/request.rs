@@ -1,4 +1,4 @@
-//! A body of `/v1/responses` in the pipeline's form. Pure.
+//! Parses the body of `/v1/responses`. Pure.
 
 use serde_json::{Map, Value, json};
 use volley_types::{ChatMessage, Native, PredictError};
@@ -7,22 +7,22 @@ use super::{FORMAT, items, tools};
 use volley_dialect_kit::envelope;
 use volley_http_edge::body::{Fields, take_flag};
 
-/// What a body asks for, its model aside.
+/// A parsed body without its model.
 #[derive(Debug)]
 pub(super) struct ParsedRequest {
     pub(super) messages: Vec<ChatMessage>,
-    /// As a chat completion has them.
+    /// Parameters in the format of chat completions.
     pub(super) parameters: Map<String, Value>,
-    /// Fields of the request that its response repeats.
+    /// Fields of the request that the response repeats.
     pub(super) echo: Map<String, Value>,
     pub(super) stream: bool,
-    /// The items of the conversation: the earlier ones, and those of this request.
+    /// All items of the conversation: the earlier ones and those of this request.
     pub(super) items: Vec<Value>,
-    /// The request as it is, for a server of this very form.
+    /// The original request, for an upstream of the same format.
     pub(super) native: Native,
 }
 
-/// What needs something that was stored, or work after the answer.
+/// Unsupported fields with their reasons: they need stored objects, or work after the response.
 const REFUSED: [(&str, &str); 4] = [
     (
         "conversation",
@@ -43,7 +43,7 @@ const REFUSED: [(&str, &str); 4] = [
     ),
 ];
 
-/// What is done here, or is of tools that run at a provider.
+/// Fields that this module handles itself or that only concern tools at the provider.
 const UNUSED: [&str; 5] = [
     "store",
     "stream_options",
@@ -52,7 +52,7 @@ const UNUSED: [&str; 5] = [
     "truncation",
 ];
 
-/// Reads a body, which goes on behind the `earlier` items.
+/// Parses a body that continues after the `earlier` items.
 ///
 /// # Errors
 /// `InvalidInput` naming the field.
@@ -96,7 +96,7 @@ pub(super) fn read(
     take_reasoning(&mut body)?;
     take_logprobs(&mut body)?;
     match &native.lost {
-        // The request itself has them.
+        // The native request has the tools.
         Some(_) if !native.in_parts => {
             body.retain(|name, _| name != "tools" && name != "tool_choice")
         }
@@ -112,10 +112,12 @@ pub(super) fn read(
     })
 }
 
-/// What is ours to say, or of no use to a server that stores nothing.
+/// Fields that the native request omits: Volley sets them, or they only matter to a server that
+/// stores responses.
 const OURS: [&str; 5] = ["model", "stream", "store", "background", "n"];
 
-/// The request for a server of this very form. Reasoning of other providers is not for it to read.
+/// The request for an upstream of the same format. Encrypted reasoning of other providers is
+/// removed, because such an upstream cannot read it.
 fn native(mut body: Map<String, Value>, items: &[Value]) -> Native {
     body.insert("input".to_owned(), items.into());
     body.retain(|name, value| !OURS.contains(&name.as_str()) && !value.is_null());
@@ -136,7 +138,7 @@ fn refused(name: &str, reason: &str) -> PredictError {
     PredictError::invalid(format!("field '{name}' is not supported: {reason}"))
 }
 
-/// What the response says again of its request.
+/// The fields of the request that the response repeats.
 fn echo(body: &Map<String, Value>) -> Map<String, Value> {
     let plain = [
         ("instructions", Value::Null),
@@ -175,7 +177,7 @@ fn take_limit(body: &mut Map<String, Value>) -> Result<(), PredictError> {
     Ok(())
 }
 
-/// `text.format` is `response_format` without its nesting.
+/// Converts `text.format` to `response_format`, which has one level less.
 fn take_text(body: &mut Map<String, Value>) -> Result<(), PredictError> {
     let Some(text) = body.object("text")?.cloned() else {
         body.remove("text");
@@ -224,12 +226,12 @@ fn take_reasoning(body: &mut Map<String, Value>) -> Result<(), PredictError> {
     Ok(())
 }
 
-/// Probabilities are asked for by `include`, and by a number of alternatives.
+/// Converts `include` and `top_logprobs` to a request for log probabilities.
 fn take_logprobs(body: &mut Map<String, Value>) -> Result<(), PredictError> {
     let included = match body.remove("include") {
         None | Some(Value::Null) => false,
         Some(Value::Array(names)) if names.iter().all(Value::is_string) => {
-            // What else can be named is of tools that run at the provider, or empty here.
+            // The other names only concern tools at the provider, or have no effect here.
             names
                 .iter()
                 .any(|name| name == "message.output_text.logprobs")

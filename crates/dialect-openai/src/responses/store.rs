@@ -1,6 +1,7 @@
-//! Responses that are held for later requests (`store`, `previous_response_id`): in the memory of
-//! the coordinator that made them, for a while, bounded in number and bytes, in all and for each
-//! tenant. Its node id is part of a response's, so that any other coordinator finds the way.
+//! Responses that are stored for later requests (`store`, `previous_response_id`), in the memory of
+//! the coordinator that created them. Their age, number and size are limited, in total and for each
+//! tenant. The coordinator's node id is part of a response's id, so that other coordinators can
+//! find it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,23 +18,23 @@ use volley_types::{
     StreamSource, TenantId,
 };
 
-/// What a response costs besides its text.
+/// Memory of a response in bytes besides its text.
 const ENTRY_BYTES: usize = 1 << 10;
-/// The most bytes that go to another coordinator at a time.
+/// Maximum size in bytes of a chunk that is sent to another coordinator.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// What is held of responses.
+/// Limits of stored responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponsesConfig {
-    /// How long a response is held.
+    /// Time for which a response is stored.
     pub age: Duration,
-    /// The most responses of one tenant.
+    /// Maximum number of responses of one tenant.
     pub tenant_count: usize,
-    /// The most that is held of one response with its conversation, in bytes.
+    /// Maximum size of one response with its conversation, in bytes.
     pub response_bytes: usize,
-    /// The most that is held of one tenant's, in bytes.
+    /// Maximum size of the responses of one tenant, in bytes.
     pub tenant_bytes: usize,
-    /// The most that is held of all, in bytes.
+    /// Maximum size of all responses, in bytes.
     pub total_bytes: usize,
 }
 
@@ -49,7 +50,7 @@ impl Default for ResponsesConfig {
     }
 }
 
-/// The responses that a coordinator holds. Cloning gives another handle.
+/// The stored responses of a coordinator. Clones share their state.
 #[derive(Clone)]
 pub struct Responses(Arc<Store>);
 
@@ -61,7 +62,7 @@ struct Store {
 
 #[derive(Default)]
 struct ResponseTable {
-    /// By age, the oldest first.
+    /// Ids in the order of their creation.
     ages: BTreeMap<u64, StreamId>,
     entries: HashMap<StreamId, Entry>,
     tenants: HashMap<TenantId, TenantUsage>,
@@ -99,7 +100,7 @@ impl std::fmt::Debug for Responses {
 }
 
 impl Responses {
-    /// A holder of responses on `node`.
+    /// Creates an empty store on `node`.
     #[must_use]
     pub fn new(node: NodeId, config: ResponsesConfig) -> Self {
         Self(Arc::new(Store {
@@ -113,19 +114,19 @@ impl Responses {
         self.0.node
     }
 
-    /// The most that is held of one response.
+    /// Maximum size of one response in bytes.
     pub(crate) fn largest(&self) -> usize {
         self.0.config.response_bytes
     }
 
-    /// An id for a response that is made here, which nobody can guess.
+    /// An unguessable id for a response of this node.
     pub(crate) fn fresh_id(&self) -> Result<StreamId, PredictError> {
         let token = URL_SAFE_NO_PAD.encode(uuid::Uuid::new_v4().as_bytes());
         StreamId::new(self.0.node, token)
     }
 
-    /// Holds a response. The oldest of its tenant go where there are too many, and then the oldest
-    /// of all. One that is too large is not held; returns whether it is.
+    /// Stores a response. Removes the oldest responses of the tenant, then the oldest of all, until
+    /// it fits. Returns false if the response is too large to be stored.
     pub(crate) fn keep(&self, id: StreamId, owner: StreamOwner, text: Bytes) -> bool {
         let config = &self.0.config;
         let cost = text.len() + ENTRY_BYTES;
@@ -158,7 +159,7 @@ impl Responses {
         let mut held = self.0.held.lock();
         held.expire(Instant::now(), self.0.config.age);
         let entry = held.entries.get(id);
-        // To anybody else it is as if it were not there.
+        // A caller must not learn whether another caller's response exists.
         let entry = entry.filter(|entry| entry.owner.caller == caller);
         entry.map(|entry| entry.text.clone()).ok_or_else(gone)
     }
@@ -207,7 +208,7 @@ impl ResponseTable {
         }
     }
 
-    /// Removes the oldest, of a tenant where one is named; returns whether there was one.
+    /// Removes the oldest response, of one tenant or of all. Returns false if there is none.
     fn remove_oldest(&mut self, tenant: Option<&TenantId>) -> bool {
         let of = |id: &&StreamId| {
             let entry = self.entries.get(*id);

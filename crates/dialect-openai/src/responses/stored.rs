@@ -1,4 +1,4 @@
-//! `GET` and `DELETE /v1/responses/{id}`, and the items of one.
+//! `GET` and `DELETE /v1/responses/{id}`, and `GET /v1/responses/{id}/input_items`.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::error::{ApiError, with_code};
 use volley_http_edge::extract::{Path, Query};
 
-/// What is written of a held response beside its own text: brackets, names.
+/// Slack in bytes above the size limit of a stored response.
 const AROUND: usize = 1 << 10;
 
-/// A held response.
+/// A stored response.
 #[derive(Debug, Deserialize)]
 pub(super) struct StoredResponse {
     pub(super) response: Value,
-    /// The whole conversation, its answer included.
+    /// The whole conversation, including the response.
     pub(super) items: Vec<Value>,
 }
 
-/// The id of a response behind `resp_`.
+/// The id of a response as callers see it, with the prefix `resp_`.
 pub(super) fn written(id: &StreamId) -> String {
     id.to_string().replacen('.', "_", 1)
 }
@@ -44,7 +44,7 @@ fn missing(id: &str) -> PredictError {
     PredictError::new(ErrorCode::NotFound, message)
 }
 
-/// The refusal of a request that goes on behind what is not held.
+/// The error for an unknown `previous_response_id`.
 pub(super) fn missing_previous() -> PredictError {
     PredictError::invalid(
         "field 'previous_response_id' names a response that is not stored: it was created with \
@@ -59,11 +59,11 @@ fn holder(caller: &Caller, id: &str) -> Result<(StreamId, Arc<dyn StreamSource>)
         .ok_or_else(|| missing(id))
 }
 
-/// A response of the caller's, wherever it is held.
+/// A response of the caller, from any coordinator.
 ///
 /// # Errors
-/// `NotFound` where the caller has none of this id; `Unavailable` where its coordinator does not
-/// answer.
+/// `NotFound` if the caller has no response with this id; `Unavailable` if its coordinator does not
+/// respond.
 pub(super) async fn find(caller: &Caller, id: &str) -> Result<StoredResponse, PredictError> {
     let (held, holder) = holder(caller, id)?;
     let resumed = holder.resume(&held, 0, caller.principal.who()).await;
@@ -100,7 +100,7 @@ fn refused(error: PredictError) -> Response {
     }
 }
 
-/// What a caller may say of a response that it reads.
+/// Query parameters of [`get`].
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RetrieveQuery {
@@ -108,7 +108,7 @@ pub(crate) struct RetrieveQuery {
     stream: bool,
 }
 
-/// A response again.
+/// Returns a stored response.
 pub(crate) async fn get(
     caller: Caller,
     context: RequestContext,
@@ -124,7 +124,7 @@ pub(crate) async fn get(
     found.map(|held| Json(held.response)).map_err(refused)
 }
 
-/// Forgets a response.
+/// Deletes a stored response.
 pub(crate) async fn delete(
     caller: Caller,
     context: RequestContext,
@@ -141,7 +141,7 @@ pub(crate) async fn delete(
     ))
 }
 
-/// Which of the items.
+/// Query parameters of [`input_items`].
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Page {
@@ -150,7 +150,7 @@ pub(crate) struct Page {
     after: Option<String>,
 }
 
-/// What a response was made from: the conversation in front of it, the latest item first.
+/// Lists the items of the conversation before a response, by default the latest first.
 pub(crate) async fn input_items(
     caller: Caller,
     context: RequestContext,

@@ -1,11 +1,11 @@
-//! Functions that the model may call, and the choice among them. Pure.
+//! Converts `tools` and `tool_choice`. Pure.
 
 use serde_json::{Map, Value, json};
 use volley_types::PredictError;
 
 use volley_http_edge::body::Fields;
 
-/// A tool that runs at a provider, where there is one.
+/// Describes the first tool that runs at a provider, for an error.
 pub(super) fn of_provider(body: &Map<String, Value>) -> Option<String> {
     let mut tools = body.get("tools")?.as_array()?.iter();
     let kind = tools.find_map(|tool| tool["type"].as_str().filter(|kind| *kind != "function"))?;
@@ -15,7 +15,7 @@ pub(super) fn of_provider(body: &Map<String, Value>) -> Option<String> {
     ))
 }
 
-/// Brings functions and the choice among them into the form of a chat completion.
+/// Converts tools and `tool_choice` to the format of chat completions.
 ///
 /// # Errors
 /// `InvalidInput` naming the field.
@@ -73,7 +73,7 @@ fn function(tool: &Value) -> Result<Value, PredictError> {
 
 enum Choice {
     Plain(Value),
-    /// One of the modes, among the functions named.
+    /// A mode that is restricted to these functions.
     Among(String, Vec<String>),
 }
 

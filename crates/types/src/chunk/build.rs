@@ -1,8 +1,8 @@
-//! Chunks into record batches.
+//! Converts chunks to record batches.
 //!
 //! Most batches of a stream have one row with a text and nothing else. Blank columns are built once
-//! and shared: building them, with validity and offsets, for each token of each stream is most of
-//! the cost of a token. For the same reason nodes omit blank columns on the wire: see [`is_blank`].
+//! and shared, because building them, with validity and offsets, would be most of the cost of a
+//! token. For the same reason nodes omit blank columns on the wire; see [`is_blank`].
 
 use std::sync::{Arc, LazyLock};
 
@@ -17,9 +17,9 @@ use arrow_schema::{DataType, Field};
 use super::{FinishReason, GenerationChunk, generation_schema};
 
 /// Rows that fit before a builder grows. Most batches have one to a few rows, and the builders'
-/// own defaults reserve some 40 KiB over all columns for each batch.
+/// defaults reserve about 40 KiB over all columns for each batch.
 const ROWS: usize = 4;
-/// Bytes of text that fit before a column of them grows.
+/// Bytes of text that fit before a text column grows.
 const BYTES: usize = 32;
 /// Blank columns are cached for batches of up to this many rows.
 const BLANKS: usize = 64;
@@ -98,19 +98,19 @@ impl GenerationChunks {
         self.details.push(at, chunk.details.as_deref());
     }
 
-    /// How many rows are collected.
+    /// Number of collected rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows
     }
 
-    /// Whether no row is collected.
+    /// Whether no rows are collected.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows == 0
     }
 
-    /// The collected rows; `self` is empty again.
+    /// Returns the collected rows and resets `self` to empty.
     pub fn finish(&mut self) -> RecordBatch {
         let rows = std::mem::take(&mut self.rows);
         let columns = vec![
@@ -173,7 +173,7 @@ pub fn is_blank(field: &Field, column: &dyn Array) -> bool {
     }
 }
 
-/// A blank column of `rows` rows; `None` for types that a generation's response does not have.
+/// A blank column of `rows` rows; `None` for types that do not occur in a generation's response.
 #[must_use]
 pub fn blank(field: &Field, rows: usize) -> Option<ArrayRef> {
     Some(match (field.data_type(), field.is_nullable()) {
@@ -187,7 +187,7 @@ pub fn blank(field: &Field, rows: usize) -> Option<ArrayRef> {
     })
 }
 
-/// The type of a list of numbers.
+/// Type of a list of numbers.
 static NUMBERS: LazyLock<DataType> =
     LazyLock::new(|| DataType::List(Arc::new(Field::new_list_field(DataType::UInt32, true))));
 
@@ -300,7 +300,7 @@ kinds! {
     Floats<'v>: f32, Float32Builder = Float32Builder::with_capacity(ROWS),
         |builder, value| builder.append_option(value),
         |rows| new_null_array(&DataType::Float32, rows);
-    /// Yes, or no.
+    /// A boolean; blank is `false`.
     Flags<'v>: bool, BooleanBuilder = BooleanBuilder::with_capacity(ROWS),
         |builder, value| builder.append_value(value.unwrap_or(false)),
         |rows| Arc::new(BooleanArray::from(vec![false; rows]));

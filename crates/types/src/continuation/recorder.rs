@@ -7,8 +7,8 @@ use arrow_array::RecordBatch;
 use super::{AnswerEnd, MAX_TOKENS, SentAnswer, SentAnswers};
 use crate::chunk::GenerationRow;
 
-/// Sums up the rows of one stream. It drops its state once a continuation is impossible: a row has
-/// no token ids, or the limits are exceeded.
+/// Summarizes the rows of one stream. It drops its state once a continuation is impossible: a row
+/// has no token ids, or the limits are exceeded.
 #[derive(Debug, Default)]
 pub struct SentAnswerRecorder {
     answers: BTreeMap<(u32, u32), SentAnswer>,

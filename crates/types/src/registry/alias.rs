@@ -2,16 +2,16 @@
 //!
 //! The target of a request is a pure function of the alias and the request: weighted rendezvous
 //! hashing of the request id or of the sticky header's value. All coordinators make the same
-//! choice, and a change of weights moves the minimum of requests.
+//! choice, and a change of weights moves the minimum number of requests.
 
 use std::collections::BTreeSet;
 
 use crate::error::PredictError;
 use crate::ids::{ModelName, ModelRef, Revision};
 
-/// The most targets of one alias.
+/// Maximum number of targets of an alias.
 pub const MAX_ALIAS_TARGETS: usize = 32;
-/// The largest weight of a target.
+/// Maximum weight of a target.
 pub const MAX_ALIAS_WEIGHT: u32 = 1_000_000;
 /// Maximum length of a sticky header's name in bytes.
 pub const MAX_STICKY_HEADER: usize = 64;
@@ -23,7 +23,8 @@ pub const MAX_NAME_DEPTH: usize = 8;
 pub struct AliasTarget {
     /// A model, a version of one, a pipeline, or another alias.
     pub model: ModelRef,
-    /// Its share, over the sum of all weights; 0 keeps it in the list without traffic.
+    /// Weight, whose share is relative to the sum of all weights; 0 keeps the target in the list
+    /// without traffic.
     pub weight: u32,
 }
 
@@ -39,7 +40,7 @@ pub struct AliasMirror {
 /// The definition of an alias.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AliasSpec {
-    /// The name, which no model and no pipeline has.
+    /// The name, which is unique among models, aliases and pipelines.
     pub name: ModelName,
     /// Targets of requests; at least one has a weight above 0.
     pub targets: Vec<AliasTarget>,
@@ -47,7 +48,7 @@ pub struct AliasSpec {
     pub mirror: Option<AliasMirror>,
     /// Requests with the same value of this header go to the same target; in lower case.
     pub sticky_header: Option<String>,
-    /// A sentence for people.
+    /// Description for users, one sentence.
     pub description: String,
 }
 
@@ -64,7 +65,7 @@ impl AliasSpec {
     /// Checks the definition without the rest of the registry.
     ///
     /// # Errors
-    /// `InvalidInput`, naming what is wrong.
+    /// `InvalidInput`, naming the fault.
     pub fn check(&self) -> Result<(), PredictError> {
         let name = &self.name;
         if self.targets.is_empty() || MAX_ALIAS_TARGETS < self.targets.len() {
@@ -100,13 +101,14 @@ impl AliasSpec {
         self.sticky_header.as_deref().map_or(Ok(()), check_header)
     }
 
-    /// All names in targets and mirror.
+    /// All names in the targets and the mirror.
     pub fn names(&self) -> impl Iterator<Item = &ModelRef> {
         let targets = self.targets.iter().map(|target| &target.model);
         targets.chain(self.mirror.iter().map(|mirror| &mirror.model))
     }
 
-    /// The target of the request with this key: the hash of its id, or of its sticky value.
+    /// The target of a request. `key` is the hash of its id or of its sticky value. `None` if no
+    /// target has a weight.
     #[must_use]
     pub fn choose(&self, key: u64) -> Option<&ModelRef> {
         let weighted = self.targets.iter().filter(|target| target.weight != 0);
@@ -143,15 +145,15 @@ fn check_header(name: &str) -> Result<(), PredictError> {
     )))
 }
 
-/// The score of a target for a key that hashes to `hash` with it: the largest score wins, with a
-/// probability proportional to the weight (weighted rendezvous hashing: Schindelhauer and
-/// Schomaker, 2005).
+/// The score of a target for a key that hashes to `hash` with it. The target with the largest score
+/// wins, with a probability proportional to its weight (weighted rendezvous hashing, Schindelhauer
+/// and Schomaker, 2005).
 #[expect(
     clippy::cast_precision_loss,
     reason = "53 bits of a hash are spread well enough"
 )]
 fn score(hash: u64, weight: u32) -> f64 {
-    // In (0, 1): the logarithm must be finite and not zero.
+    // In (0, 1), because the logarithm must be finite and not zero.
     let unit = ((hash >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
     -f64::from(weight) / unit.ln()
 }

@@ -10,7 +10,7 @@ use crate::registry::short_name::short_name;
 short_name!(
     /// The name of a backend: 1 to 31 lower-case letters, digits and `_`.
     ///
-    /// The registry takes any name. Each worker decides which names it can load, so that a version
+    /// The registry accepts any name. Each worker decides which names it can load, so a version
     /// with a new backend can share a cluster with versions that lack it.
     BackendName,
     "a backend's name"
@@ -56,13 +56,13 @@ pub struct BackendInfo {
 pub struct BackendList(Arc<[&'static BackendInfo]>);
 
 impl BackendList {
-    /// These backends.
+    /// A list of these backends.
     #[must_use]
     pub fn new(backends: impl IntoIterator<Item = &'static BackendInfo>) -> Self {
         Self(backends.into_iter().collect())
     }
 
-    /// The backend of that name.
+    /// Looks up a backend by name.
     ///
     /// # Errors
     /// `InvalidInput` with the nearest name and all names.

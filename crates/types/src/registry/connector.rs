@@ -17,7 +17,8 @@ use crate::params::Parameters;
 pub enum CredentialRef {
     /// An environment variable of the worker's process: `env:NAME`.
     Env(String),
-    /// A file on the worker, read at use, surrounding white space removed: `file:/path`.
+    /// A file on the worker, which is read at each use without surrounding white space:
+    /// `file:/path`.
     File(String),
     /// A sealed secret in the registry: `secret:NAME`.
     Secret(SecretName),
@@ -54,19 +55,19 @@ impl ConnectorSpec {
 pub struct ConnectorSpec {
     /// The connector's id.
     pub id: ConnectorId,
-    /// A name for people.
+    /// Display name.
     pub name: String,
     /// The wire format.
     pub provider: ProviderName,
     /// The full URL to POST to, for example `https://host/v1/chat/completions`.
     pub url: String,
-    /// The model's name at the upstream.
+    /// Name of the model at the upstream.
     pub model: String,
-    /// The credential, if one is needed.
+    /// The credential, if the upstream needs one.
     pub credential: Option<CredentialRef>,
     /// Headers to add; values must not contain secrets.
     pub headers: BTreeMap<String, String>,
-    /// Default request parameters; a request's own win.
+    /// Default request parameters; those of a request take precedence.
     pub parameters: Parameters,
     /// A body template with `${parameters.x}`, if the provider's own body is not suitable.
     pub request_body: Option<String>,

@@ -10,22 +10,22 @@ use crate::registry::{RegistryCommand, RegistryState};
 pub struct Deployment {
     /// The version to run.
     pub version: ModelVersion,
-    /// Desired number of replicas. The cluster chooses it if [`DeployOptions::scaling`] is set; 0
-    /// while the model is scaled to zero.
+    /// Desired number of replicas. The cluster chooses it if [`DeployOptions::scaling`] is set. It
+    /// is 0 while the model is scaled to zero.
     pub replicas: u32,
     /// Revision of the deploy command; part of the id of its task.
     pub revision: Revision,
-    /// Whether workers may evict it while it is idle; the next request then waits until it is
-    /// reloaded.
+    /// Whether workers may evict the model while it is idle. The next request then waits for a
+    /// reload.
     pub overcommit: bool,
-    /// The only workers that may hold a copy; any when empty.
+    /// The only workers that may hold a replica; any worker if empty.
     pub workers: Vec<WorkerId>,
     /// Placement, scaling and rollout options.
     pub options: DeployOptions,
-    /// The rollout from the previous version, while its replicas are replaced or kept beside this
-    /// one.
+    /// The rollout from the previous version, while its replicas are replaced or kept beside those
+    /// of this version.
     pub rollout: Option<Rollout>,
-    /// The replaced version, the target of a rollback after the rollout.
+    /// The replaced version, which a rollback restores after the rollout.
     pub replaced: Option<ModelVersion>,
     /// Number of replicas of the replaced version; `None` if unknown or if it was scaled by load.
     pub replaced_replicas: Option<u32>,
@@ -52,8 +52,8 @@ impl Deployment {
 impl RegistryState {
     /// The command that deploys `version` of a model (by default the newest) with the current
     /// number of replicas and options. A model that is not deployed gets one replica and the
-    /// default options. Replicas of another version ([`DeployOptions::keep_previous`]) are not kept; set
-    /// the option again to keep them.
+    /// default options. Replicas of another version ([`DeployOptions::keep_previous`]) are not
+    /// kept; set the option again to keep them.
     #[must_use]
     pub fn deploy_again(
         &self,
@@ -85,8 +85,8 @@ pub struct DeployOptions {
     pub labels: BTreeMap<String, String>,
     /// Replicas are spread evenly over the values of this label of their workers.
     pub spread: Option<String>,
-    /// Memory of a replica in bytes; 0 if not set, then the value reported by the first loaded
-    /// replica applies.
+    /// Memory of a replica in bytes; 0 if not set. The value that the first loaded replica reports
+    /// then applies.
     pub memory_bytes: u64,
     /// Scaling by load; `None` keeps the number of replicas.
     pub scaling: Option<Scaling>,
@@ -146,9 +146,9 @@ impl Default for Scaling {
 pub struct Rollout {
     /// The replaced version.
     pub from: ModelVersion,
-    /// The workers that still hold it.
+    /// The workers that still hold the replaced version.
     pub previous: Vec<WorkerId>,
-    /// Paused until it is resumed.
+    /// Whether the rollout is paused until it is resumed.
     pub paused: bool,
     /// The reason if it stopped because the new version could not be loaded. Public text.
     pub stopped: Option<String>,
@@ -184,14 +184,14 @@ pub enum RolloutAction {
 pub struct PlacementDecision {
     /// The model.
     pub model: ModelName,
-    /// [`Deployment::revision`] of the placed deployment; the decision is ignored if that has been
-    /// replaced.
+    /// [`Deployment::revision`] of the placed deployment. The decision is ignored if the deployment
+    /// has been replaced.
     pub deployment: Revision,
     /// The workers that hold the deployed version.
     pub workers: Vec<WorkerId>,
     /// The workers that still hold the previous version during a rollout.
     pub previous: Vec<WorkerId>,
-    /// Migration between two live workers: the replica is on both, one more than desired, until it
-    /// serves on the target.
+    /// Whether a replica migrates between two live workers. Both hold it, one more than desired,
+    /// until it serves on the target.
     pub moving: bool,
 }

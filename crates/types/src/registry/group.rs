@@ -2,18 +2,18 @@
 
 use crate::ids::ModelGroupId;
 
-/// A named group of models. A model names its group.
+/// A named group of models. Each model stores its group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelGroup {
     /// Its id.
     pub id: ModelGroupId,
     /// Its unique name.
     pub name: String,
-    /// A sentence for people.
+    /// Description for users, one sentence.
     pub description: String,
-    /// When it was made, in milliseconds since 1970 (by the clock of the coordinator that took
-    /// the request).
+    /// Creation time in milliseconds since 1970, by the clock of the coordinator that accepted the
+    /// request.
     pub created_ms: u64,
-    /// When it was last changed, likewise.
+    /// Time of the last change in milliseconds since 1970, by the same rule.
     pub updated_ms: u64,
 }

@@ -1,19 +1,24 @@
 //! Feature levels: the commands that a version of Volley supports.
 //!
-//! While a cluster is upgraded, coordinators of two versions share one registry. Each reports its
-//! level. A command of a higher level is rejected until all coordinators support it. After the
-//! first such command, coordinators of a lower level cannot take part.
+//! While a cluster is upgraded, coordinators of two versions share one registry. Each coordinator
+//! reports its level. A command of a higher level is rejected until all coordinators support it.
+//! After the first such command, coordinators of a lower level cannot join.
 
 use crate::access::{ModelPattern, ModelScope};
 use crate::ids::{ModelName, ModelRef};
 use crate::registry::{ColumnType, PipelineSpec, RegistryCommand, RolloutAction};
 
-/// The level of this version: 1 was the first, 2 has [`RegistryCommand::Drain`] and
-/// [`DeployOptions::keep_previous`](super::DeployOptions::keep_previous), 3 has [`RegistryCommand::PutTask`], 4
-/// has [`PlacementDecision::moving`](super::PlacementDecision::moving), 5 has names of models with
-/// a `/`, and rollbacks that name a number of replicas ([`RolloutAction::Rollback`]), 6 has the
-/// incarnations of coordinators, 7 has pipelines of tensors and ensembles. A version that adds a
-/// command, or a field to one, adds a level.
+/// The level of this version. A version that adds a command, or a field to one, adds a level.
+///
+/// - 1: the first level.
+/// - 2: [`RegistryCommand::Drain`] and
+///   [`DeployOptions::keep_previous`](super::DeployOptions::keep_previous).
+/// - 3: [`RegistryCommand::PutTask`].
+/// - 4: [`PlacementDecision::moving`](super::PlacementDecision::moving).
+/// - 5: model names with a `/`, and rollbacks with a number of replicas
+///   ([`RolloutAction::Rollback`]).
+/// - 6: incarnations of coordinators.
+/// - 7: pipelines of tensors, and ensembles.
 pub const LEVEL: u32 = 7;
 
 /// First level with migrations of replicas between live workers.
@@ -30,7 +35,7 @@ pub const MEMBER_LEVEL: u32 = 6;
 pub const ENSEMBLE_LEVEL: u32 = 7;
 
 impl RegistryCommand {
-    /// The lowest level that supports everything in this command.
+    /// Lowest level that supports all of this command.
     #[must_use]
     pub fn level(&self) -> u32 {
         match self {
@@ -43,7 +48,7 @@ impl RegistryCommand {
                 action: RolloutAction::Rollback { replicas: Some(_) },
                 ..
             } => 5,
-            // An older version would replace the previous version instead of keeping it.
+            // An older version would ignore the option and replace the previous version.
             Self::Deploy { options, .. } if options.keep_previous != 0 => 2,
             _ => 1,
         }

@@ -9,15 +9,15 @@ pub struct RaftStatus {
     pub id: NodeId,
     /// `leader`, `follower`, `candidate`, `learner` or `shutdown`.
     pub role: &'static str,
-    /// The leader, where one is known.
+    /// The leader; `None` if unknown.
     pub leader: Option<NodeId>,
     /// The current term.
     pub term: u64,
-    /// The last index in the log.
+    /// Last index in the log.
     pub last_log_index: Option<u64>,
-    /// The last index applied.
+    /// Last applied log index.
     pub last_applied: Option<u64>,
-    /// Members: id, internal address, whether it votes.
+    /// All members, voters and learners.
     pub members: Vec<CoordinatorMember>,
 }
 
@@ -28,6 +28,6 @@ pub struct CoordinatorMember {
     pub id: NodeId,
     /// Its internal address, `host:port`.
     pub address: String,
-    /// Whether it votes (else it is a learner).
+    /// Whether the coordinator votes; otherwise it is a learner.
     pub voter: bool,
 }

@@ -13,13 +13,13 @@ impl RegistryState {
         self.models.contains_key(name) || self.stands_for_others(name)
     }
 
-    /// Whether an alias or a pipeline has this name.
+    /// Whether the name is an alias or a pipeline.
     #[must_use]
     pub fn stands_for_others(&self, name: &ModelName) -> bool {
         self.aliases.contains_key(name) || self.pipelines.contains_key(name)
     }
 
-    /// The object that refers to `name`, for an error: `alias 'chat'`.
+    /// The object that refers to `name`, formatted for an error: `alias 'chat'`.
     #[must_use]
     pub fn user_of(&self, name: &ModelName) -> Option<String> {
         let aliases = self.aliases.values().map(|entry| &entry.spec);
@@ -36,8 +36,8 @@ impl RegistryState {
         alias.or_else(|| pipeline.map(|pipeline| format!("pipeline '{pipeline}'")))
     }
 
-    /// Checks the references of `name`: each exists, none leads back to `name`, and no chain of
-    /// names is longer than [`MAX_NAME_DEPTH`].
+    /// Checks the references of `name`: each target exists, none leads back to `name`, and no chain
+    /// of names is longer than [`MAX_NAME_DEPTH`].
     ///
     /// # Errors
     /// `NotFound`, `Conflict` or `InvalidInput`, naming the reference.
@@ -127,7 +127,7 @@ fn leads_back(name: &ModelName) -> PredictError {
     PredictError::new(ErrorCode::Conflict, message)
 }
 
-/// The error for a version of a name without versions.
+/// The error for a request with a version of an alias or a pipeline.
 #[must_use]
 pub fn no_versions(name: &ModelName) -> PredictError {
     let message = format!("'{name}' is not a model and has no versions; leave the version out");

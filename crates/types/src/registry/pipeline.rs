@@ -1,8 +1,8 @@
 //! Pipelines: a directed acyclic graph of steps behind one name. A step is a model (or a name that
 //! leads to one) or a small pure operation of the coordinator.
 //!
-//! A pipeline is data: nothing here calls a model. [`PipelineSpec::shape`] returns an order of the
-//! steps and the rows of each step; the coordinator runs them.
+//! A pipeline is data, and nothing in this module calls a model. [`PipelineSpec::shape`] returns an
+//! order of the steps and the rows of each step. The coordinator runs them.
 
 mod shape;
 
@@ -17,15 +17,15 @@ use crate::ids::{MAX_ID_LEN, ModelName, ModelRef, Revision};
 use crate::params::Parameters;
 use crate::signature::Task;
 
-/// The most steps of a pipeline.
+/// Maximum number of steps of a pipeline.
 pub const MAX_STEPS: usize = 32;
-/// The most input columns of one step.
+/// Maximum number of input columns of a step.
 pub const MAX_STEP_INPUTS: usize = 32;
-/// The longest template, in bytes.
+/// Maximum length of a template in bytes.
 pub const MAX_STEP_TEMPLATE: usize = 64 << 10;
-/// The longest expression, in bytes.
+/// Maximum length of an expression in bytes.
 pub const MAX_EXPRESSION: usize = 4 << 10;
-/// The most rows that a step keeps for each request row.
+/// Maximum number of rows that a step keeps for each request row.
 pub const MAX_TOP_K: u32 = 1_024;
 
 /// Pseudo-step of the request's columns.
@@ -43,7 +43,7 @@ pub struct ColumnRef {
 }
 
 impl ColumnRef {
-    /// Whether it is a parameter: the same for every row.
+    /// Whether the column is a parameter, which has the same value in every row.
     #[must_use]
     pub fn is_parameter(&self) -> bool {
         self.step == PARAMETERS
@@ -79,13 +79,13 @@ impl FromStr for ColumnRef {
 pub enum ColumnType {
     /// Text.
     Text,
-    /// 64-bit whole numbers.
+    /// 64-bit integers.
     Int,
-    /// 32-bit numbers with a fraction.
+    /// 32-bit floating-point numbers.
     Float,
     /// Booleans.
     Bool,
-    /// Lists of 32-bit numbers with a fraction.
+    /// Lists of 32-bit floating-point numbers.
     Floats,
     /// A tensor with the element type and shape of the first model that uses it.
     Tensor,
@@ -115,7 +115,7 @@ impl ColumnType {
         }
     }
 
-    /// The type of that name.
+    /// Parses a stable name; `None` if it is unknown.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
@@ -132,7 +132,7 @@ pub enum StepKind {
     Model {
         /// A model, a version of one, an alias, or another pipeline.
         model: ModelRef,
-        /// The model's columns.
+        /// The model's input columns.
         inputs: Inputs,
         /// Parameters of the call.
         parameters: Parameters,
@@ -150,7 +150,7 @@ pub enum StepKind {
         template: String,
         /// Variables of the template.
         inputs: Inputs,
-        /// Whether it is rendered for each request row.
+        /// Whether the template is rendered once for each request row.
         gather: bool,
         /// The column of the texts.
         column: String,
@@ -163,21 +163,21 @@ pub enum StepKind {
     Merge(Vec<String>),
     /// Keeps the rows with the highest scores for each request row.
     TopK {
-        /// How many.
+        /// Number of rows to keep.
         k: u32,
-        /// The score.
+        /// Column of the scores.
         by: ColumnRef,
     },
-    /// The cosine of two vectors.
+    /// Computes the cosine of two vectors for each row.
     Similarity {
-        /// One column of vectors.
+        /// First column of vectors.
         left: ColumnRef,
-        /// The other.
+        /// Second column of vectors.
         right: ColumnRef,
         /// The column of the cosines.
         column: String,
     },
-    /// A number for each row.
+    /// Computes a number for each row.
     Compute {
         /// Jinja expression.
         expression: String,
@@ -205,20 +205,21 @@ pub enum Branch {
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PipelineStep {
-    /// Its name within the pipeline.
+    /// Unique name within the pipeline.
     pub name: String,
-    /// The step whose rows it processes, if those are not the rows of its columns.
+    /// The step whose rows this step processes, if they are not the rows of its columns.
     pub over: Option<String>,
-    /// What it does.
+    /// Operation of the step.
     pub kind: StepKind,
 }
 
 /// Additional data of a pipeline that is an ensemble of a Triton repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ensemble {
-    /// Its configuration as a JSON object in Triton's format.
+    /// Configuration as a JSON object in Triton's format.
     pub config: String,
-    /// Whether it is loaded. An unloaded ensemble rejects requests, even if its models are ready.
+    /// Whether the ensemble is loaded. An unloaded ensemble rejects requests, even if its models
+    /// are ready.
     pub loaded: bool,
 }
 
@@ -233,9 +234,9 @@ pub struct PipelineSpec {
     pub inputs: BTreeMap<String, ColumnType>,
     /// The steps, in any order.
     pub steps: Vec<PipelineStep>,
-    /// The step that answers.
+    /// The step whose rows are the response.
     pub output: String,
-    /// A sentence for people.
+    /// Description for users, one sentence.
     pub description: String,
     /// The ensemble, if the pipeline is one.
     pub ensemble: Option<Ensemble>,
@@ -244,7 +245,7 @@ pub struct PipelineSpec {
 /// A pipeline in the registry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PipelineEntry {
-    /// The definition; shared, because registries are cloned.
+    /// The definition. It is shared because registries are cloned.
     pub spec: Arc<PipelineSpec>,
     /// Revision of the last write.
     pub revision: Revision,
@@ -267,7 +268,7 @@ impl PipelineStep {
         }
     }
 
-    /// All steps that must run before it.
+    /// Names of all steps that must run before this step.
     #[must_use]
     pub fn needs(&self) -> BTreeSet<&str> {
         let columns = self.columns().into_iter().map(|it| it.step.as_str());
@@ -321,7 +322,7 @@ impl PipelineStep {
 }
 
 impl PipelineSpec {
-    /// Checks the definition without the models: names, references, order, rows, bounds.
+    /// Checks the definition without the models: names, references, order, rows and limits.
     ///
     /// # Errors
     /// `InvalidInput`, naming the step.
@@ -351,7 +352,7 @@ impl PipelineSpec {
     /// Checks that an ensemble is loaded.
     ///
     /// # Errors
-    /// `NotDeployed`.
+    /// `NotDeployed` if the ensemble is not loaded.
     pub fn check_loaded(&self) -> Result<(), PredictError> {
         let ensemble = self.ensemble.as_ref();
         if ensemble.is_none_or(|ensemble| ensemble.loaded) {

@@ -1,5 +1,5 @@
-//! Cluster settings of the placement. The registry stores them as JSON under their full names; a
-//! version keeps and ignores unknown settings.
+//! Cluster settings of the placement. The registry stores them as JSON under their full names. Each
+//! version keeps settings that it does not know, and ignores them.
 
 use crate::registry::RegistryState;
 
@@ -22,7 +22,7 @@ pub enum PlacementStrategy {
 }
 
 impl PlacementStrategy {
-    /// All of them, by name.
+    /// All strategies, by name.
     pub const ALL: &'static [(&'static str, Self)] =
         &[("spread", Self::Spread), ("pack", Self::Pack)];
 
@@ -43,7 +43,7 @@ impl RegistryState {
         self.settings.get(name).map(String::as_str)
     }
 
-    /// Maximum number of models on a worker.
+    /// Maximum number of models on a worker; `None` means no limit.
     #[must_use]
     pub fn max_models_on_worker(&self) -> Option<usize> {
         self.setting(MAX_MODEL_ON_NODE)?.parse().ok()

@@ -11,13 +11,13 @@ macro_rules! short_name {
         }
 
         impl $name {
-            /// The longest name, in bytes.
+            /// Maximum length of a name in bytes.
             pub const MAX_LEN: usize = 31;
 
             /// Validates `name`.
             ///
             /// # Errors
-            /// `InvalidInput` when the name is not well formed.
+            /// `InvalidInput` if the name is malformed.
             pub fn new(name: &str) -> Result<Self, $crate::error::PredictError> {
                 Self::parse(name).ok_or_else(|| {
                     $crate::error::PredictError::invalid(format!(
@@ -27,10 +27,10 @@ macro_rules! short_name {
                 })
             }
 
-            /// A name in source code. In a constant, a malformed name fails to compile.
+            /// Creates a name from a literal. In a constant, a malformed name fails to compile.
             ///
             /// # Panics
-            /// When the name is not well formed.
+            /// If the name is malformed.
             #[must_use]
             pub const fn from_static(name: &'static str) -> Self {
                 match Self::parse(name) {
@@ -53,7 +53,7 @@ macro_rules! short_name {
                     bytes[at] = given[at];
                     at += 1;
                 }
-                // At most MAX_LEN.
+                // The length is at most `MAX_LEN`.
                 let length = given.len() as u8;
                 Some(Self { bytes, length })
             }

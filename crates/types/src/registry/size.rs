@@ -11,7 +11,7 @@ use crate::params::{ParamValue, Parameters};
 const RECORD: usize = 128;
 
 /// Cached size of all definitions in bytes. It is not part of the state: it is neither compared nor
-/// sent.
+/// replicated.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DefinitionBytes(Option<usize>);
 
@@ -22,8 +22,8 @@ impl PartialEq for DefinitionBytes {
 }
 
 impl RegistryState {
-    /// Bytes of all versions of models, connectors, aliases and pipelines. The first call counts
-    /// them; a caller that changes a definition must call [`RegistryState::resized`].
+    /// Size of all versions of models, connectors, aliases and pipelines, in bytes. The first call
+    /// computes it. A caller that changes a definition must then call [`RegistryState::resized`].
     pub fn size(&mut self) -> usize {
         if let Some(size) = self.counted.0 {
             return size;
@@ -54,7 +54,7 @@ impl RegistryState {
 }
 
 impl ModelEntry {
-    /// Bytes of all its versions.
+    /// Size of all versions in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.versions.values().map(ModelVersionSpec::bytes).sum()
@@ -62,7 +62,7 @@ impl ModelEntry {
 }
 
 impl ModelVersionSpec {
-    /// Bytes of this definition.
+    /// Size of the definition in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         RECORD + self.description.len() + path_bytes(self) + parameter_bytes(&self.parameters)
@@ -70,7 +70,7 @@ impl ModelVersionSpec {
 }
 
 impl ConnectorSpec {
-    /// Bytes of this definition.
+    /// Size of the definition in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let headers = self.headers.iter();
@@ -87,7 +87,7 @@ impl ConnectorSpec {
 }
 
 impl AliasSpec {
-    /// Bytes of this definition.
+    /// Size of the definition in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         RECORD * (1 + self.names().count()) + self.description.len()
@@ -95,7 +95,7 @@ impl AliasSpec {
 }
 
 impl PipelineSpec {
-    /// Bytes of this definition.
+    /// Size of the definition in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let inputs: usize = self.inputs.keys().map(String::len).sum();
@@ -148,7 +148,7 @@ pub fn path_bytes(spec: &ModelVersionSpec) -> usize {
     }
 }
 
-/// Bytes of a connector's reference to its credential.
+/// Size of a connector's credential reference in bytes.
 #[must_use]
 pub fn credential_bytes(spec: &ConnectorSpec) -> usize {
     match &spec.credential {
@@ -158,7 +158,7 @@ pub fn credential_bytes(spec: &ConnectorSpec) -> usize {
     }
 }
 
-/// Bytes of parameters, names and values.
+/// Size of the parameters in bytes, names and values.
 #[must_use]
 pub fn parameter_bytes(parameters: &Parameters) -> usize {
     let sizes = parameters.iter().map(|(name, value)| {

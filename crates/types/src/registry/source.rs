@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::error::PredictError;
 
-/// The longest URL of a model, in bytes.
+/// Maximum length of a model URL in bytes.
 pub const MAX_MODEL_URL_BYTES: usize = 2_048;
 
 /// Path endings and the kinds that they declare.
@@ -26,7 +26,7 @@ pub enum ModelUrlKind {
     Zip,
     /// `….tar.gz` or `….tgz`: an archive of the model's directory.
     TarGz,
-    /// `….onnx`: one graph with its weights inside.
+    /// `….onnx`: one graph that contains its weights.
     Graph,
 }
 
@@ -72,8 +72,8 @@ impl ModelUrlScheme {
     }
 }
 
-/// The URL of a model's directory, archive or graph. It has no credentials: those are in the
-/// workers' configuration.
+/// The URL of a model's directory, archive or graph. Its credentials are in the workers'
+/// configuration, not in the URL.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ModelUrl {
     text: String,
@@ -128,7 +128,7 @@ impl ModelUrl {
         })
     }
 
-    /// The whole URL, scheme and host in lower case.
+    /// The complete URL, with scheme and host in lower case.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
@@ -146,7 +146,7 @@ impl ModelUrl {
         self.kind
     }
 
-    /// The host with its port, the bucket, or the container; empty for files.
+    /// The host with its port, the bucket, or the container; empty for `file` URLs.
     #[must_use]
     pub fn authority(&self) -> &str {
         &self.text[self.scheme.as_str().len() + 3..self.path]
@@ -158,7 +158,7 @@ impl ModelUrl {
         &self.text[self.path..]
     }
 
-    /// Whether this is below `prefix`, which ends in `/`.
+    /// Whether this URL is below `prefix`, which ends in `/`.
     #[must_use]
     pub fn is_below(&self, prefix: &Self) -> bool {
         prefix.kind == ModelUrlKind::Directory && self.text.starts_with(&prefix.text)

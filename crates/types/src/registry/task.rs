@@ -28,7 +28,8 @@ impl TaskState {
         }
     }
 
-    /// The state of that name; `why` is for one that failed.
+    /// Parses a stable name, with the reason `why` for a failed task; `None` if the name is
+    /// unknown.
     #[must_use]
     pub fn from_name(name: &str, why: String) -> Option<Self> {
         Some(match name {
@@ -50,9 +51,9 @@ pub struct TaskRecord {
     pub model: ModelName,
     /// Its tenant; `None` if callers have no tenants.
     pub tenant: Option<TenantId>,
-    /// When it began, in milliseconds since 1970.
+    /// Start time in milliseconds since 1970.
     pub created_ms: u64,
-    /// When it last changed, in milliseconds since 1970.
+    /// Time of the last change in milliseconds since 1970.
     pub updated_ms: u64,
     /// The state.
     pub state: TaskState,

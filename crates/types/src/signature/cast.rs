@@ -1,7 +1,7 @@
 //! Lossless casts of columns to the types of a model.
 //!
 //! A number that does not fit the new type is an error with column and row. Floating-point numbers
-//! are rounded to the model's width, as in JSON: the model cannot distinguish them.
+//! are rounded to the model's width, as in JSON, because the model cannot distinguish them.
 
 use std::sync::Arc;
 
@@ -35,10 +35,10 @@ impl Signature {
     }
 }
 
-/// `column` as the model's column `declared`, as [`Signature::conform`] makes it.
+/// Casts `column` to the type of the model's column `declared`, as [`Signature::conform`] does.
 ///
 /// # Errors
-/// `InvalidInput` naming the column, and the row where it is a value that cannot be cast.
+/// `InvalidInput` with the column and, for a value that cannot be cast, the row.
 pub fn cast_column(column: &ArrayRef, declared: &Field) -> Result<ArrayRef, PredictError> {
     if !is_castable(declared, column.data_type()) {
         return Err(super::other_type(declared, column.data_type()));
@@ -79,7 +79,8 @@ impl Casts {
     /// The rows of `input` with their columns cast.
     ///
     /// # Errors
-    /// `InvalidInput` for a value that cannot be cast without loss; for a stream inside it.
+    /// `InvalidInput` for a value that cannot be cast without loss. For a stream, the stream yields
+    /// the error.
     pub(crate) fn apply(self, input: Input) -> Result<Input, PredictError> {
         Ok(match input {
             Input::Batch(batch) => Input::Batch(self.batch(&batch)?),
@@ -97,7 +98,7 @@ impl Casts {
             None => Ok(column.clone()),
         });
         let columns: Vec<_> = columns.collect::<Result<_, _>>()?;
-        // The items are nullable, but the model's items are not.
+        // Casts produce nullable items, but the model's items are not nullable.
         let fields = self
             .schema
             .fields()
@@ -116,7 +117,7 @@ impl Casts {
     }
 }
 
-/// Whether a column of `given` type can be cast to the `declared` one, if its values can.
+/// Whether a column of type `given` can be cast to the `declared` type if all its values fit.
 fn is_castable(declared: &Field, given: &DataType) -> bool {
     use DataType::{Dictionary, FixedSizeList, LargeList, List, Struct, Utf8, Utf8View};
     if same_type(declared.data_type(), given) {
@@ -155,7 +156,7 @@ fn is_number(kind: &DataType) -> bool {
     kind.is_integer() || kind.is_floating()
 }
 
-/// A value that cannot be cast.
+/// The error for a value that cannot be cast.
 struct CastError {
     index: usize,
     what: String,
@@ -169,7 +170,7 @@ impl CastError {
         }
     }
 
-    /// The same of the value's row.
+    /// The same error at another row.
     fn at(self, row: impl FnOnce(usize) -> usize) -> Self {
         Self {
             index: row(self.index),
@@ -185,7 +186,7 @@ impl CastError {
     }
 }
 
-/// `column`, whose type [`is_castable`], as the type that `declared` has.
+/// Casts `column`, whose type must satisfy [`is_castable`], to the type of `declared`.
 fn cast(column: &ArrayRef, declared: &Field) -> Result<ArrayRef, CastError> {
     use DataType::{Dictionary, FixedSizeList, LargeList, List, Struct, Utf8View};
     if same_type(declared.data_type(), column.data_type()) {
@@ -213,7 +214,8 @@ fn cast(column: &ArrayRef, declared: &Field) -> Result<ArrayRef, CastError> {
         (List(_), LargeList(_)) => plainly(column, &small(column)),
         (FixedSizeList(item, 1), _) => {
             let values = cast(column, item)?;
-            // Elements of a list have exactly its type; a column of large texts keeps its own.
+            // List elements must have exactly the item type. A column of large texts is accepted as
+            // it is.
             let values = match same_type(item.data_type(), values.data_type()) {
                 true if item.data_type() != values.data_type() => {
                     plainly(&values, item.data_type())?
@@ -265,7 +267,7 @@ fn strict() -> CastOptions<'static> {
     }
 }
 
-/// The type of a large list as one of a list.
+/// The list type that corresponds to a large list type.
 fn small(column: &ArrayRef) -> DataType {
     match column.data_type() {
         DataType::LargeList(item) => DataType::List(item.clone()),
@@ -273,7 +275,7 @@ fn small(column: &ArrayRef) -> DataType {
     }
 }
 
-/// A list of a fixed size with the nulls of another list.
+/// A fixed-size list with the nulls of another list.
 fn fixed(
     item: &FieldRef,
     size: i32,
@@ -286,7 +288,7 @@ fn fixed(
     Ok(Arc::new(list.map_err(CastError::whole)?))
 }
 
-/// Lists of which each has `size` values.
+/// Casts lists to fixed-size lists; each list must have `size` values.
 fn sized<O: OffsetSizeTrait>(
     list: &GenericListArray<O>,
     item: &FieldRef,
@@ -313,21 +315,21 @@ fn sized<O: OffsetSizeTrait>(
     Ok(Arc::new(made.map_err(CastError::whole)?))
 }
 
-/// The row that a value of a list is in.
+/// The row of the list that contains the value at `index`.
 fn row_of(list: &ListArray, index: usize) -> usize {
     let begins_before = |offset: &i32| usize::try_from(*offset).is_ok_and(|it| it <= index);
     let begun = list.value_offsets().partition_point(begins_before);
     begun.saturating_sub(1)
 }
 
-/// The field of items that are `values`, some of which may be null.
+/// The field of the items, nullable if some of the `values` are null.
 fn nullable(item: &FieldRef, values: &ArrayRef) -> FieldRef {
     let item = item.as_ref().clone();
     let nullable = item.is_nullable() || values.null_count() != 0;
     Arc::new(item.with_nullable(nullable))
 }
 
-/// Numbers as other numbers.
+/// Casts numbers to another number type without loss.
 fn numbers(column: &ArrayRef, to: &DataType) -> Result<ArrayRef, CastError> {
     let from = column.data_type();
     let lossy = |index: usize| CastError {
@@ -337,7 +339,7 @@ fn numbers(column: &ArrayRef, to: &DataType) -> Result<ArrayRef, CastError> {
             array_value_to_string(column, index).unwrap_or_else(|_| "a value".to_owned()),
         ),
     };
-    // Values out of range become null.
+    // The cast converts values out of range to null.
     let made = cast_with_options(column, to, &CastOptions::default()).map_err(CastError::whole)?;
     if made.null_count() != column.null_count() {
         let lost = |index: &usize| column.is_valid(*index) && made.is_null(*index);
@@ -371,7 +373,7 @@ fn numbers(column: &ArrayRef, to: &DataType) -> Result<ArrayRef, CastError> {
     }
 }
 
-/// Whether a number left the range of its new type.
+/// Whether a number exceeds the range of its new type.
 fn is_beyond(before: f64, after: f64) -> bool {
     (before.is_finite() && !after.is_finite()) || (before != 0.0 && after == 0.0)
 }

@@ -1,5 +1,5 @@
-//! What a row has beside its text: signatures, secrets, and items of kinds that only their provider
-//! knows.
+//! Parts of a row besides its text: signatures, encrypted reasoning, and items of types that only
+//! their provider defines.
 
 use bytes::BytesMut;
 use serde_json::Value;
@@ -9,7 +9,8 @@ use super::{FORMAT, Item, Kind, OPEN, Reasoning, ResponseEvents};
 use volley_dialect_kit::envelope;
 
 impl ResponseEvents {
-    /// What is signed, kept secret or of a kind of its provider's own.
+    /// Adds the signature or encrypted reasoning of a row. With `own`, also adds items and events
+    /// of types that only the provider defines.
     pub(super) fn details(&mut self, details: &Details, own: bool, out: &mut BytesMut) {
         let sealed = envelope::signature(details, FORMAT);
         if let Some(sealed) = sealed.or_else(|| envelope::redacted(details, FORMAT)) {
@@ -32,7 +33,7 @@ impl ResponseEvents {
         }
     }
 
-    /// An event of an item of a kind that only its provider knows, in its place among the others.
+    /// Forwards an event of a provider's own item, with the item's index in this response.
     fn passed(&mut self, event: &Value, out: &mut BytesMut) {
         if let Some(item) = event.get("item") {
             self.other(item, out);
@@ -52,7 +53,7 @@ impl ResponseEvents {
         self.event(kind, body, out);
     }
 
-    /// The place of an item of a kind that only its provider knows, which is begun where it is new.
+    /// The index of a provider's own item, which is added if it is new.
     fn other(&mut self, item: &Value, out: &mut BytesMut) -> usize {
         let id = item["id"].as_str();
         let same = |known: &Item| {

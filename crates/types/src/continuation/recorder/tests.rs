@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::chunk::{FinishReason, GenerationChunk, GenerationChunks};
 
-/// What one answer tells: rows of so many tokens each, and how it ends.
+/// A scripted answer: the number of tokens in each of its rows, and whether it fails.
 #[derive(Clone, Debug)]
 struct ScriptedAnswer {
     rows: Vec<usize>,
@@ -15,7 +15,7 @@ fn told() -> impl Strategy<Value = ScriptedAnswer> {
     (rows, any::<bool>()).prop_map(|(rows, fails)| ScriptedAnswer { rows, fails })
 }
 
-/// The rows of several answers, in an order that `turns` chooses, numbered through.
+/// The numbered rows of several answers, interleaved in the order that `turns` selects.
 fn stream(answers: &[ScriptedAnswer], turns: &[prop::sample::Index]) -> Vec<GenerationChunk> {
     let mut left: Vec<_> = answers.iter().map(|told| told.rows.clone()).collect();
     let mut open: Vec<usize> = (0..answers.len()).collect();
@@ -62,8 +62,8 @@ fn batches(chunks: &[GenerationChunk], size: usize) -> impl Iterator<Item = Reco
 }
 
 proptest! {
-    /// However a stream is cut into batches and wherever it is lost, what is told to another
-    /// replica is what the rows say one by one.
+    /// For any split into batches and any point of loss, the recorded state equals the state
+    /// computed from the rows one by one.
     #[test]
     fn wherever_a_stream_is_lost_the_ledger_says_what_its_rows_said(
         answers in proptest::collection::vec(told(), 1..5),

@@ -103,8 +103,8 @@ fn what_is_no_alias_is_refused() {
 }
 
 proptest! {
-    /// A weight that grows takes requests to itself and moves none between others; one that
-    /// shrinks gives away its own alone. So does a target that comes or goes.
+    /// An increased weight moves requests only to that target, and a reduced weight moves requests
+    /// only away from it. Adding or removing a target has the same effect.
     #[test]
     fn a_change_of_weights_moves_only_what_it_must(
         weights in prop::collection::vec(0_u32..100, 2..6),

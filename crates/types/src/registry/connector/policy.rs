@@ -12,11 +12,12 @@ pub struct ConnectorPolicy {
     pub max_concurrent: Option<u32>,
     /// Maximum number of calls per minute, including retries; `None` means no limit.
     pub max_per_minute: Option<u32>,
-    /// Maximum number of retries of a call that did no work.
+    /// Maximum number of retries of a call that had no effect at the upstream.
     pub max_retries: u32,
     /// Delay before the first retry in milliseconds; it doubles with each retry.
     pub retry_backoff_ms: u32,
-    /// Window of calls of the circuit breaker, which opens when half of them fail; 0 disables it.
+    /// Number of recent calls that the circuit breaker considers. It opens if half of them fail; 0
+    /// disables it.
     pub breaker_window: u32,
     /// Time for which the circuit breaker stays open, in milliseconds.
     pub breaker_open_ms: u32,
@@ -48,14 +49,14 @@ pub struct ConnectorEndpoint {
     pub provider: ProviderName,
     /// The full URL to POST to.
     pub url: String,
-    /// The model's name there.
+    /// Name of the model at this server.
     pub model: String,
-    /// The credential, if one is needed.
+    /// The credential, if the server needs one.
     pub credential: Option<CredentialRef>,
     /// Headers to add; values must not contain secrets.
     pub headers: BTreeMap<String, String>,
-    /// Its weight among the primary servers, or among the fallback servers.
+    /// Weight among the primary servers, or among the fallback servers.
     pub weight: u32,
-    /// Whether it is only called after all primary servers have failed.
+    /// Whether the server is only called after all primary servers have failed.
     pub fallback: bool,
 }

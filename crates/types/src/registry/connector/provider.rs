@@ -6,7 +6,7 @@ short_name!(
     /// The name of a provider, the wire format of a remote model's server: 1 to 31 lower-case
     /// letters, digits and `_`.
     ///
-    /// The registry takes any name. Each worker decides which names it supports, so that a version
+    /// The registry accepts any name. Each worker decides which names it supports, so a version
     /// with a new provider can share a cluster with versions that lack it.
     ProviderName,
     "a provider's name"

@@ -1,14 +1,14 @@
 //! Order of the steps, and the rows of each step.
 //!
-//! The rows of the request are the root domain. A step that explodes lists, or keeps some rows
-//! only, creates a child domain of its input domain; each of its rows belongs to one row of the
-//! parent. A step may use columns of its own domain and of all domains above, whose rows are
+//! The rows of the request are the root domain. A step that explodes lists or keeps only some rows
+//! creates a child domain of its input domain. Each row of the child belongs to one row of the
+//! parent. A step may use columns of its own domain and of all its ancestors, whose rows are
 //! repeated.
 
 use super::{Branch, ColumnRef, PARAMETERS, PipelineSpec, PipelineStep, REQUEST, StepKind};
 use crate::error::PredictError;
 
-/// The rows of the request.
+/// Index of the root domain, the rows of the request.
 pub const ROOT: usize = 0;
 
 /// Relation of a domain to its parent.
@@ -16,13 +16,13 @@ pub const ROOT: usize = 0;
 pub enum DomainKind {
     /// The rows of the request.
     Root,
-    /// Some of its rows.
+    /// A subset of the parent's rows.
     Subset,
-    /// Any number of rows for each of its rows.
+    /// Any number of rows for each row of the parent.
     Exploded,
 }
 
-/// Rows that belong together.
+/// A set of rows that columns share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Domain {
     /// Index of the parent domain; the root's own index for the root.

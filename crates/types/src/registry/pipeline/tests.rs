@@ -81,7 +81,7 @@ fn pipeline(steps: Vec<PipelineStep>) -> PipelineSpec {
     }
 }
 
-/// Ranks documents of the request, and answers out of the best.
+/// Ranks the documents of the request, and answers from the best of them.
 fn retrieval() -> PipelineSpec {
     let top = StepKind::TopK {
         k: 2,
@@ -212,7 +212,7 @@ fn names_of_columns_and_types_are_read_as_they_are_written() {
     }
 }
 
-/// A step that takes columns of some others, or puts them together.
+/// A step that uses columns of some other steps, or merges them.
 fn any_step(count: usize) -> impl Strategy<Value = (StepKind, Option<usize>)> {
     let place = move || 0..count + 2;
     let name = |place: usize| match place {
@@ -280,8 +280,8 @@ fn any_pipeline() -> impl Strategy<Value = PipelineSpec> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
-    /// Any graph is refused, or has an order in which each step finds what it needs, of rows that
-    /// belong together, and answers each row of the request.
+    /// Any graph is either rejected, or has an order in which each step finds its inputs, processes
+    /// related rows, and the output has a row for each row of the request.
     #[test]
     fn any_graph_is_refused_or_can_run(spec in any_pipeline()) {
         let Ok(shape) = spec.check() else {

@@ -22,7 +22,7 @@ fn list_of(item: DataType, size: i32) -> DataType {
     DataType::FixedSizeList(Arc::new(Field::new("item", item, false)), size)
 }
 
-/// What a model that takes `kind` is given for a column.
+/// Casts a column for a model with an input of type `kind`.
 fn given(kind: DataType, column: ArrayRef) -> Result<ArrayRef, PredictError> {
     let model = model(vec![Field::new("age", kind, false)]);
     let rows = RecordBatch::try_from_iter([("age", column)]).unwrap();
