@@ -320,7 +320,7 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
     let described =
         provider.is_configured() || FUNCTIONS.iter().any(|name| parameters.contains_key(*name));
     // In the format with actions the template is customary, and it usually repeats the provider's
-    // own body. It is only used if the provider has no body of its own.
+    // own body. It then only supplies parameters, unless a function or the provider requires it.
     let used = action.is_none() || body.contains_key("request_body") || described;
     if let Some(template) = request_body.as_deref().filter(|_| !used) {
         blueprint::adopt(provider, template, &mut parameters);
