@@ -1,4 +1,4 @@
-//! Tensors in binary for models that take texts, told as JSON tells them. Pure.
+//! Converts binary tensors to JSON for models that take texts. Pure.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -7,7 +7,7 @@ use volley_types::PredictError;
 use super::describe::TEXT_INPUT;
 use super::tensors::{all_read, bytes_of, printable};
 
-/// A body whose inputs have in `data` what they had behind its JSON.
+/// Moves the binary data after the JSON of a body into the `data` of its inputs.
 ///
 /// # Errors
 /// `InvalidInput` naming the input.
@@ -26,10 +26,10 @@ pub(super) fn told(
     Ok(body)
 }
 
-/// The body of a request that is nothing but a text.
+/// The body of a request that consists of one text only.
 ///
 /// # Errors
-/// `InvalidInput` when it is none.
+/// `InvalidInput` if the text is not UTF-8.
 pub(super) fn text(raw: &[u8]) -> Result<Map<String, Value>, PredictError> {
     let text = std::str::from_utf8(raw);
     let text = text.map_err(|_| PredictError::invalid("the request's text is not UTF-8"))?;
@@ -53,7 +53,7 @@ fn read(input: &mut Value, raw: &mut Bytes) -> Result<(), String> {
     Ok(())
 }
 
-/// Texts, each behind its length.
+/// Parses texts, each of which follows its length as a little-endian `u32`.
 fn texts(mut bytes: &[u8]) -> Result<Vec<Value>, String> {
     let mut texts = Vec::new();
     while !bytes.is_empty() {
@@ -69,7 +69,7 @@ fn texts(mut bytes: &[u8]) -> Result<Vec<Value>, String> {
     Ok(texts)
 }
 
-/// The one element of a tensor beside the texts, which is a parameter.
+/// Parses the single element of a tensor beside the texts, which is a parameter.
 fn single(datatype: &str, bytes: &[u8]) -> Result<Value, String> {
     fn of<const N: usize>(bytes: &[u8], read: fn([u8; N]) -> Value) -> Option<Value> {
         bytes.try_into().ok().map(read)

@@ -1,16 +1,16 @@
-//! The classification extension: of each row, the best values with their places. Pure.
+//! The classification extension: the highest values of each row with their indices. Pure.
 
 use std::cmp::{Ordering, Reverse};
 
 use serde_json::Value;
 
-/// The `count` greatest of the numbers of a row, the greatest first, each as `value:place`, or
-/// `value:place:label` where that place has one of `labels`; fewer where the row has fewer. What is
-/// no number (NaN) comes last.
+/// The `count` highest numbers of a row in descending order, each as `value:index`, or as
+/// `value:index:label` if `labels` has one for that index. Returns fewer if the row has fewer. NaN
+/// is sorted last.
 pub(super) fn best(row: &[Value], count: usize, labels: &[String]) -> Vec<String> {
     let count = count.min(row.len());
     let mut places: Vec<usize> = (0..row.len()).collect();
-    // Of equal values the first one wins: the sorts are stable.
+    // The first of equal values comes first, because the sorts are stable.
     match row.iter().map(whole).collect::<Option<Vec<i128>>>() {
         Some(wholes) => places.sort_by_key(|place| Reverse(wholes[*place])),
         None => places.sort_by(|a, b| descending(&row[*a], &row[*b])),

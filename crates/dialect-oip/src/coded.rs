@@ -1,4 +1,4 @@
-//! BYTES in JSON that are more than their text: base64, as MLServer's clients have it. Pure.
+//! BYTES tensors in JSON whose elements are not plain texts: base64, as in MLServer. Pure.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use serde_json::Value;
 use volley_types::octets;
 use volley_types::signature::takes_octets;
 
-/// The elements of a BYTES tensor of JSON texts that are more than those: base64, as MLServer's
-/// clients say in `content_type`, or a text that begins with the mark of other bytes. `None` where
-/// each element is its text.
+/// Decodes the elements of a BYTES tensor in JSON: base64, which MLServer's clients declare in
+/// `content_type`, or texts that start with the mark of encoded bytes. `None` if all elements are
+/// plain texts.
 pub(super) fn bytes_of_texts(
     input: &Value,
     field: &Field,
@@ -52,14 +52,14 @@ pub(super) fn bytes_of_texts(
     Ok(Some(Arc::new(StringArray::from(read?))))
 }
 
-/// Whether the parameters of a tensor say that its texts are base64.
+/// Whether the parameters of a tensor declare base64.
 pub(super) fn is_base64(parameters: Option<&Value>) -> bool {
     let told = parameters.and_then(|given| given.get("content_type"));
     told.and_then(Value::as_str) == Some("base64")
 }
 
-/// The texts of `parts` as JSON, where they are more than their texts or are wanted as base64; and
-/// whether they are base64. `None` where each text stands for itself.
+/// Encodes the texts of `parts` as JSON. They are base64 if requested, or if one is not plain text;
+/// the flag reports this. `None` if all are plain texts and base64 is not requested.
 pub(super) fn json_of_texts(parts: &[ArrayRef], wanted: bool) -> Option<(Vec<Value>, bool)> {
     let are_texts = |part: &ArrayRef| *part.data_type() == DataType::Utf8;
     if parts.is_empty() || !parts.iter().all(are_texts) {
@@ -126,7 +126,7 @@ mod tests {
             json_of_texts(&[plain], true).unwrap(),
             (vec![json!("aGk=")], true)
         );
-        // What begins with the mark is a text like any other.
+        // A text that starts with the mark is encoded like other bytes.
         let marked = json!({ "data": ["\u{10FFFE}a"] });
         let values = read(&any, &marked).unwrap().unwrap();
         let (back, is_coded) = json_of_texts(&[values], false).unwrap();

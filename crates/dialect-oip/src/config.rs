@@ -1,4 +1,4 @@
-//! A model's configuration, as Triton's clients read it.
+//! A model's configuration in Triton's format.
 
 use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
@@ -10,7 +10,7 @@ use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
 
-/// What of a model's configuration has a meaning here.
+/// Returns the configuration of a model.
 pub(crate) async fn config(
     caller: Caller,
     Path(named): Path<ModelPath>,
@@ -19,14 +19,15 @@ pub(crate) async fn config(
     Ok(Json(of(&found)))
 }
 
-/// The configuration: what the model's own `config.pbtxt` says, where it has one.
+/// The configuration: that of the model's own `config.pbtxt` if it has one, or otherwise one that
+/// is derived from its signature.
 pub(super) fn of(found: &ResolvedModel) -> Value {
     let signature = &found.signature;
     let mut config = found.served.config.clone().unwrap_or_else(|| {
         json!({
             "platform": describe::platform(found),
             "backend": describe::SERVER,
-            // The rows are a dimension of every tensor, not one that the server adds.
+            // The rows are a dimension of every tensor. The server does not add one.
             "max_batch_size": 0,
             "input": ports(describe::inputs(signature)),
             "output": ports(describe::outputs(signature)),

@@ -1,5 +1,5 @@
-//! The Open Inference Protocol's own documents, where MLServer has them: the protocol's routes, and
-//! those of one model.
+//! The OpenAPI documents of the Open Inference Protocol under MLServer's paths: one for all its
+//! routes, and one for the routes of a model.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use volley_http_edge::error::{ApiError, ErrorFormat};
 use volley_http_edge::extract::Path;
 use volley_http_edge::routes::{RouteInfo, Routes, get};
 
-/// The routes of one model, with and without a version of it.
+/// The routes of one model, without and with a version.
 const MODEL: [&str; 2] = [
     "/v2/models/{model}",
     "/v2/models/{model}/versions/{version}",
 ];
-/// The page has no script and loads nothing.
+/// Content security policy of the page, which has no script and loads nothing.
 const PAGE_POLICY: &str = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'";
 
-/// The documents' own routes.
+/// The routes of the documents themselves.
 pub fn listed() -> Vec<RouteInfo> {
     let places = std::iter::once("/v2").chain(MODEL);
     let paths = places.flat_map(|place| {
@@ -41,7 +41,7 @@ pub fn listed() -> Vec<RouteInfo> {
     listed.collect()
 }
 
-/// The routes of the documents that are parts of `whole`, the node's OpenAPI document.
+/// Routes that serve parts of `whole`, the OpenAPI document of the node.
 pub fn routes(oip: &Oip, whole: &Value) -> Routes<()> {
     let document = Arc::new(part(
         whole,
@@ -88,7 +88,7 @@ pub fn routes(oip: &Oip, whole: &Value) -> Routes<()> {
     routes.uncompressed().with_state(oip.clone())
 }
 
-/// The part of the document that is of one model, with its name in the paths.
+/// The part of the document for one model, with its name in the paths.
 async fn of_model(caller: &Caller, named: &ModelPath, document: &Value) -> Result<Value, ApiError> {
     let names = there(caller, named).await?;
     let prefix = match names.len() {
@@ -103,7 +103,7 @@ async fn of_model(caller: &Caller, named: &ModelPath, document: &Value) -> Resul
     Ok(part(document, is_own, &names))
 }
 
-/// The part of a document with these paths, in which `names` stand for what they have open.
+/// The part of a document with the selected paths, in which `names` replace the path parameters.
 fn part(whole: &Value, is_own: impl Fn(&str) -> bool, names: &[(&str, String)]) -> Value {
     let mut document = whole.clone();
     let paths = whole["paths"].as_object().into_iter().flatten();
@@ -131,7 +131,7 @@ fn part(whole: &Value, is_own: impl Fn(&str) -> bool, names: &[(&str, String)]) 
     document
 }
 
-/// The operations of a document as a table.
+/// Renders the operations of a document as an HTML table.
 fn page(document: &Value) -> Response {
     let mut rows = String::new();
     for (path, methods) in document["paths"].as_object().into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! What a server and its models are, in the protocol's words.
+//! Descriptions of the server and its models in the protocol's format.
 
 use arrow_schema::Schema;
 use serde_json::Value;
@@ -6,10 +6,10 @@ use volley_types::{Signature, Task};
 
 use super::{ResolvedModel, tensors};
 
-/// The server's name.
+/// Name of the server.
 pub(super) const SERVER: &str = "volley";
 
-/// What is there besides the protocol's core, over gRPC.
+/// Supported extensions of the protocol over gRPC.
 pub(super) const GRPC_EXTENSIONS: [&str; 10] = [
     "classification",
     "sequence",
@@ -23,23 +23,23 @@ pub(super) const GRPC_EXTENSIONS: [&str; 10] = [
     "statistics",
 ];
 
-/// The input of a model that generates text.
+/// Name of the input of a generation model.
 pub(super) const TEXT_INPUT: &str = "text_input";
 
-/// Its output.
+/// Name of the output of a generation model.
 pub(super) const TEXT_OUTPUT: &str = "text_output";
 
-/// A tensor that a model takes or gives.
+/// An input or output tensor of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TensorForm {
     pub(super) name: String,
     pub(super) datatype: &'static str,
-    /// -1 where a size is free; the first counts the rows.
+    /// Dimensions, with -1 for an open one. The first dimension is the number of rows.
     pub(super) shape: Vec<i64>,
     pub(super) optional: bool,
 }
 
-/// The name of a model's kind.
+/// The platform of a model.
 pub(super) fn platform(found: &ResolvedModel) -> String {
     let config = found.served.config.as_ref();
     let own = config.and_then(|config| config.get("platform")?.as_str());
@@ -49,8 +49,8 @@ pub(super) fn platform(found: &ResolvedModel) -> String {
     )
 }
 
-/// `forms` with the shapes that the model's own configuration declares, the batch in front where
-/// there is one.
+/// Replaces the shapes in `forms` by those of the model's own configuration, preceded by the batch
+/// dimension if there is one.
 pub(super) fn declared(
     found: &ResolvedModel,
     field: &str,
@@ -74,7 +74,7 @@ pub(super) fn declared(
     forms
 }
 
-/// Triton's name for a datatype in a configuration.
+/// The name of a datatype in a Triton configuration.
 pub(super) fn config_type(datatype: &str) -> String {
     match datatype {
         "BYTES" => "TYPE_STRING".to_owned(),
@@ -82,7 +82,7 @@ pub(super) fn config_type(datatype: &str) -> String {
     }
 }
 
-/// What a model takes.
+/// The input tensors of a model.
 pub(super) fn inputs(signature: &Signature) -> Vec<TensorForm> {
     match signature.task {
         Task::Generate => vec![text(TEXT_INPUT)],
@@ -90,7 +90,7 @@ pub(super) fn inputs(signature: &Signature) -> Vec<TensorForm> {
     }
 }
 
-/// What a model gives.
+/// The output tensors of a model.
 pub(super) fn outputs(signature: &Signature) -> Vec<TensorForm> {
     match signature.task {
         Task::Generate => vec![text(TEXT_OUTPUT)],

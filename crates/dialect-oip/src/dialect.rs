@@ -1,4 +1,4 @@
-//! The protocol at the gateway's seam: its routes.
+//! Routes, operations and error format of the Open Inference Protocol over REST.
 
 use super::error::OipErrors;
 use super::operations::OPERATIONS;
@@ -22,7 +22,8 @@ impl Dialect for Oip {
     }
 
     fn routes(&self) -> Routes<()> {
-        // aiohttp clients of this protocol accept compressed answers and read predictions only.
+        // aiohttp clients of this protocol accept compressed responses, but they can only read
+        // compressed predictions.
         let routes = management()
             .uncompressed()
             .merge(predictions(self.as_ref()));
@@ -66,8 +67,8 @@ fn predictions(edge: &Edge) -> Routes<Oip> {
         ))
 }
 
-/// Regions of memory, which are this node's own. Whoever registers one has the node read what
-/// others on the machine have.
+/// Routes of shared-memory regions. They need the cluster-administrator role, because the node
+/// reads memory of other processes on the machine for the caller.
 fn shared_memory() -> Routes<Oip> {
     let each = |kind: &str, what: &str, handler: GuardedMethods<Oip>| {
         let all = Routes::new().route(&format!("/{kind}sharedmemory/{what}"), handler.clone());
@@ -105,7 +106,7 @@ fn shared_memory() -> Routes<Oip> {
         )
 }
 
-/// A route of a model, with and without a version.
+/// A route of a model, without and with a version.
 fn versioned(path: &str, handler: GuardedMethods<Oip>) -> Routes<Oip> {
     let router = Routes::new().route(&format!("/models/{{model}}{path}"), handler.clone());
     let path = format!("/models/{{model}}/versions/{{version}}{path}");

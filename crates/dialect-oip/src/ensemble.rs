@@ -1,4 +1,4 @@
-//! Ensembles of a Triton repository as pipelines.
+//! Converts ensembles of a Triton repository to pipelines.
 
 mod read;
 
@@ -19,11 +19,11 @@ use volley_http_edge::edge::Caller;
 
 type Object = Map<String, Value>;
 
-/// The field of a configuration that makes it one of an ensemble.
+/// Configuration field that only ensembles have.
 pub(crate) const SCHEDULING: &str = "ensemble_scheduling";
-/// The largest configuration, in bytes: it is kept in the registry.
+/// Maximum size of a configuration in bytes. It is limited because the registry stores it.
 pub(crate) const MAX_CONFIG_BYTES: usize = 64 << 10;
-/// Fields of a configuration that say what an ensemble, which runs no graph itself, cannot do.
+/// Configuration fields that an ensemble cannot have, because it runs no graph of its own.
 const OF_MODELS: [&str; 9] = [
     "batch_input",
     "batch_output",
@@ -35,20 +35,21 @@ const OF_MODELS: [&str; 9] = [
     "optimization",
     "sequence_batching",
 ];
-/// What a configuration says.
+/// A parsed configuration.
 #[derive(Debug)]
 struct Plan {
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     steps: Vec<EnsembleStep>,
-    /// All of it, as callers are told.
+    /// The complete configuration, which is returned to callers.
     config: Value,
 }
 
-/// The pipeline that an ensemble's configuration stands for.
+/// Converts the configuration of an ensemble to a pipeline. Cancel safe: nothing is written.
 ///
 /// # Errors
-/// `InvalidInput` naming the model or the tensor that does not fit; `TooLarge`.
+/// `InvalidInput` naming the model or the tensor that does not match; `TooLarge` for a
+/// configuration over the size limit.
 pub async fn pipeline(
     caller: &Caller,
     name: ModelName,
@@ -72,7 +73,7 @@ pub async fn pipeline(
             model: step.model.to_string(),
             version: version.clone(),
         };
-        // A model that does not run yet says nothing.
+        // The tensors of a model that is not running are unknown.
         match ResolvedModel::find(caller, &named).await {
             Ok(found) => {
                 plan.check_types(step, &found)?;
@@ -144,7 +145,7 @@ impl Plan {
         })
     }
 
-    /// Which step gives each of the ensemble's tensors, and as what; an input is none's.
+    /// The step output that supplies each tensor of the ensemble. Inputs come from the request.
     fn sources(&self) -> Result<BTreeMap<&str, ColumnRef>, PredictError> {
         let mut sources = BTreeMap::new();
         for port in &self.inputs {
@@ -205,10 +206,10 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether a model that runs has what is mapped, of the types that are declared.
+    /// Checks that a running model has the mapped tensors with the declared types.
     fn check_types(&self, step: &EnsembleStep, found: &ResolvedModel) -> Result<(), PredictError> {
         if found.signature.task == Task::Generate {
-            // Its columns are those of a generation, and checked as such.
+            // The columns of a generation are fixed, and the pipeline checks them.
             return Ok(());
         }
         let check = |map: &BTreeMap<String, String>, own: &[Port], forms: Vec<TensorForm>, what| {
@@ -253,7 +254,7 @@ impl Plan {
         check(&step.outputs, &self.outputs, outputs, "output")
     }
 
-    /// The pipeline, whose steps call these models with these parameters.
+    /// Builds the pipeline with these models and parameters in its steps.
     fn pipeline(
         &self,
         name: ModelName,
@@ -311,7 +312,7 @@ impl Plan {
     }
 }
 
-/// The refusal of a configuration that the registry would not keep.
+/// The error for a configuration over the size limit.
 pub(super) fn too_large() -> PredictError {
     let message = "the configuration of a load is larger than 64 KiB";
     PredictError::new(volley_types::ErrorCode::TooLarge, message)

@@ -1,11 +1,11 @@
-//! Errors in the form of the Open Inference Protocol.
+//! Errors in the format of the Open Inference Protocol.
 
 use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 
 use volley_http_edge::error::{ErrorFormat, Failure};
 
-/// How this dialect's clients read errors.
+/// The error format of the Open Inference Protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct OipErrors;
 

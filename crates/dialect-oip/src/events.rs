@@ -1,4 +1,4 @@
-//! The events of `generate_stream`: one for each piece of text, the last with how it ended.
+//! The events of `generate_stream`: one for each piece of text; the last one has the finish reason.
 
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
@@ -11,9 +11,9 @@ use volley_dialect_kit::sse::{Events, json_string};
 /// Writes the events of one stream.
 #[derive(Debug)]
 pub(crate) struct GenerateEvents {
-    /// Everything in front of the text, which is the same in every event.
+    /// The part before the text, which is the same in every event.
     head: String,
-    /// Whether the last event has the end in OIP's `details` too.
+    /// Whether the last event also has the finish reason in the protocol's `details`.
     details: bool,
     finished: bool,
 }

@@ -1,5 +1,5 @@
-//! `generate` of models of tensors, as Triton has it: inputs and outputs are fields of one flat
-//! object. Pure.
+//! `generate` for tensor models in Triton's format, in which inputs and outputs are fields of one
+//! flat object. Pure.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::outputs::{self, RequestedOutputs};
 use super::tensors::printable;
 use volley_dialect_kit::sse::Events;
 
-/// The body of `infer` that a flat one stands for.
+/// Converts a flat body to a body of `infer`.
 ///
 /// # Errors
 /// `InvalidInput` naming the field.
@@ -34,7 +34,7 @@ pub(super) fn tensors(
         }
     };
     let id = body.remove("id");
-    // What the answer is like is chosen by the route.
+    // The route determines whether the response is a stream.
     body.remove("stream");
     let (mut inputs, mut parameters) = (Vec::new(), Map::new());
     for (name, value) in body.into_iter().chain(nested) {
@@ -63,7 +63,7 @@ pub(super) fn tensors(
     Ok(whole)
 }
 
-/// A number or a text, or a list of them, as the tensor that the model declares.
+/// Converts a value, or a flat list of values, to a tensor of the model's declared shape.
 fn tensor(form: &TensorForm, value: Value) -> Result<Value, PredictError> {
     let data = match value {
         Value::Array(data) => data,
@@ -89,8 +89,8 @@ fn tensor(form: &TensorForm, value: Value) -> Result<Value, PredictError> {
     Ok(json!({ "name": form.name, "datatype": form.datatype, "shape": shape, "data": data }))
 }
 
-/// `count` values in a declared shape: of the open dimensions the innermost takes what the others
-/// leave, and those are 1.
+/// A shape for `count` values that matches the declared one. The innermost open dimension takes the
+/// remaining size; all other open dimensions are 1.
 fn spread(declared: &[i64], count: usize) -> Option<Vec<usize>> {
     let mut left = count;
     for dim in declared.iter().filter(|dim| 0 <= **dim) {
@@ -111,7 +111,7 @@ fn spread(declared: &[i64], count: usize) -> Option<Vec<usize>> {
     (left == 1).then_some(shape)
 }
 
-/// How an answer is written.
+/// Format of a response.
 #[derive(Clone, Debug)]
 pub(super) struct FlatAnswer {
     pub(super) model: String,
@@ -122,7 +122,7 @@ pub(super) struct FlatAnswer {
 }
 
 impl FlatAnswer {
-    /// The outputs of some rows as a flat object, its fields in the order of their names.
+    /// Formats the outputs of some rows as a flat object, with its fields ordered by name.
     ///
     /// # Errors
     /// As [`outputs::outputs`].
@@ -152,7 +152,7 @@ impl FlatAnswer {
     }
 }
 
-/// Writes an event for each piece of an answer.
+/// Writes an event for each batch of a response.
 pub(super) struct FlatEvents(pub(super) FlatAnswer);
 
 impl Events for FlatEvents {

@@ -1,4 +1,4 @@
-//! Tensors of any bytes.
+//! Entry point for fuzzers of tensors.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use volley_types::Signature;
 
 use super::{binary, tensors};
 
-/// Reads a request: see [`volley_gateway::fuzzing::tensors`].
+/// Parses a request. `volley_gateway::fuzzing::tensors` describes the format of `bytes`.
 pub fn tensors(bytes: &[u8]) {
     let Some(([which, low, high], rest)) = bytes.split_first_chunk::<3>() else {
         return;

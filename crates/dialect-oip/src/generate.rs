@@ -1,4 +1,4 @@
-//! `generate` and `generate_stream`: text in, text out; or, of a model of tensors, flat objects.
+//! `generate` and `generate_stream`: text in and text out, or flat objects for tensor models.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -20,7 +20,7 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
 
-/// One whole text; or tensors as `infer` has them, where the body has them.
+/// Generates a complete text. A body with tensors is handled like one of `infer`.
 pub(crate) async fn generate(
     caller: OipCaller,
     Path(named): Path<ModelPath>,
@@ -62,7 +62,7 @@ pub(crate) async fn generate(
     Ok(Json(context.in_time(work).await?).into_response())
 }
 
-/// A text as it comes; or tensors as `infer_stream` has them, where the body has them.
+/// Streams a generated text. A body with tensors is handled like one of `infer_stream`.
 pub(crate) async fn stream(
     caller: OipCaller,
     Path(named): Path<ModelPath>,
@@ -98,7 +98,7 @@ pub(crate) async fn stream(
     Ok(context.in_time(begun).await?)
 }
 
-/// What a flat body asks of a model of tensors, and how that is answered.
+/// Converts a flat body to a request for a tensor model, and returns the format of its response.
 fn flat_request(
     body: Map<String, Value>,
     found: &ResolvedModel,
@@ -124,7 +124,8 @@ struct ParsedGenerate {
 }
 
 impl ParsedGenerate {
-    /// The prompt is `text_input`. All else, beside `parameters` or in it, are parameters.
+    /// Parses a body. The prompt is `text_input`. All other fields, inside or outside of
+    /// `parameters`, are parameters.
     fn read(
         found: ResolvedModel,
         mut body: Map<String, Value>,

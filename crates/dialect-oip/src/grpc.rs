@@ -1,5 +1,5 @@
-//! The Open Inference Protocol over gRPC, in two flavors: Triton's and MLServer's. Requests become
-//! the same rows as over REST; only the wrapping differs.
+//! The Open Inference Protocol over gRPC in two flavors, Triton's and MLServer's. Requests become
+//! the same rows as over REST.
 //!
 //! Reading order: `context` (around every call), `service` (what the flavors share), `request` and
 //! `reply` (messages ⇄ rows), `stream` (`ModelStreamInfer`), `triton` and `mlserver` (the flavors).
@@ -31,26 +31,27 @@ use self::triton::Triton;
 use crate::state::Oip;
 use volley_dialect_kit::answer;
 
-/// What a message may have beside the tensors of the largest answer.
+/// Maximum size in bytes of a message without the tensors of the largest response.
 const MESSAGE_SLACK_BYTES: usize = 1 << 20;
 
-/// Whose clients a gRPC listener is for. The flavors have one service name and differ in the messages
-/// of `ModelStreamInfer`, so each needs a listener of its own.
+/// The flavor of the clients of a gRPC listener. Both flavors have the same service name but
+/// different messages of `ModelStreamInfer`, so each needs a listener of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrpcFlavor {
-    /// `tritonclient`: outputs are raw; a stream's messages are wrapped, and errors are among them.
+    /// `tritonclient`: outputs are raw. The messages of a stream are wrapped, and errors are
+    /// messages too.
     Triton,
-    /// MLServer and KServe: outputs are typed where the inputs were; a stream's messages are plain,
-    /// and an error ends it.
+    /// MLServer and KServe: outputs are typed if the inputs were. The messages of a stream are not
+    /// wrapped, and an error ends the stream.
     MlServer,
 }
 
-/// The routes of one flavor, for a router that has others too.
+/// Routes of one flavor, for a router with other routes.
 pub fn routes(oip: &Oip, flavor: GrpcFlavor) -> Router {
     let calls = InferenceService { flavor };
     let receive = oip.edge().config().max_tensor_bytes;
     let send = answer::MAX_BYTES + MESSAGE_SLACK_BYTES;
-    // What is sent is compressed only where the call was: the layer below sees to that.
+    // The middleware below permits compressed responses only for compressed requests.
     let router = match flavor {
         GrpcFlavor::Triton => service(
             TritonServer::new(Triton(calls))
@@ -74,7 +75,7 @@ pub fn routes(oip: &Oip, flavor: GrpcFlavor) -> Router {
     router.layer(from_fn_with_state(oip.clone(), context::middleware))
 }
 
-/// A listener's routes that speaks this flavor and nothing else.
+/// Routes of a listener that serves only this flavor.
 pub fn listener(oip: &Oip, flavor: GrpcFlavor) -> Router {
     routes(oip, flavor).fallback(no_service)
 }

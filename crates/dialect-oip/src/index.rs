@@ -1,4 +1,4 @@
-//! The index of the repository: what there is.
+//! The repository index, which lists the models.
 
 use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
@@ -11,7 +11,7 @@ use super::{label, repository};
 use crate::state::OipCaller;
 use volley_http_edge::body::JsonObject;
 
-/// Every model, or with `{"ready": true}` those that answer.
+/// Lists all models, or with `{"ready": true}` the ready ones.
 pub(crate) async fn index(caller: OipCaller, JsonObject(body): JsonObject) -> Json<Value> {
     let only_ready = body.get("ready") == Some(&Value::Bool(true));
     let told = |entry: IndexEntry| {
@@ -22,19 +22,19 @@ pub(crate) async fn index(caller: OipCaller, JsonObject(body): JsonObject) -> Js
     Json(entries.into_iter().map(told).collect())
 }
 
-/// A version of a model, as the index has it.
+/// A version of a model in the index.
 #[derive(Clone)]
 pub(super) struct IndexEntry {
     pub(super) name: String,
-    /// The version that is deployed, by the name that clients call it.
+    /// The deployed version, by the name that clients use.
     pub(super) version: Option<String>,
     pub(super) state: &'static str,
-    /// Why it does not answer, where that is known.
+    /// Why the model is not ready, if known.
     pub(super) reason: String,
 }
 
-/// Every version of every model that is deployed, and every model that is not; or those that
-/// answer.
+/// Every version of every deployed model, and every model that is not deployed. With `only_ready`,
+/// only the ready ones.
 pub(super) async fn entries(caller: &OipCaller, only_ready: bool) -> Vec<IndexEntry> {
     let registry = caller.cluster.registry.state();
     let others = registry.aliases.keys().chain(registry.pipelines.keys());
@@ -73,8 +73,8 @@ pub(super) async fn entries(caller: &OipCaller, only_ready: bool) -> Vec<IndexEn
     entries
 }
 
-/// The versions that the replicas of a model serve by names of their own. A model that sleeps is
-/// not woken to tell.
+/// The versions that the replicas of a model serve under names from its files. A model that is
+/// scaled to zero is not activated for this.
 async fn served(caller: &OipCaller, name: &ModelName, status: &ModelStatus) -> Vec<String> {
     let mut replicas = status.replicas.iter();
     if !replicas.any(|it| it.state == ReplicaState::Ready && !it.evicted) {
@@ -85,7 +85,7 @@ async fn served(caller: &OipCaller, name: &ModelName, status: &ModelStatus) -> V
     signature.map_or_else(Vec::new, |signature| ModelMetadata::of(&signature).versions)
 }
 
-/// What the version is called that the registry has deployed.
+/// The name of the deployed version.
 fn version(registry: &RegistryState, name: &ModelName, status: &ModelStatus) -> Option<String> {
     if let Some(version) = status.version {
         return Some(label(registry, name, version));

@@ -19,7 +19,7 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
 
-/// Tensors in, tensors out.
+/// Runs a prediction of tensors.
 pub(crate) async fn infer(
     caller: OipCaller,
     Path(named): Path<ModelPath>,
@@ -58,7 +58,7 @@ pub(crate) async fn infer(
     Ok(context.in_time(work).await?)
 }
 
-/// The answer of a model that generates: its texts as a tensor.
+/// The response of a generation model, with its texts as a tensor.
 async fn texts(
     caller: &OipCaller,
     found: &ResolvedModel,
@@ -84,10 +84,10 @@ async fn texts(
     respond(found, &version, id, outputs)
 }
 
-/// `body` with the tensors in it that lie in shared memory.
+/// Fills `body` with the tensors that are in shared memory.
 ///
 /// # Errors
-/// `InvalidInput` naming the tensor whose region is not there.
+/// `InvalidInput` naming the tensor whose region is not registered.
 pub(super) fn filled(body: Tensors, caller: &OipCaller) -> Result<Tensors, PredictError> {
     match body {
         Tensors::Told(mut body, raw) => {
@@ -98,7 +98,7 @@ pub(super) fn filled(body: Tensors, caller: &OipCaller) -> Result<Tensors, Predi
     }
 }
 
-/// A request as the model takes it, and how it wants its answer.
+/// A parsed request, and the format of its response.
 pub(super) struct InferRequest {
     rows: RecordBatch,
     pub(super) batched: bool,
@@ -128,7 +128,7 @@ impl InferRequest {
         let TensorRows { batch, batched } = tensors::rows(inputs, raw, input)?;
         let mut given = body.object("parameters")?.cloned().unwrap_or_default();
         let wanted = RequestedOutputs::read(&body, &found.signature.output)?;
-        // What MLServer's clients say of codecs and HTTP headers is not for the model.
+        // Parameters of MLServer's clients for codecs and HTTP headers are not meant for the model.
         for said_to_servers in ["binary_data_output", "content_type", "headers"] {
             given.remove(said_to_servers);
         }
@@ -143,10 +143,10 @@ impl InferRequest {
 }
 
 impl InferRequest {
-    /// The request to the model.
+    /// Builds the request to the model.
     ///
     /// # Errors
-    /// `InvalidInput` for a parameter that is not what the protocol says.
+    /// `InvalidInput` for a parameter that violates the protocol.
     pub(super) fn request(
         self,
         found: &ResolvedModel,
@@ -163,7 +163,7 @@ impl InferRequest {
     }
 }
 
-/// JSON, and behind it the bytes of binary outputs.
+/// Formats JSON, followed by the bytes of binary outputs.
 fn respond(
     found: &ResolvedModel,
     version: &str,

@@ -1,5 +1,5 @@
-//! `infer_stream`: tensors in, tensors out as they come, in server-sent events. MLServer has it
-//! under the name `generate_stream` too.
+//! `infer_stream`: tensors in and tensors out, in server-sent events as the model returns them.
+//! MLServer also serves it as `generate_stream`.
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
@@ -20,7 +20,7 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
 
-/// A stream of tensors.
+/// Streams tensors.
 pub(crate) async fn infer_stream(
     caller: OipCaller,
     Path(named): Path<ModelPath>,
@@ -30,7 +30,7 @@ pub(crate) async fn infer_stream(
     Ok(stream(&caller, &named, &context, body).await?)
 }
 
-/// The same for a body that was read.
+/// Streams the response to a body that has been read.
 pub(super) async fn stream(
     caller: &OipCaller,
     named: &ModelPath,
@@ -56,7 +56,8 @@ pub(super) async fn stream(
     Ok(sse::response(first, chunks, events, keep_alive, context))
 }
 
-/// The first batch, so that its failure is a status. An answer of tensors may have no rows.
+/// The first batch, so that an early failure has its own status. A response of tensors may have no
+/// rows.
 pub(super) async fn first(
     chunks: &mut ChunkStream,
     task: Task,
@@ -73,7 +74,7 @@ pub(super) async fn first(
     Ok(first)
 }
 
-/// A request as the model takes it, and how it is answered.
+/// A parsed request, and the format of its response.
 struct InferStreamRequest {
     request: PredictRequest,
     events: InferEvents,
@@ -132,7 +133,7 @@ fn tensors(
     Ok((asked.request(found, context)?, form))
 }
 
-/// What an answer is made of.
+/// Format of the events.
 enum StreamFormat {
     Tensors {
         schema: SchemaRef,
@@ -142,7 +143,8 @@ enum StreamFormat {
     Texts(Vec<usize>, GenerationEnd),
 }
 
-/// Writes the events of one stream: each is an answer as `infer` has it, of the rows that came.
+/// Writes the events of one stream. Each has the format of a response of `infer` with the rows that
+/// arrived.
 struct InferEvents {
     head: Value,
     form: StreamFormat,

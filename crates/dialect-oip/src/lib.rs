@@ -1,5 +1,5 @@
-//! The Open Inference Protocol, version 2, over REST (`/v2`): as KServe, MLServer and Triton speak
-//! it, with tensors in JSON or in binary form behind it; and over gRPC.
+//! The Open Inference Protocol, version 2: over REST (`/v2`) as KServe, MLServer and Triton
+//! implement it, with tensors in JSON or in binary form after the JSON; and over gRPC.
 
 mod binary;
 mod classes;
@@ -54,10 +54,10 @@ pub(crate) struct ModelPath {
     version: Option<String>,
 }
 
-/// What a path has open for a model that is there, and its version where one is named.
+/// The path parameters of an existing model: its name, and the version if the path has one.
 ///
 /// # Errors
-/// `NotFound` where there is none.
+/// `NotFound` if the model does not exist.
 pub(crate) async fn there(
     caller: &Caller,
     named: &ModelPath,
@@ -72,28 +72,29 @@ pub(crate) async fn there(
     }
 }
 
-/// A model that answers now: its version and what it does.
+/// A model that can be called, with its version and signature.
 struct ResolvedModel {
     model: ModelRef,
     version: String,
-    /// The version of those that one replica serves, where it serves several or names its own.
+    /// The version by its name in the model's files, if one replica serves several versions or
+    /// names its own.
     inner: Option<String>,
     signature: Signature,
     served: ModelMetadata,
 }
 
 impl ResolvedModel {
-    /// The model that a path or a message names.
+    /// Looks up the model of a path or a message.
     ///
     /// # Errors
-    /// `NotFound` for what does not exist or is not loaded; `Unavailable` where it is being
-    /// loaded, or its workers are away.
+    /// `NotFound` if the model does not exist or is not loaded; `Unavailable` while it is being
+    /// loaded, or if its workers are unreachable.
     async fn find(caller: &Caller, named: &ModelPath) -> Result<Self, PredictError> {
         Self::lookup(caller, named).await.map_err(absent)
     }
 
     async fn lookup(caller: &Caller, named: &ModelPath) -> Result<Self, PredictError> {
-        // No model has a name that is no name.
+        // No model has a malformed name.
         let name = ModelName::new(named.model.clone());
         let name = name.map_err(|_| unknown(&named.model))?;
         let deployed = ModelRef::deployed(name.clone());
@@ -106,7 +107,7 @@ impl ResolvedModel {
                 version: Some(version),
             };
             let found = Self::of(caller, model, None).await;
-            // Where the model's files name its versions, theirs are the names that count.
+            // Version names in the model's files take precedence over those in the registry.
             if !found
                 .as_ref()
                 .is_ok_and(|it| !it.served.versions.is_empty())
@@ -123,7 +124,7 @@ impl ResolvedModel {
         Self::of(caller, deployed, Some(asked)).await
     }
 
-    /// A model and, with `asked`, the version of that name among those that its replicas serve.
+    /// Looks up a model, and with `asked` the version with that name among those of its replicas.
     async fn of(
         caller: &Caller,
         model: ModelRef,
@@ -147,7 +148,7 @@ impl ResolvedModel {
         let entry = registry.models.get(&model.name);
         let deployment = entry.and_then(|entry| entry.deployment.as_ref());
         let deployed = deployment.map(|deployment| deployment.version);
-        // The version of what a name stands for is known once it has answered.
+        // The version behind an alias is only known after its response has started.
         let stands_for_others = registry.stands_for_others(&model.name);
         let told = model
             .version
@@ -167,7 +168,7 @@ impl ResolvedModel {
         })
     }
 
-    /// Every version that answers under this name.
+    /// All versions that can be called under this name.
     fn versions(&self) -> Vec<String> {
         if self.served.versions.is_empty() {
             vec![self.version.clone()]
@@ -176,13 +177,14 @@ impl ResolvedModel {
         }
     }
 
-    /// Whether the model's own configuration says how requests wait.
+    /// Whether the model's own configuration defines queues.
     fn has_queues(&self) -> bool {
         let config = self.served.config.as_ref();
         config.is_some_and(|config| config.get("dynamic_batching").is_some())
     }
 
-    /// Sends `request` to the model, to the version that was named. Of no rows nothing is asked.
+    /// Sends `request` to the requested version. Without rows there is no call, and the response is
+    /// empty.
     async fn predict(
         &self,
         caller: &Caller,
@@ -207,7 +209,7 @@ impl ResolvedModel {
             .map_err(absent)
     }
 
-    /// The name of the version that answers.
+    /// The name of the version that responds.
     fn answering(&self, caller: &Caller, chunks: &ChunkStream) -> String {
         if let Some(inner) = &self.inner {
             return inner.clone();
@@ -221,10 +223,10 @@ impl ResolvedModel {
     }
 }
 
-/// The parameter of a registered version that gives it a name in this protocol.
+/// Parameter of a registered version with its name in this protocol.
 const LABEL: &str = "version_name";
 
-/// The registered version of that number or name.
+/// The registered version with this name or number.
 fn registered(registry: &RegistryState, name: &ModelName, asked: &str) -> Option<ModelVersion> {
     let versions = registry.models.get(name).map(|entry| &entry.versions);
     let labelled = versions.and_then(|versions| {
@@ -235,7 +237,7 @@ fn registered(registry: &RegistryState, name: &ModelName, asked: &str) -> Option
     labelled.or_else(|| asked.parse().ok().map(ModelVersion))
 }
 
-/// What a registered version is called.
+/// The name of a registered version.
 fn label(registry: &RegistryState, name: &ModelName, version: ModelVersion) -> String {
     let entry = registry.models.get(name);
     let spec = entry.and_then(|entry| entry.versions.get(&version));
@@ -247,7 +249,7 @@ fn is_absent(error: &PredictError) -> bool {
     matches!(error.code, ErrorCode::NotDeployed | ErrorCode::NotFound)
 }
 
-/// `error`, in this protocol's terms: what is not loaded is not there.
+/// Converts the code of `error`: in this protocol, a model that is not loaded does not exist.
 fn absent(mut error: PredictError) -> PredictError {
     if error.code == ErrorCode::NotDeployed {
         error.code = ErrorCode::NotFound;

@@ -1,5 +1,4 @@
-//! What comes with a load: a configuration in place of the repository's own, and files in place of
-//! its own.
+//! Loads with a configuration or files, which replace those of the repository.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,13 +13,13 @@ use super::ensemble::{self, MAX_CONFIG_BYTES, SCHEDULING};
 use super::tensors::printable;
 use crate::model_files::ModelFile;
 
-/// The parameter of a version that holds its configuration. Only loads set it.
+/// Parameter of a version with its configuration. Only loads set it.
 const TRITON_CONFIG: &str = "triton_config";
-/// What stands before the path of a file.
+/// Prefix of the path of a file.
 const FILE: &str = "file:";
-/// The most files of a load.
+/// Maximum number of files of a load.
 const MAX_FILES: usize = 1_000;
-/// The longest path of a file, in bytes, and the longest part of one.
+/// Maximum length of a path, and of a part of one, in bytes.
 const MAX_PATH: usize = 1_024;
 const MAX_PART: usize = 255;
 
@@ -32,10 +31,10 @@ pub(super) enum LoadParameter {
 }
 
 impl LoadParameter {
-    /// A parameter in JSON, where the bytes of files are in base64.
+    /// Parses a parameter in JSON, in which the bytes of files are base64.
     ///
     /// # Errors
-    /// `InvalidInput` naming a file that is not in base64.
+    /// `InvalidInput` naming a file that is not valid base64.
     pub(super) fn json(name: &str, value: &Value) -> Result<Self, PredictError> {
         match value.as_str() {
             Some(text) if name.starts_with(FILE) => {
@@ -50,10 +49,10 @@ impl LoadParameter {
     }
 }
 
-/// What a load brings.
+/// The contents of a load.
 #[derive(Debug, Default)]
 pub(super) struct Load {
-    /// Triton's words.
+    /// Configuration in Triton's format.
     pub(super) config: Option<Map<String, Value>>,
     pub(super) files: Vec<ModelFile>,
 }
@@ -63,10 +62,11 @@ fn wrong(name: &str, what: &str) -> PredictError {
 }
 
 impl Load {
-    /// The parameters of a load.
+    /// Parses the parameters of a load.
     ///
     /// # Errors
-    /// `InvalidInput` naming the parameter that is not known or malformed; `TooLarge`.
+    /// `InvalidInput` naming the parameter that is unknown or malformed; `TooLarge` over the size
+    /// limits.
     pub(super) fn read(
         given: impl IntoIterator<Item = (String, LoadParameter)>,
     ) -> Result<Self, PredictError> {
@@ -130,7 +130,7 @@ impl Load {
         }
     }
 
-    /// Whether its configuration is that of an ensemble.
+    /// Whether the configuration is that of an ensemble.
     pub(super) fn is_ensemble(&self) -> bool {
         let config = self.config.iter();
         let mut fields = config.flat_map(Map::keys);
@@ -138,7 +138,7 @@ impl Load {
     }
 }
 
-/// Whether a path stays in the directory that it is of.
+/// Whether a path stays within the model's directory.
 fn is_inside(path: &str) -> bool {
     let is_part = |part: &str| {
         let is_odd = |c: char| c.is_control() || c == '\\';
@@ -157,12 +157,12 @@ fn read(text: &str) -> Result<Map<String, Value>, PredictError> {
     })
 }
 
-/// Whether a version came with a load, and is none of the repository's.
+/// Whether a version was created by a load, and is not from the repository.
 fn is_loaded(spec: &ModelVersionSpec) -> bool {
     spec.parameters.get(TRITON_CONFIG).is_some()
 }
 
-/// The newest version of the repository's.
+/// The newest version from the repository.
 fn own(entry: &ModelEntry) -> Option<&ModelVersionSpec> {
     entry.versions.values().rfind(|spec| !is_loaded(spec))
 }
@@ -170,7 +170,7 @@ fn own(entry: &ModelEntry) -> Option<&ModelVersionSpec> {
 /// The version that a load without parameters deploys.
 ///
 /// # Errors
-/// `NotFound` for an unknown model, and for one that came with a load alone.
+/// `NotFound` for an unknown model, and for one that only has versions from loads.
 pub(super) fn own_version(
     registry: &RegistryState,
     model: &ModelName,
@@ -191,12 +191,12 @@ fn unknown(model: &ModelName) -> PredictError {
     PredictError::new(ErrorCode::NotFound, message)
 }
 
-/// What a load makes of a model.
+/// The version that a load deploys.
 #[derive(Debug)]
 pub(super) enum Version {
-    /// It is registered already.
+    /// An existing version.
     There(ModelVersion),
-    /// It is to be registered.
+    /// A version that must be registered first.
     New(Box<RegistryCommand>),
 }
 
@@ -208,11 +208,12 @@ fn has_files(source: &ModelSource) -> bool {
     }
 }
 
-/// The version of a model that has this configuration, and where `files` are kept somewhere, those
-/// in place of the repository's.
+/// The version of a model with this configuration and, if `files` are stored somewhere, with these
+/// files in place of the repository's.
 ///
 /// # Errors
-/// `NotFound` for an unknown model without files; `InvalidInput` for one that has no configuration.
+/// `NotFound` for an unknown model without files; `InvalidInput` for a model that cannot have a
+/// configuration.
 pub(super) fn version(
     registry: &RegistryState,
     model: &ModelName,

@@ -1,4 +1,4 @@
-//! Where the files of models are kept that come with a request.
+//! The store for files of models that a load contains.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -8,13 +8,18 @@ use volley_types::registry::{ModelUrl, Sha256};
 /// A file with its path in a model's directory.
 pub type ModelFile = (String, Bytes);
 
-/// A place that workers fetch models from.
+/// A store that workers can fetch models from.
 #[async_trait]
 pub trait ModelStore: Send + Sync {
-    /// Keeps the files of a model, each with its path in the model's directory. Returns where the
-    /// directory is, and the hash of its manifest. The same files have the same place.
+    /// Stores the files of a model, each with its path in the model's directory. Returns the URL of
+    /// the directory and the hash of its manifest. Storing the same files again returns the same
+    /// URL.
     ///
-    /// # Errors
-    /// `InvalidInput` for a path that climbs; `Unavailable` and `PermissionDenied` from the store.
+    /// `InvalidInput` for a path outside of the directory; `Unavailable` and `PermissionDenied`
+    /// from the store.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: some files may have been written. A repeated call stores them at the same
+    /// URL.
     async fn keep(&self, files: Vec<ModelFile>) -> Result<(ModelUrl, Sha256), PredictError>;
 }

@@ -1,4 +1,4 @@
-//! Metadata and health.
+//! Metadata and health of the server and its models.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
 
-/// The server.
+/// Describes the server.
 pub(crate) async fn server() -> Json<Value> {
     Json(json!({
         "name": describe::SERVER,
@@ -50,7 +50,7 @@ fn readiness(ready: bool) -> Response {
     (status, Json(json!({ "ready": ready }))).into_response()
 }
 
-/// Whether a model answers.
+/// Reports whether a model is ready.
 pub(crate) async fn model_ready(
     caller: Caller,
     Path(named): Path<ModelPath>,
@@ -64,7 +64,7 @@ pub(crate) async fn model_ready(
     }
 }
 
-/// What a model takes and gives.
+/// Describes the inputs and outputs of a model.
 pub(crate) async fn metadata(
     caller: Caller,
     Path(named): Path<ModelPath>,

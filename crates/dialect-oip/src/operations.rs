@@ -1,4 +1,5 @@
-//! The Open Inference Protocol, with its documents and shared memory.
+//! The operations of the Open Inference Protocol, with its documents and shared memory, for the
+//! OpenAPI document.
 
 use volley_http_edge::operation::{Operation, get, post};
 

@@ -1,4 +1,4 @@
-//! Rows into tensors of the protocol, in JSON or behind it. Pure.
+//! Converts rows to tensors of the protocol, in JSON or in binary form after it. Pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,15 +17,16 @@ use volley_dialect_kit::tensors::append;
 use volley_dialect_kit::tensors::columns::{self, different, flat, form};
 use volley_shared_memory::{OFFSET, REGION, SIZE, Slice, slice};
 
-/// The most classes of all rows of an output together. Each is a text of its own.
+/// Maximum number of classes of an output over all rows. It is limited because each class is a
+/// text.
 const MAX_CLASSES: usize = 65_536;
 
-/// Which outputs a request asks for, and in what form.
+/// The requested outputs and their format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RequestedOutputs {
-    /// The outputs by name; all of them when empty.
+    /// The requested outputs; all of them if empty.
     named: Vec<OutputRequest>,
-    /// Whether those that do not say so themselves are binary.
+    /// Whether outputs are binary by default.
     binary: bool,
 }
 
@@ -33,15 +34,15 @@ pub(super) struct RequestedOutputs {
 struct OutputRequest {
     name: String,
     binary: Option<bool>,
-    /// How many of the best values of each row are told, in place of all.
+    /// Number of highest values to return for each row instead of all values.
     classes: Option<usize>,
     /// Whether texts in JSON are base64.
     base64: bool,
-    /// Where in shared memory it goes.
+    /// Destination in shared memory.
     shared: Option<Slice>,
 }
 
-/// The form of one output.
+/// Format of one output.
 #[derive(Clone, Copy, Debug, Default)]
 struct FormOf<'w> {
     binary: bool,
@@ -50,18 +51,18 @@ struct FormOf<'w> {
     shared: Option<&'w Slice>,
 }
 
-/// An output that is asked for over gRPC.
+/// An output that is requested over gRPC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GrpcOutput {
     pub(super) name: String,
-    /// How many of the best values of each row, in place of all.
+    /// Number of highest values to return for each row instead of all values.
     pub(super) classes: Option<usize>,
-    /// Where in shared memory it goes.
+    /// Destination in shared memory.
     pub(super) shared: Option<Slice>,
 }
 
 impl RequestedOutputs {
-    /// All outputs as binary data: the answer to a raw request.
+    /// All outputs in binary form, for the response to a raw request.
     pub(super) fn all_binary() -> Self {
         Self {
             named: Vec::new(),
@@ -69,7 +70,7 @@ impl RequestedOutputs {
         }
     }
 
-    /// These outputs as binary data, or all of them.
+    /// These outputs in binary form, or all of them if none is given.
     ///
     /// # Errors
     /// `InvalidInput` for an output that the model does not have.
@@ -95,11 +96,10 @@ impl RequestedOutputs {
         })
     }
 
-    /// What a request's `outputs` and `parameters` say.
+    /// Parses `outputs` and `parameters` of a request.
     ///
     /// # Errors
-    /// `InvalidInput` for an output that the model does not have, or one in a form that is not
-    /// served.
+    /// `InvalidInput` for an output that the model does not have, or for an unsupported format.
     pub(super) fn read(
         body: &Map<String, Value>,
         schema: &SchemaRef,
@@ -142,10 +142,10 @@ impl RequestedOutputs {
         Ok(Self { named, binary })
     }
 
-    /// The same, where nothing else than JSON can be told.
+    /// Checks that all outputs can be sent in JSON.
     ///
     /// # Errors
-    /// `InvalidInput` when binary data is wanted.
+    /// `InvalidInput` if binary data or shared memory is requested.
     pub(super) fn in_json(self) -> Result<Self, PredictError> {
         if self.binary || self.named.iter().any(|named| named.binary == Some(true)) {
             let message = "events have no binary tensors; leave 'binary_data' out, or use gRPC";
@@ -158,7 +158,7 @@ impl RequestedOutputs {
         Ok(self)
     }
 
-    /// Whether `output` is wanted, and if so in what form.
+    /// The format of `output`; `None` if it is not requested.
     fn form_of(&self, output: &str) -> Option<FormOf<'_>> {
         if self.named.is_empty() {
             return Some(FormOf {
@@ -176,7 +176,7 @@ impl RequestedOutputs {
     }
 }
 
-/// Refuses outputs that are asked for twice.
+/// Rejects outputs that are requested twice.
 ///
 /// # Errors
 /// `InvalidInput` naming the output.
@@ -191,14 +191,14 @@ pub(super) fn once<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<(), P
     }
 }
 
-/// A number of classes.
+/// Parses a number of classes.
 fn count(given: Option<&Value>) -> Result<Option<usize>, PredictError> {
     let wrong =
         || PredictError::invalid("output parameter 'classification' must be a number of classes");
     match given {
         None | Some(Value::Null) => Ok(None),
         Some(given) => match given.as_u64().and_then(|count| usize::try_from(count).ok()) {
-            // Triton's clients say 0 where no classes are wanted.
+            // Triton's clients send 0 for no classification.
             Some(0) => Ok(None),
             Some(count) => Ok(Some(count)),
             None => Err(wrong()),
@@ -206,7 +206,7 @@ fn count(given: Option<&Value>) -> Result<Option<usize>, PredictError> {
     }
 }
 
-/// Whether a model has an output of that name.
+/// Checks that a model has an output with this name.
 fn check(name: &str, schema: &SchemaRef) -> Result<(), PredictError> {
     if schema.field_with_name(name).is_ok() {
         return Ok(());
@@ -214,28 +214,28 @@ fn check(name: &str, schema: &SchemaRef) -> Result<(), PredictError> {
     Err(no_output(name))
 }
 
-/// A model has no such output.
+/// The error for an output that the model does not have.
 pub(super) fn no_output(name: &str) -> PredictError {
     let message = format!("'{}' is not an output of this model", printable(name));
     PredictError::invalid(message)
 }
 
-/// The outputs of an answer.
+/// The outputs of a response.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
-    /// What the JSON tells of them.
+    /// Description of the outputs, and the data of those in JSON.
     pub(super) told: Vec<Value>,
-    /// The bytes behind the JSON; `None` when no output is binary.
+    /// Binary data after the JSON; `None` if no output is binary.
     pub(super) bytes: Option<Vec<u8>>,
-    /// What goes to shared memory, and where.
+    /// Data for shared memory, with its destination.
     pub(super) shared: Vec<(Slice, Vec<u8>)>,
 }
 
-/// The wanted outputs, in the order of the model's own.
+/// The requested outputs, in the order of the model's outputs.
 ///
 /// # Errors
-/// `InvalidInput` when rows of different shapes make no tensor; `Unimplemented` for a column that
-/// has no such form.
+/// `InvalidInput` if rows of different shapes cannot form a tensor; `Unimplemented` for a column
+/// that cannot be a tensor.
 pub(super) fn outputs(
     batches: &[RecordBatch],
     schema: &SchemaRef,
@@ -290,8 +290,8 @@ pub(super) fn outputs(
     Ok(outputs)
 }
 
-/// The wanted outputs, all in binary, in the order of the model's own, and where in shared memory
-/// they go.
+/// The requested outputs in binary form, in the order of the model's outputs, with their
+/// destinations in shared memory.
 ///
 /// # Errors
 /// As for [`outputs`].
@@ -357,7 +357,7 @@ impl<'f> Tensor<'f> {
             parts.push(values);
         }
         let rows = columns.iter().map(|column| column.len()).sum();
-        // Without a row to tell them, open dimensions are nothing.
+        // Without rows, the size of open dimensions is 0.
         let row_shape = row_shape.unwrap_or_else(|| empty_shape(field));
         debug_assert_eq!(row_shape.len(), form.rank());
         let alone = !batched && rows == 1;
@@ -371,8 +371,8 @@ impl<'f> Tensor<'f> {
         })
     }
 
-    /// The best `count` values of each row, as texts in a column that `texts` describes, with their
-    /// names where they have some.
+    /// The `count` highest values of each row, as texts in a column that `texts` describes. A value
+    /// has its label if the output has labels.
     fn classes(
         self,
         count: usize,

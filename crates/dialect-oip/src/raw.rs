@@ -1,5 +1,5 @@
-//! The bytes of a tensor, as the protocol's binary extension has them: little-endian, one byte for
-//! a truth value, and texts behind their lengths. Pure.
+//! Encodes and decodes tensors in the format of the protocol's binary extension: little-endian
+//! numbers, one byte for a boolean, and texts after their lengths. Pure.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use arrow_schema::{DataType, Field};
 use bytes::Bytes;
 use volley_types::octets;
 
-// The buffers of Arrow are the machine's own; the protocol's are these.
+// Arrow uses the byte order of the machine, and the protocol uses little-endian.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// How many bytes a value has; `None` for texts, which vary.
+/// Size of a value in bytes; `None` for texts, which vary.
 pub(super) fn width(data_type: &DataType) -> Option<usize> {
     match data_type {
         DataType::Boolean => Some(1),
@@ -26,11 +26,10 @@ pub(super) fn width(data_type: &DataType) -> Option<usize> {
     }
 }
 
-/// The `count` values in `bytes`. Numbers are not copied where the bytes lie as the machine needs
-/// them. `any_bytes` says that texts need not be UTF-8.
+/// Decodes the `count` values in `bytes`. Numbers are not copied if the bytes are aligned. With
+/// `any_bytes`, texts need not be UTF-8.
 ///
-/// # Errors
-/// What is wrong with the bytes.
+/// A description of the fault in the bytes.
 pub(super) fn decode(
     item: &Field,
     count: usize,
@@ -88,7 +87,7 @@ fn texts(
     mut bytes: &[u8],
     any_bytes: bool,
 ) -> Result<arrow_array::StringArray, String> {
-    // What is claimed is not believed: each text needs its length at least.
+    // Checks the declared number before allocating: each text has at least its length.
     if bytes.len() / 4 < count || i32::try_from(bytes.len()).is_err() {
         return Err(format!(
             "has {} bytes of data for {count} texts",
@@ -125,7 +124,7 @@ fn large_texts(count: usize, bytes: &[u8], any_bytes: bool) -> Result<ArrayRef, 
     Ok(Arc::new(values))
 }
 
-/// Appends the bytes of all `values`; `None` when they have no such form.
+/// Appends the bytes of all `values`; `None` if their type has no binary form.
 pub(super) fn encode(values: &ArrayRef, out: &mut Vec<u8>) -> Option<()> {
     if values.null_count() != 0 {
         return None;

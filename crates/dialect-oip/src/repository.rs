@@ -1,4 +1,4 @@
-//! The repository of models: load, unload.
+//! The model repository: load and unload.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +21,11 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
 
-/// Between two looks at a model that is being loaded or unloaded.
+/// Interval of the checks while a model is loaded or unloaded.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Deploys a model's newest version, or one with what comes along, and answers when it is there.
+/// Deploys the newest version of a model, or one with the contents of the load, and responds when
+/// the model is ready.
 pub(crate) async fn load(
     caller: OipCaller,
     Path(model): Path<String>,
@@ -41,11 +42,12 @@ pub(crate) async fn load(
     Ok(StatusCode::OK)
 }
 
-/// Deploys the newest version of the repository's, or one that has what comes with the load, and
-/// returns when it is there. An ensemble is there when its models are.
+/// Deploys the newest version of the repository, or one with the contents of the load, and returns
+/// when it is ready. An ensemble is ready when its models are. If the future is dropped, written
+/// registry commands remain in effect and the model continues to load.
 ///
 /// # Errors
-/// `InvalidInput` for a malformed name, or when the model cannot be loaded; the registry's own.
+/// `InvalidInput` for a malformed name, or if the model cannot be loaded; errors of the registry.
 pub(super) async fn deploy(
     caller: &OipCaller,
     model: String,
@@ -75,7 +77,7 @@ pub(super) async fn deploy(
     deployed(caller, &model).await
 }
 
-/// The version of a model with this configuration and these files, registered where it is new.
+/// The version of a model with this configuration and these files. A new version is registered.
 async fn register(
     caller: &OipCaller,
     model: &ModelName,
@@ -84,7 +86,7 @@ async fn register(
 ) -> Result<ModelVersion, PredictError> {
     let source = match files.is_empty() {
         true => None,
-        // Nothing is kept for who may not register it.
+        // The caller's permission is checked first, so that no files are stored without it.
         false => {
             caller.principal.change(model)?;
             let store = caller.state.models().ok_or_else(no_store)?;
@@ -123,7 +125,7 @@ async fn deploy_version(
     Ok(())
 }
 
-/// Waits until a model answers, and no version before its deployed one does.
+/// Waits until a model is ready and its rollout is complete.
 async fn deployed(caller: &OipCaller, model: &ModelName) -> Result<(), PredictError> {
     loop {
         let status = caller
@@ -137,7 +139,7 @@ async fn deployed(caller: &OipCaller, model: &ModelName) -> Result<(), PredictEr
         if let Some(failure) = DeploymentFailure::find(deployment, &status) {
             return Err(failed(model, &failure.reason));
         }
-        // One that stays beside is no roll that ends.
+        // A rollout that keeps the previous version does not end.
         let rolls =
             deployment.is_some_and(|it| it.rollout.is_some() && it.options.keep_previous == 0);
         match status.state {
@@ -149,14 +151,14 @@ async fn deployed(caller: &OipCaller, model: &ModelName) -> Result<(), PredictEr
     }
 }
 
-/// The pipeline of that name, where it is an ensemble.
+/// The pipeline with this name, if it is an ensemble.
 fn ensemble_of(registry: &RegistryState, name: &ModelName) -> Option<PipelineSpec> {
     let spec = &registry.pipelines.get(name)?.spec;
     spec.ensemble.as_ref()?;
     Some(PipelineSpec::clone(spec))
 }
 
-/// The models that an ensemble calls, those of ensembles in it too, and these ensembles.
+/// The models that an ensemble calls directly or through other ensembles, and these ensembles.
 fn behind(registry: &RegistryState, spec: &PipelineSpec) -> (Vec<ModelName>, Vec<PipelineSpec>) {
     let (mut models, mut ensembles) = (Vec::new(), Vec::new());
     let mut open: Vec<ModelName> = spec.names().map(|model| model.name.clone()).collect();
@@ -174,7 +176,7 @@ fn behind(registry: &RegistryState, spec: &PipelineSpec) -> (Vec<ModelName>, Vec
     (models, ensembles)
 }
 
-/// Writes an ensemble as one that answers, with those in it, and has its models deployed.
+/// Deploys the models of an ensemble, then marks the ensemble and those in it as loaded.
 async fn load_ensemble(caller: &OipCaller, spec: PipelineSpec) -> Result<(), PredictError> {
     let (models, inner) = behind(&caller.cluster.registry.state(), &spec);
     for model in &models {
@@ -192,7 +194,7 @@ async fn load_ensemble(caller: &OipCaller, spec: PipelineSpec) -> Result<(), Pre
     for spec in inner.into_iter().chain([spec]) {
         put(caller, spec, true).await?;
     }
-    // What its models take is known here once a worker has told it.
+    // The signature is only known once a worker has reported those of the models.
     caller
         .cluster
         .inference
@@ -224,7 +226,7 @@ fn failed(model: &ModelName, reason: &str) -> PredictError {
     PredictError::invalid(format!("model '{model}' could not be loaded: {reason}"))
 }
 
-/// Why a replica could not be loaded.
+/// The reason why a replica could not be loaded.
 pub(super) fn failure(status: &ModelStatus) -> Option<&str> {
     status
         .replicas
@@ -248,10 +250,10 @@ pub(crate) async fn unload(
     Ok(StatusCode::OK)
 }
 
-/// Whether an unload is of the models of an ensemble too.
+/// Parses whether an unload includes the models of an ensemble.
 ///
 /// # Errors
-/// `InvalidInput` naming the parameter that is not known, or not true or false.
+/// `InvalidInput` naming a parameter that is unknown or not a boolean.
 pub(super) fn dependents(
     given: impl IntoIterator<Item = (String, Option<bool>)>,
 ) -> Result<bool, PredictError> {
@@ -270,10 +272,10 @@ pub(super) fn dependents(
     Ok(dependents)
 }
 
-/// Undeploys the model of that name; with its `dependents`, the models of an ensemble too.
+/// Undeploys a model. With `dependents`, also undeploys the models of an ensemble.
 ///
 /// # Errors
-/// `InvalidInput` for a malformed name; the registry's own.
+/// `InvalidInput` for a malformed name; errors of the registry.
 pub(super) async fn undeploy(
     caller: &OipCaller,
     model: String,

@@ -1,4 +1,4 @@
-//! Parameters of a request that the protocol itself has a meaning for. Pure.
+//! Request parameters that the protocol reserves. Pure.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use volley_types::{
 
 use volley_dialect_kit::parameters;
 
-/// The parameter that says which sequence a request is of.
+/// Parameter with the sequence of a request.
 const SEQUENCE: &str = "sequence_id";
-/// All of them.
+/// All reserved parameters.
 const RESERVED: [&str; 5] = [
     "priority",
     "timeout",
@@ -20,9 +20,10 @@ const RESERVED: [&str; 5] = [
     "sequence_end",
 ];
 
-/// Gives `request` its parameters, of which it takes what they say of urgency, of time and of
-/// sequences. `call` is when the call itself ends, `waits` whether the model has queues of its own
-/// that look at the first two. To a model that generates all would be options of its own.
+/// Sets the priority, deadline and session of `request` from the reserved parameters, and adds the
+/// other parameters. `call` is the deadline of the call. With `waits`, the model has its own queues
+/// and also receives the priority and the timeout. A generation model receives no reserved
+/// parameters, because it would read them as its own options.
 ///
 /// # Errors
 /// `InvalidInput` naming the parameter.
@@ -54,12 +55,12 @@ pub(super) fn put(
     Ok(())
 }
 
-/// Parameters in JSON.
+/// Converts parameters in JSON.
 ///
 /// # Errors
-/// `InvalidInput` when there are too many.
+/// `InvalidInput` if there are too many.
 pub(super) fn from_json(mut given: Map<String, Value>) -> Result<Parameters, PredictError> {
-    // Ids of sequences have all 64 bits.
+    // Sequence ids may use all 64 bits.
     if let Some(id) = given.get_mut(SEQUENCE)
         && let (None, Some(large)) = (id.as_i64(), id.as_u64())
     {
@@ -68,8 +69,8 @@ pub(super) fn from_json(mut given: Map<String, Value>) -> Result<Parameters, Pre
     parameters::from_json(&given)
 }
 
-/// Triton's levels: 1 is the most urgent, 0 or none the default. A model with levels of its own
-/// reads the parameter too.
+/// Triton's priority levels: 1 is the highest; 0 and an absent value are the default. A model with
+/// levels of its own also reads the parameter.
 fn priority(parameters: &Parameters) -> Result<Priority, PredictError> {
     Ok(match parameters.unsigned("priority")? {
         None | Some(0) => Priority::Normal,
@@ -78,7 +79,8 @@ fn priority(parameters: &Parameters) -> Result<Priority, PredictError> {
     })
 }
 
-/// Triton's timeout in microseconds; 0 or none means the call's own deadline.
+/// The deadline from Triton's timeout in microseconds. For 0 and an absent value it is that of the
+/// call.
 fn deadline(parameters: &Parameters, call: Deadline) -> Result<Deadline, PredictError> {
     Ok(match parameters.unsigned("timeout")? {
         None | Some(0) => call,
@@ -86,7 +88,7 @@ fn deadline(parameters: &Parameters, call: Deadline) -> Result<Deadline, Predict
     })
 }
 
-/// The sequence, as a text; `None` for 0 and for nothing, which mean none.
+/// The sequence as text; `None` for 0, an empty text and an absent value.
 fn sequence(parameters: &Parameters) -> Option<String> {
     match parameters.get(SEQUENCE)? {
         ParamValue::Int(0) => None,

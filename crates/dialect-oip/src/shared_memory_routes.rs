@@ -1,4 +1,4 @@
-//! The routes of shared memory.
+//! The routes of shared memory, an extension of Triton.
 
 use http::StatusCode;
 use serde::Deserialize;
@@ -12,14 +12,14 @@ use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
 use volley_shared_memory::{self as shared_memory, Region};
 
-/// The region in a route's path; none means all.
+/// The region in a route's path; `None` means all regions.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct NamedRegion {
     #[serde(default)]
     region: String,
 }
 
-/// The regions that are registered at this node.
+/// Lists the regions that are registered on this node.
 pub(crate) async fn status(
     caller: OipCaller,
     Path(named): Path<NamedRegion>,
@@ -56,7 +56,7 @@ pub(crate) async fn register(
     Ok(StatusCode::OK)
 }
 
-/// Forgets a region, or all.
+/// Removes a region, or all regions.
 pub(crate) async fn unregister(
     caller: OipCaller,
     Path(named): Path<NamedRegion>,
@@ -66,7 +66,7 @@ pub(crate) async fn unregister(
     StatusCode::OK
 }
 
-/// There are no regions of CUDA's.
+/// Lists CUDA regions, of which there are none.
 pub(crate) async fn no_cuda_regions(
     Path(named): Path<NamedRegion>,
 ) -> Result<Json<Value>, ApiError> {
@@ -77,12 +77,12 @@ pub(crate) async fn no_cuda_regions(
     Err(PredictError::new(ErrorCode::NotFound, message).into())
 }
 
-/// Refuses a region of CUDA's.
+/// Rejects the registration of a CUDA region.
 pub(crate) async fn register_cuda() -> Result<StatusCode, ApiError> {
     Err(shared_memory::no_cuda().into())
 }
 
-/// Forgets the regions of CUDA's, of which there are none.
+/// Removes CUDA regions, of which there are none.
 pub(crate) async fn unregister_cuda(JsonObject(_): JsonObject) -> StatusCode {
     StatusCode::OK
 }

@@ -1,4 +1,4 @@
-//! What the protocol keeps on a node.
+//! State of the protocol on a node.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use crate::statistics::Statistics;
 use volley_http_edge::edge::{DialectCaller, Edge};
 use volley_shared_memory::SharedMemory;
 
-/// A caller of the protocol.
+/// The caller of a route of this protocol.
 pub(crate) type OipCaller = DialectCaller<Oip>;
 
-/// What the routes and the gRPC listeners of a node share.
+/// State that the routes and the gRPC listeners of a node share.
 #[derive(Clone)]
 pub struct OipNode {
     statistics: Arc<Statistics>,
@@ -19,8 +19,8 @@ pub struct OipNode {
 }
 
 impl OipNode {
-    /// `shared_memory`: whether clients on this machine may register regions of system shared
-    /// memory; `max_tensor_bytes` bounds what one request reads of them.
+    /// Creates the state. With `shared_memory`, clients on this machine may register regions of
+    /// system shared memory, of which one request may read `max_tensor_bytes`.
     #[must_use]
     pub fn new(shared_memory: bool, max_tensor_bytes: usize) -> Self {
         Self {
@@ -30,8 +30,7 @@ impl OipNode {
         }
     }
 
-    /// The same, with a store for the files of models that come with a request. Without, such
-    /// requests are refused.
+    /// Sets a store for the files of models in loads. Without a store, such loads are rejected.
     #[must_use]
     pub fn with_models(mut self, models: Option<Arc<dyn ModelStore>>) -> Self {
         self.models = models;
@@ -47,7 +46,7 @@ pub struct Oip {
 }
 
 impl Oip {
-    /// The protocol at `edge`.
+    /// Creates the protocol at `edge`.
     #[must_use]
     pub fn new(edge: &Edge, node: OipNode) -> Self {
         let edge = edge.clone();

@@ -1,4 +1,5 @@
-//! What this coordinator has answered through `infer` and over gRPC, in Triton's terms.
+//! Statistics of requests that this coordinator has answered through `infer` and over gRPC, in
+//! Triton's terms.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -8,30 +9,31 @@ use serde_json::{Value, json};
 use volley_types::ModelName;
 use volley_types::registry::RegistryState;
 
-/// The most model versions that are counted; past it, the first by name makes way.
+/// Maximum number of model versions with statistics. Beyond it, the first one by name is dropped.
 const MAX_COUNTED: usize = 4_096;
 
 pub(super) type CountsByModel = BTreeMap<(ModelName, String), Counts>;
 
-/// The figures of all models, by name and version.
+/// Statistics of all models, by name and version.
 #[derive(Debug, Default)]
 pub(crate) struct Statistics(Mutex<CountsByModel>);
 
 impl Statistics {
-    /// The figures of one model's version.
+    /// The statistics of one version of a model.
     pub(super) fn of(&self, key: &(ModelName, String)) -> Counts {
         self.0.lock().get(key).cloned().unwrap_or_default()
     }
 
-    /// The figures of all models that were asked and that are in `registry`, which is what the
-    /// caller may see.
+    /// The statistics of all requested models in `registry`, which has only those that the caller
+    /// may see.
     pub(super) fn all(&self, registry: &RegistryState) -> CountsByModel {
         let mut counted = self.0.lock().clone();
         counted.retain(|(name, _), _| registry.models.contains_key(name));
         counted
     }
 
-    /// A request begins. It counts as failed unless [`RequestTimer::is_done`] is called.
+    /// Starts the timer of a request. The request counts as failed unless [`RequestTimer::is_done`]
+    /// is called.
     pub(super) fn start(&self, model: &ModelName, version: &str) -> RequestTimer<'_> {
         RequestTimer {
             statistics: self,
@@ -57,7 +59,7 @@ impl Statistics {
     }
 }
 
-/// A request on its way.
+/// Timer of a running request.
 pub(super) struct RequestTimer<'s> {
     statistics: &'s Statistics,
     key: (ModelName, String),
@@ -69,18 +71,18 @@ pub(super) struct RequestTimer<'s> {
 }
 
 impl RequestTimer<'_> {
-    /// Its tensors, of so many rows, are columns.
+    /// The tensors have been converted to this number of rows.
     pub(super) fn is_read(&mut self, rows: usize) {
         self.rows = rows;
         self.read = Some(Instant::now());
     }
 
-    /// The model has answered.
+    /// The model has responded.
     pub(super) fn is_inferred(&mut self) {
         self.inferred = Some(Instant::now());
     }
 
-    /// The answer is written.
+    /// The response is formatted.
     pub(super) fn is_done(&mut self) {
         self.done = Some(Instant::now());
     }
@@ -139,7 +141,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// When the last request ended, in milliseconds since 1970; 0 before the first.
+    /// End of the last request in milliseconds since 1970; 0 before the first one.
     pub(super) fn last_ms(&self) -> u64 {
         let last = self
             .last

@@ -1,4 +1,4 @@
-//! The routes of statistics.
+//! The routes of statistics, an extension of Triton.
 
 use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
@@ -8,7 +8,7 @@ use crate::state::OipCaller;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
 
-/// One model's figures.
+/// The statistics of one model.
 pub(crate) async fn model(
     caller: OipCaller,
     Path(named): Path<ModelPath>,
@@ -19,7 +19,7 @@ pub(crate) async fn model(
     Ok(Json(json!({ "model_stats": [told] })))
 }
 
-/// The figures of all models that were asked, of those that the caller may see.
+/// The statistics of all requested models that the caller may see.
 pub(crate) async fn all(caller: OipCaller) -> Json<Value> {
     let counted = caller
         .state

@@ -1,7 +1,7 @@
-//! Tensors of the protocol into rows. Pure.
+//! Converts tensors of the protocol to rows. Pure.
 //!
-//! The first dimension of a tensor counts the rows. A tensor that has one dimension less than that
-//! is one row, without a dimension for it: so a model that takes no batch is called as it is.
+//! The first dimension of a tensor is the number of rows. A tensor with one dimension less is a
+//! single row, so that a model without batches can be called without that dimension.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use volley_dialect_kit::tensors::columns::{self, TensorLayout, form};
 use volley_dialect_kit::tensors::{fixed_shape, flat_values};
 use volley_shared_memory::REGION;
 
-/// The rows of a request, and whether they had a dimension of their own.
+/// The rows of a request, and whether their tensors had a dimension for the rows.
 #[derive(Debug)]
 pub(super) struct TensorRows {
     pub(super) batch: RecordBatch,
     pub(super) batched: bool,
 }
 
-/// Rows from the `inputs` of a request and the bytes behind its JSON.
+/// Builds rows from the `inputs` of a request and the binary data after its JSON.
 ///
 /// # Errors
 /// `InvalidInput` naming the input.
@@ -47,10 +47,10 @@ pub(super) fn rows(
     columns.rows()
 }
 
-/// Whether nothing is left of the bytes behind a request's JSON.
+/// Checks that all binary data after a request's JSON has been consumed.
 ///
 /// # Errors
-/// `InvalidInput` when something is.
+/// `InvalidInput` if bytes remain.
 pub(super) fn all_read(raw: &Bytes) -> Result<(), PredictError> {
     match raw.len() {
         0 => Ok(()),
@@ -60,7 +60,7 @@ pub(super) fn all_read(raw: &Bytes) -> Result<(), PredictError> {
     }
 }
 
-/// One tensor in binary.
+/// A tensor in binary form.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RawTensor {
     pub(super) name: String,
@@ -69,7 +69,7 @@ pub(super) struct RawTensor {
     pub(super) data: Bytes,
 }
 
-/// Rows from tensors that are all in binary.
+/// Builds rows from tensors that are all in binary form.
 ///
 /// # Errors
 /// `InvalidInput` naming the input.
@@ -90,7 +90,7 @@ pub(super) fn binary_rows(
     columns.rows()
 }
 
-/// The columns of a request, as its tensors are read.
+/// Collects the columns of a request.
 struct Columns<'s> {
     schema: &'s SchemaRef,
     given: Vec<Option<(ArrayRef, usize)>>,
@@ -134,11 +134,11 @@ impl<'s> Columns<'s> {
     }
 }
 
-/// The row of a request that is nothing but one tensor's bytes. Where the model takes rows of one
-/// size, as many rows as there are bytes for; a text is one row.
+/// Builds rows from a raw request, which has only the bytes of one tensor. If the rows of the model
+/// have a fixed size, the length of the data determines their number. A text is one row.
 ///
 /// # Errors
-/// `InvalidInput` when the model takes more than one tensor, or the bytes make none.
+/// `InvalidInput` if the model needs more than one tensor, or if the bytes do not match its shape.
 pub(super) fn raw_rows(bytes: Bytes, schema: &SchemaRef) -> Result<TensorRows, PredictError> {
     let mut needed = schema.fields().iter().enumerate();
     let mut needed = needed.by_ref().filter(|(_, field)| !field.is_nullable());
@@ -183,7 +183,7 @@ pub(super) fn raw_rows(bytes: Bytes, schema: &SchemaRef) -> Result<TensorRows, P
     })
 }
 
-/// How many rows of which shape `count` values are, where at most one dimension is open.
+/// The number of rows and the shape of a row for `count` values, if at most one dimension is open.
 fn raw_shape(field: &Field, count: usize) -> Option<(usize, Vec<usize>)> {
     let dims = known_shape(field);
     let known: usize = dims.iter().flatten().product();
@@ -223,7 +223,7 @@ fn together(
         fields.push(field.clone());
         columns.push(column);
     }
-    // A model without inputs is called once.
+    // A model without inputs is called with one row.
     let rows = first.map_or(1, |(_, rows)| rows);
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
     let schema = Arc::new(Schema::new(fields));
@@ -242,7 +242,8 @@ fn unknown(name: &str, schema: &Schema) -> PredictError {
     ))
 }
 
-/// Takes the bytes of an input from the front of `raw`, where it says that it has some.
+/// Splits the declared number of bytes of an input from the front of `raw`; `None` if it declares
+/// none.
 pub(super) fn bytes_of(input: &Value, raw: &mut Bytes) -> Result<Option<Bytes>, String> {
     let parameters = input.get("parameters");
     if parameters.is_some_and(|given| given.get(REGION).is_some()) {
@@ -263,10 +264,11 @@ pub(super) fn bytes_of(input: &Value, raw: &mut Bytes) -> Result<Option<Bytes>, 
     Ok(Some(raw.split_to(size)))
 }
 
-/// Rows without elements cost memory that nobody sent.
+/// Maximum number of rows without elements. It is limited because such rows use memory without any
+/// data.
 const MAX_EMPTY_ROWS: usize = 4096;
 
-/// One tensor, checked as far as its shape goes.
+/// A tensor whose shape has been checked.
 struct Tensor<'v> {
     rows: usize,
     row_shape: Vec<usize>,
@@ -310,7 +312,7 @@ impl<'v> Tensor<'v> {
         })
     }
 
-    /// A tensor of this shape, whose elements `read` reads once their type and number are known.
+    /// Checks the shape, then reads the elements with `read`, which receives their type and number.
     fn of(
         field: &Field,
         given: Option<&str>,
@@ -333,7 +335,7 @@ impl<'v> Tensor<'v> {
         let size = size.ok_or("its shape is too large")?;
         let data = read(item, size)?;
         let rank = form.rank();
-        // A column of numbers is sometimes given as a table with one of them.
+        // Some clients send a column of numbers as a table with one column.
         let column = rank == 0 && shape.len() == 2 && shape[1] == 1;
         let batched = shape.len() == rank + 1 || column;
         if !batched && shape.len() != rank {
@@ -370,25 +372,25 @@ impl<'v> Tensor<'v> {
     }
 }
 
-/// The shape of a row of `field` where there is none to tell it: 0 where it is open.
+/// The shape of a row of `field` when there are no rows. Open dimensions are 0.
 pub(super) fn empty_shape(field: &Field) -> Vec<usize> {
     let dims = known_shape(field).into_iter();
     dims.map(Option::unwrap_or_default).collect()
 }
 
-/// The protocol's name for a column's type; `None` when it has no such form.
+/// The protocol's datatype of a column; `None` if it cannot be a tensor.
 pub(super) fn described(field: &Field) -> Option<&'static str> {
     datatype(form(field)?.0)
 }
 
-/// The shape that the metadata of a model tells for a column: -1 where it is open.
+/// The shape of a column in the metadata of a model, with -1 for open dimensions.
 pub(super) fn declared_shape(field: &Field) -> Vec<i64> {
     let dims = known_shape(field).into_iter();
     let dims = dims.map(|dim| dim.and_then(|dim| i64::try_from(dim).ok()).unwrap_or(-1));
     std::iter::once(-1).chain(dims).collect()
 }
 
-/// The dimensions of one row, where they are known.
+/// The dimensions of one row; `None` for open ones.
 fn known_shape(field: &Field) -> Vec<Option<usize>> {
     match (form(field), field.data_type()) {
         (_, DataType::FixedSizeList(_, size)) => {
@@ -409,7 +411,7 @@ fn known_shape(field: &Field) -> Vec<Option<usize>> {
     }
 }
 
-/// The protocol's name for the type of single values.
+/// The protocol's datatype of a single value.
 pub(super) fn datatype(item: &Field) -> Option<&'static str> {
     Some(match item.data_type() {
         DataType::UInt16 if is_bfloat16(item) => "BF16",
@@ -443,7 +445,7 @@ fn flatten<'v>(data: &'v Value, flat: &mut Vec<&'v Value>) {
     }
 }
 
-/// A caller's own words, fit for a message.
+/// Removes characters from a name of the caller that are not suitable for a message.
 pub(super) fn printable(name: &str) -> String {
     name.chars().filter(|c| !c.is_control()).take(64).collect()
 }

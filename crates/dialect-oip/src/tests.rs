@@ -236,7 +236,7 @@ proptest! {
             let answer =
                 outputs(&[rows.batch], &schema, &RequestedOutputs::all_binary(), rows.batched).unwrap();
             prop_assert_eq!(answer.bytes, Some(bytes.clone()));
-            // Without a row, open dimensions are nothing.
+            // Without rows, the size of open dimensions is 0.
             let told = &answer.told[0]["shape"];
             match shape.first() {
                 Some(0) => prop_assert_eq!(&told[0], &json!(0)),

@@ -1,4 +1,4 @@
-//! The tensors of a generation in JSON: texts in and, piece by piece, texts out. Pure.
+//! Tensors of a generation in JSON: texts in, and texts out, complete or in pieces. Pure.
 
 use arrow_array::RecordBatch;
 use serde_json::{Map, Value, json};
@@ -15,13 +15,14 @@ use volley_dialect_kit::parameters;
 use volley_http_edge::body::Fields;
 use volley_http_edge::context::RequestContext;
 
-/// What stands in a request. KServe's client says `model_name` too, which the path has.
+/// Fields of a request. KServe's client repeats the path's model in `model_name`.
 pub(super) const FIELDS: [&str; 5] = ["id", "model_name", "parameters", "inputs", "outputs"];
 
-/// The chat of a generation, in place of its text: a JSON list of messages.
+/// Input with the messages of a chat in place of a text: a JSON list of messages.
 const MESSAGES: &str = "messages";
 
-/// Whether a body has tensors as MLServer's clients send them, on a route that others use too.
+/// Whether a body has tensors, which MLServer's clients send to a route that other clients also
+/// use.
 pub(super) fn has_tensors(body: &Map<String, Value>) -> bool {
     let inputs = body.get("inputs").and_then(Value::as_array);
     inputs.is_some_and(|inputs| {
@@ -30,20 +31,20 @@ pub(super) fn has_tensors(body: &Map<String, Value>) -> bool {
     })
 }
 
-/// What a generation is asked for.
+/// A parsed generation.
 #[derive(Debug)]
 pub(super) struct Texts {
-    /// A row for each text.
+    /// One row for each text.
     pub(super) rows: RecordBatch,
-    /// The shape of the tensor that they came in, and that the answers go in.
+    /// Shape of the input tensor, which is also that of the output.
     pub(super) shape: Vec<usize>,
 }
 
 impl Texts {
-    /// What a body asks for, and the request for it.
+    /// Parses a body, and builds its request.
     ///
     /// # Errors
-    /// `InvalidInput` naming what is wrong.
+    /// `InvalidInput` naming the fault.
     pub(super) fn request(
         body: &Map<String, Value>,
         found: &ResolvedModel,
@@ -52,7 +53,7 @@ impl Texts {
         body.only("a request", &FIELDS)?;
         check_outputs(body)?;
         let mut given = body.object("parameters")?.cloned().unwrap_or_default();
-        // What clients say of codecs and HTTP headers is not for the model.
+        // Parameters of clients for codecs and HTTP headers are not meant for the model.
         for said_to_servers in ["binary_data_output", "content_type", "headers"] {
             given.remove(said_to_servers);
         }
@@ -67,15 +68,15 @@ impl Texts {
         Ok((texts, request))
     }
 
-    /// How many texts there are.
+    /// Number of texts.
     pub(super) fn count(&self) -> usize {
         self.rows.num_rows()
     }
 
-    /// The answers to all of them, as an output.
+    /// Formats the answers to all texts as an output.
     ///
     /// # Errors
-    /// `InvalidInput` when there is more than one answer to a text.
+    /// `InvalidInput` if a text has more than one answer.
     pub(super) fn outputs(&self, choices: &[Choice]) -> Result<Value, PredictError> {
         if choices.len() != self.count() {
             let message = "a response has one text for each prompt; leave 'n' out";
@@ -85,8 +86,7 @@ impl Texts {
         Ok(output(&self.shape, &texts))
     }
 
-    /// Reads the `inputs` of a request. Inputs beside the text that have one element are added to
-    /// `parameters`.
+    /// Parses the `inputs` of a request. Other inputs with one element are added to `parameters`.
     ///
     /// # Errors
     /// `InvalidInput` naming the input.
@@ -109,7 +109,7 @@ impl Texts {
                 }
                 MESSAGES => conversation(&elements)
                     .ok_or_else(|| wrong("must be one JSON list of chat messages"))??,
-                // What the answer is like is chosen by the route.
+                // The route determines whether the response is a stream.
                 "stream" | "streaming" => continue,
                 _ => {
                     let [value] = elements.as_slice() else {
@@ -129,7 +129,7 @@ impl Texts {
     }
 }
 
-/// Refuses an output that a generation does not have.
+/// Rejects an output that a generation does not have.
 fn check_outputs(body: &Map<String, Value>) -> Result<(), PredictError> {
     let outputs = match body.get("outputs") {
         None | Some(Value::Null) => return Ok(()),
@@ -164,7 +164,7 @@ fn conversation(elements: &[&Value]) -> Option<Result<RecordBatch, PredictError>
     Some(chat::conversation(&messages))
 }
 
-/// The shape of a tensor and its elements, which may be nested; a list, or a column.
+/// The shape of a tensor and its elements, which may be nested lists.
 fn tensor(input: &Value) -> Result<(Vec<usize>, Vec<&Value>), String> {
     let shape = input.get("shape").and_then(Value::as_array);
     let sizes = shape.and_then(|shape| {
@@ -193,7 +193,7 @@ fn tensor(input: &Value) -> Result<(Vec<usize>, Vec<&Value>), String> {
     }
 }
 
-/// Texts as the output of a generation.
+/// Formats texts as the output of a generation.
 pub(super) fn output(shape: &[usize], texts: &[&str]) -> Value {
     json!({
         "name": TEXT_OUTPUT,
@@ -204,7 +204,7 @@ pub(super) fn output(shape: &[usize], texts: &[&str]) -> Value {
     })
 }
 
-/// How a generation ended, as far as it is known.
+/// Finish reason and usage of a generation, as far as known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GenerationEnd {
     reason: Option<FinishReason>,
@@ -212,13 +212,13 @@ pub(super) struct GenerationEnd {
 }
 
 impl GenerationEnd {
-    /// Takes in what a row tells.
+    /// Adds the values of a row.
     pub(super) fn read(&mut self, row: &GenerationRow<'_>) {
         self.reason = row.finish_reason().or(self.reason);
         self.usage = row.usage().or(self.usage);
     }
 
-    /// What is known, as the `parameters` of an answer.
+    /// The known values as `parameters` of a response.
     pub(super) fn parameters(self) -> Value {
         let mut told = json!({});
         if let Some(reason) = self.reason {
@@ -232,7 +232,7 @@ impl GenerationEnd {
     }
 }
 
-/// The inputs of a request; none only where the model takes none.
+/// The inputs of a request. The list may only be empty for a model without inputs.
 pub(super) fn inputs(
     body: &Map<String, Value>,
     may_be_none: bool,

@@ -1,6 +1,6 @@
-//! `_batch_predict`: a prediction that nobody waits for. Its task runs on the coordinator that
-//! took it, which holds the answer for a while; any other one asks it. That a task is there, and
-//! how it ended, is noted in the registry, for when that coordinator is gone.
+//! `_batch_predict`: asynchronous predictions. The task runs on the coordinator that accepted it.
+//! That coordinator keeps the response for a while, and others request it there. The registry
+//! records that the task exists and how it ended, for the time when its coordinator is gone.
 
 pub(crate) mod table;
 
@@ -31,25 +31,26 @@ fn ended() -> PredictError {
     PredictError::new(ErrorCode::Conflict, "the batch is not running")
 }
 
-/// In OpenSearch's words.
+/// The error for the deletion of a running task, in OpenSearch's wording.
 pub(super) fn still_running() -> PredictError {
     let message = "Task cannot be deleted in running state. Try after sometime";
     PredictError::new(ErrorCode::Conflict, message)
 }
 
-/// Whether a task's id is a batch's.
+/// Whether the task id is that of a batch.
 pub(crate) fn is_batch(id: &str) -> bool {
     id.starts_with(PREFIX)
 }
 
-/// The coordinator that took a batch.
+/// The coordinator that accepted the batch.
 fn node_of(id: &str) -> Result<NodeId, PredictError> {
     let node = id.strip_prefix(PREFIX).and_then(|id| id.split_once('-'));
     let node = node.and_then(|(node, _)| node.parse().ok());
     node.map(NodeId).ok_or_else(missing)
 }
 
-/// Whether the caller sees a batch: one of its tenant, of a name that it sees.
+/// Whether the caller may see a batch: it belongs to the caller's tenant, and its model is in the
+/// caller's scope.
 fn is_visible(caller: &OpenSearchCaller, registry: &RegistryState, record: &TaskRecord) -> bool {
     let name = &record.model;
     let called = registry.models.contains_key(name)
@@ -59,7 +60,7 @@ fn is_visible(caller: &OpenSearchCaller, registry: &RegistryState, record: &Task
     called && (tenant.is_none() || tenant == record.tenant.as_ref())
 }
 
-/// What is noted of a batch that the caller sees.
+/// The registry's record of a batch, if the caller may see it.
 fn noted(caller: &OpenSearchCaller, id: &str) -> Option<TaskRecord> {
     let registry = caller.cluster.registry.state();
     let record = registry.tasks.get(id)?;
@@ -67,7 +68,8 @@ fn noted(caller: &OpenSearchCaller, id: &str) -> Option<TaskRecord> {
     known.then(|| record.clone())
 }
 
-/// What is said of a batch whose coordinator does not have it any more.
+/// The record of a batch that its coordinator no longer has. A running or completed batch becomes a
+/// failed one, because its response is lost.
 fn lost(mut record: TaskRecord) -> TaskRecord {
     if matches!(record.state, TaskState::Running | TaskState::Completed) {
         let node = record.node;
@@ -87,7 +89,7 @@ fn bare(id: &str, record: TaskRecord) -> StoredTask {
     }
 }
 
-/// A batch that the caller sees, wherever it is.
+/// Finds a batch that the caller may see, on any coordinator.
 async fn find(caller: &OpenSearchCaller, id: &str) -> Result<StoredTask, PredictError> {
     let holder = caller
         .state
@@ -113,7 +115,7 @@ async fn find(caller: &OpenSearchCaller, id: &str) -> Result<StoredTask, Predict
     }
 }
 
-/// A task as users see it.
+/// Formats a task.
 fn show(task: &StoredTask) -> Value {
     let record = &task.record;
     let mut shown = json!({
@@ -136,13 +138,13 @@ fn show(task: &StoredTask) -> Value {
     shown
 }
 
-/// One batch, with its answer.
+/// One batch with its response.
 pub(crate) async fn get(caller: &OpenSearchCaller, id: &str) -> Result<Value, PredictError> {
     find(caller, id).await.map(|task| show(&task))
 }
 
-/// All batches that the caller sees, by id, without their answers. Of a coordinator that does not
-/// answer, what is noted.
+/// All batches that the caller may see, by id, without their responses. For a coordinator that does
+/// not respond, the registry's records are used.
 pub(crate) async fn all(caller: &OpenSearchCaller) -> BTreeMap<String, Value> {
     let before = caller.cluster.registry.state();
     let raft = caller.cluster.view.status().raft;
@@ -170,7 +172,8 @@ pub(crate) async fn all(caller: &OpenSearchCaller) -> BTreeMap<String, Value> {
     let mut all: BTreeMap<_, _> = found.into_iter().map(|it| (it.id, it.record)).collect();
     let now = now_ms();
     for (id, record) in registry.tasks.iter() {
-        // What came after the others were asked is not lost.
+        // A batch that started after the coordinators were asked is missing in their replies, but
+        // it is not lost.
         if now < record.forget_ms && before.tasks.contains_key(id) && !all.contains_key(id) {
             let record = record.clone();
             let told = if silent.contains(&record.node) {
@@ -189,7 +192,7 @@ pub(crate) async fn all(caller: &OpenSearchCaller) -> BTreeMap<String, Value> {
     shown.collect()
 }
 
-/// Forgets a batch that does not run.
+/// Deletes a batch that is not running.
 pub(crate) async fn delete(caller: &OpenSearchCaller, id: &str) -> Result<(), PredictError> {
     if find(caller, id).await?.record.state == TaskState::Running {
         return Err(still_running());
@@ -207,13 +210,14 @@ pub(crate) async fn delete(caller: &OpenSearchCaller, id: &str) -> Result<(), Pr
         Err(error) => Err(error),
     };
     match forgotten {
-        // It is gone, and all that it held.
+        // The coordinator no longer has the batch, so the response is gone too.
         Err(error) if error.code == ErrorCode::NotFound => Ok(()),
         forgotten => forgotten,
     }
 }
 
-/// Begins a prediction that nobody waits for.
+/// Starts an asynchronous prediction. If the future is dropped after the start, the batch still
+/// runs, but the caller does not learn its id.
 pub(crate) async fn predict(
     caller: OpenSearchCaller,
     Path(id): Path<String>,
@@ -269,7 +273,7 @@ pub(crate) async fn predict(
     Ok(Json(json!({ "task_id": task, "status": "CREATED" })))
 }
 
-/// Ends a batch that runs.
+/// Cancels a running batch.
 pub(crate) async fn cancel(
     caller: OpenSearchCaller,
     Path(id): Path<String>,

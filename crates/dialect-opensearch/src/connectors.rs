@@ -1,4 +1,4 @@
-//! Connectors: OpenSearch's body with `actions`, or the short one.
+//! Connectors, in OpenSearch's format with `actions` or in a short format.
 
 mod address;
 mod blueprint;
@@ -26,7 +26,7 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::{Path, Query};
 
-/// The index that holds connectors in OpenSearch.
+/// Name of the index that contains connectors in OpenSearch.
 const INDEX: &str = ".plugins-ml-connector";
 const FIELDS: [&str; 17] = [
     "connector_id",
@@ -56,17 +56,17 @@ const ACTION_FIELDS: [&str; 7] = [
     "pre_process_function",
     "post_process_function",
 ];
-/// These say how rows become a request, and its answer rows; workers know them by these names.
+/// Functions that convert rows to a request, and a response to rows. Workers use the same names.
 const FUNCTIONS: [&str; 2] = ["pre_process_function", "post_process_function"];
 
-/// Headers that providers set themselves, from the credential.
+/// Headers that providers derive from the credential.
 const CREDENTIAL_HEADERS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
 
-/// What a connector is created or changed with besides its body.
+/// Query parameters for creating or changing a connector.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Creation {
-    /// Whether its server is called once.
+    /// Whether to call the connector's server once.
     #[serde(default)]
     test: bool,
 }
@@ -128,7 +128,8 @@ pub(crate) async fn search(
     Ok(Json(search.run(INDEX, ids, show)))
 }
 
-/// Changes the fields that the body has; the others stay. The workers are asked as before a creation.
+/// Changes the fields in the body and keeps the others. Checks the connector on the workers first,
+/// as for a creation.
 pub(crate) async fn update(
     caller: OpenSearchCaller,
     Path(id): Path<String>,
@@ -168,7 +169,7 @@ pub(crate) async fn update(
     Ok(Json(updated))
 }
 
-/// The body of a connector with what `body` changes of it.
+/// Merges the changes in `body` into the body of the current connector.
 fn changed(
     current: &ConnectorSpec,
     body: &Map<String, Value>,
@@ -179,7 +180,7 @@ fn changed(
             "it is not an object",
         ));
     };
-    // What these say is said anew: by the URL, or by the actions.
+    // A new URL or new actions replace the values that were derived from the old ones.
     let renewed: &[&str] = match (body.contains_key("actions"), body.contains_key("url")) {
         (true, _) => &["url", "headers", "request_body", "provider"],
         (false, true) => &["provider"],
@@ -256,8 +257,7 @@ fn credential_text(credential: Option<&CredentialRef>) -> Option<String> {
     })
 }
 
-/// Reads the connector that a caller makes. Where the body has no id, it gets one that the caller
-/// reaches.
+/// Parses a new connector. A body without an id gets a random id in the caller's scope.
 pub(crate) fn read_new(
     caller: &Principal,
     registry: &RegistryState,
@@ -272,13 +272,13 @@ pub(crate) fn read_new(
     read(&body)
 }
 
-/// A random id, which the caller reaches.
+/// A random id in the caller's scope.
 fn fresh_id(caller: &Principal) -> Result<ConnectorId, PredictError> {
     let start = caller.models().beginning().unwrap_or_default();
     ConnectorId::new(format!("{start}{}", uuid::Uuid::new_v4().simple()))
 }
 
-/// Reads either form of a connector.
+/// Parses a connector in either format.
 pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictError> {
     body.only("a connector", &FIELDS)?;
     let id = match body.text("connector_id")?.or(body.text("id")?) {
@@ -295,7 +295,7 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
         PredictError::invalid("field 'url' is missing, here or in a 'predict' action")
     })?;
     let (url, filled) = fill(url, &parameters)?;
-    // What stands in the URL is no part of the body.
+    // Parameters that are used in the URL are not part of the request body.
     parameters.retain(|name, _| !filled.contains(name) || name == "model");
     let provider = provider(body, &url)?;
     address::check(&url, provider)?;
@@ -319,8 +319,8 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
     }
     let described =
         provider.is_configured() || FUNCTIONS.iter().any(|name| parameters.contains_key(*name));
-    // In the actions form the template is customary and repeats the provider's own body, where
-    // there is one.
+    // In the format with actions the template is customary, and it usually repeats the provider's
+    // own body. It then only supplies parameters, unless a function or the provider requires it.
     let used = action.is_none() || body.contains_key("request_body") || described;
     if let Some(template) = request_body.as_deref().filter(|_| !used) {
         blueprint::adopt(provider, template, &mut parameters);
@@ -368,7 +368,7 @@ fn predict_action(body: &Map<String, Value>) -> Result<Option<&Map<String, Value
     Ok(Some(predict))
 }
 
-/// Fills `${parameters.x}` in a URL, once and for all; gives the names that it used too.
+/// Replaces `${parameters.x}` in a URL. Also returns the names of the replaced parameters.
 fn fill(
     template: &str,
     parameters: &Map<String, Value>,
@@ -395,7 +395,7 @@ fn fill(
     Ok((url, used))
 }
 
-/// What `provider` or `protocol` names, or else the URL tells.
+/// The provider that `provider` or `protocol` names, or otherwise the one that the URL implies.
 fn provider(body: &Map<String, Value>, url: &str) -> Result<&'static Provider, PredictError> {
     let (field, named) = match body.text("provider")? {
         Some(name) => ("provider", Some(name)),
@@ -414,7 +414,7 @@ fn provider(body: &Map<String, Value>, url: &str) -> Result<&'static Provider, P
     })
 }
 
-/// A reference as text, or OpenSearch's object with one.
+/// Parses a credential: a reference as text, or OpenSearch's object with one reference.
 fn credential(body: &Map<String, Value>) -> Result<Option<CredentialRef>, PredictError> {
     let reference = match body.get("credential") {
         None | Some(Value::Null) => return Ok(None),
@@ -442,8 +442,8 @@ fn credential(body: &Map<String, Value>) -> Result<Option<CredentialRef>, Predic
     })
 }
 
-/// The variable of an access key, where the others that sign requests stand beside it under the
-/// names that workers look for.
+/// The variable of the access key, if the object also has the variables of the secret key and,
+/// optionally, the session token under the names that workers expect.
 fn key_variables(object: &Map<String, Value>) -> Option<&str> {
     let names = [
         ("access_key", "ACCESS_KEY_ID"),

@@ -1,5 +1,4 @@
-//! How a model is deployed: the fields of a deployment, and the roll from one version to the
-//! next.
+//! Options of a deployment, and the rollout from one version to the next.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +12,7 @@ use volley_http_edge::body::Fields;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
 
-/// The fields of a deployment.
+/// Fields of a deployment.
 pub(super) const FIELDS: [&str; 14] = [
     "node_ids",
     "replicas",
@@ -31,8 +30,8 @@ pub(super) const FIELDS: [&str; 14] = [
     "idle_ms",
 ];
 
-/// What a body asks for besides a number of replicas. What it does not name stays as in `current`;
-/// a field that is null has its default again.
+/// Parses the options of a deployment. Absent fields keep the value in `current`; a null resets a
+/// field to its default.
 pub(super) fn options(
     body: &Map<String, Value>,
     current: DeployOptions,
@@ -84,8 +83,8 @@ fn labels(body: &Map<String, Value>) -> Result<BTreeMap<String, String>, Predict
     labels.iter().map(label).collect()
 }
 
-/// There is scaling where there is a maximum. A number of replicas, or a maximum that is null, ends
-/// the scaling of now.
+/// Parses scaling, which requires a maximum. A fixed number of replicas, or a null maximum,
+/// disables the current scaling.
 fn scaling(
     body: &Map<String, Value>,
     current: Option<Scaling>,
@@ -125,7 +124,7 @@ fn number(body: &Map<String, Value>, name: &str) -> Result<Option<u32>, PredictE
     number.transpose().map_err(large)
 }
 
-/// A deployment as a model shows it.
+/// Formats a deployment for the response with its model.
 pub(super) fn shown(deployment: Option<&Deployment>) -> Value {
     let Some(deployment) = deployment else {
         return Value::Null;
@@ -185,8 +184,8 @@ pub(crate) async fn roll_back(
     roll(caller, path, RolloutAction::Rollback { replicas }).await
 }
 
-/// How many replicas the version had that a rollback goes back to; `None` where that changes
-/// nothing, or where a coordinator of an earlier version would not understand it.
+/// The number of replicas that a rollback restores. `None` if it equals the current number, or if a
+/// coordinator of an earlier version would not support it.
 fn replaced_replicas(caller: &OpenSearchCaller, Path(id): &Path<String>) -> Option<u32> {
     let registry = caller.cluster.registry.state();
     let entry = registry.models.get(&ModelName::new(id.as_str()).ok()?)?;

@@ -1,4 +1,4 @@
-//! The dialect at the gateway's seam: its routes, under `/_plugins/_ml`.
+//! Routes, operations and error format of OpenSearch's dialect, under `/_plugins/_ml`.
 
 use super::{batch, connectors, deployment, groups, models, predict, settings, stats, tasks};
 use crate::operations::OPERATIONS;

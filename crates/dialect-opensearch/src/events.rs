@@ -1,4 +1,4 @@
-//! The events of `_predict/stream`, byte for byte as the plugin writes them.
+//! The events of `_predict/stream`, byte for byte as the ml-commons plugin writes them.
 
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
@@ -15,7 +15,7 @@ const HEAD: &[u8] =
 const MORE: &[u8] = b",\"is_last\":false}}]}]}\n\n";
 const LAST: &[u8] = b"data: {\"inference_results\":[{\"output\":[{\"name\":\"response\",\"dataAsMap\":{\"content\":\"\",\"is_last\":true}}]}]}\n\n";
 
-/// Writes one event for each row with text or tool calls, and one for the end.
+/// Writes one event for each row with text or tool calls, and a last event.
 #[derive(Debug, Default)]
 pub(crate) struct OpenSearchEvents {
     finished: bool,
@@ -25,7 +25,7 @@ impl Events for OpenSearchEvents {
     fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError> {
         for row in GenerationRow::rows(batch)? {
             failure(&row)?;
-            // The dialect has no field for tool calls: it carries them as text.
+            // The dialect has no field for tool calls, so they are sent as text.
             for content in [row.text(), row.tool_calls()].into_iter().flatten() {
                 if !content.is_empty() {
                     content_event(content, out);

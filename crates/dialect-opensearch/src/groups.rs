@@ -103,7 +103,7 @@ pub(crate) async fn search(
     Ok(Json(search.run(INDEX, ids, show)))
 }
 
-/// Who may use a group's models is said by keys; what would say otherwise is refused.
+/// Rejects access modes, because the keys define who may use a group's models.
 fn check(body: &Map<String, Value>) -> Result<(), PredictError> {
     body.only("a model group", &FIELDS)?;
     let public = body.text("access_mode")?.unwrap_or("public") == "public";

@@ -1,5 +1,5 @@
-//! The OpenSearch ML dialect (`/_plugins/_ml`): the bodies, events and errors that clients of
-//! the ml-commons plugin send and expect.
+//! The OpenSearch ML dialect (`/_plugins/_ml`): the bodies, events and errors that clients of the
+//! ml-commons plugin send and expect.
 
 pub mod batch;
 pub(crate) mod connectors;

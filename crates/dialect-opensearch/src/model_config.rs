@@ -1,14 +1,14 @@
-//! `model_config` of a registration: checked here, kept as a parameter of the version, and read by
-//! the workers.
+//! `model_config` of a registration. It is checked here, stored as a parameter of the version, and
+//! read by the workers.
 
 use serde_json::{Map, Value};
 use volley_types::{ParamValue, Parameters, PredictError};
 
 use volley_http_edge::body::Fields;
 
-/// The parameter of a version that keeps it.
+/// Parameter of a version that stores `model_config`.
 pub(crate) const NAME: &str = "model_config";
-/// The parameter of a version that says what an encoder does.
+/// Parameter of a version with the task of a text encoder.
 const TASK: &str = "task";
 
 const FIELDS: [&str; 10] = [
@@ -26,7 +26,7 @@ const FIELDS: [&str; 10] = [
 const FRAMEWORKS: [&str; 2] = ["sentence_transformers", "huggingface_transformers"];
 const POOLING: [&str; 5] = ["mean", "cls", "max", "lasttoken", "none"];
 
-/// Adds to a local model's parameters what its `function_name` and `model_config` say.
+/// Adds `function_name` and `model_config` to the parameters of a local model.
 ///
 /// # Errors
 /// `InvalidInput` naming the field that is wrong.
@@ -77,7 +77,7 @@ fn checked(config: &Map<String, Value>) -> Result<Map<String, Value>, PredictErr
     let mut config = config.clone();
     let all = match config.get("all_config") {
         None | Some(Value::Null) => None,
-        // OpenSearch has it as text.
+        // OpenSearch stores this object as text.
         Some(Value::Object(all)) => Some(Value::Object(all.clone()).to_string()),
         Some(Value::String(text)) => Some(text.clone()),
         Some(_) => return Err(no_config()),

@@ -1,5 +1,5 @@
-//! Models: register, get, search; what comes after is in [`lifecycle`]. A model's id is its unique
-//! name; registering it again makes its next version.
+//! Models: register, get and search; the other operations are in [`lifecycle`]. A model's id is its
+//! unique name. Registering an existing name creates its next version.
 
 mod lifecycle;
 
@@ -26,11 +26,11 @@ use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::{Path, Query};
 
-/// What a registration without `function_name` means, by the fields that it has.
+/// Default `function_name` of a registration with a connector.
 const REMOTE: &str = "remote";
 const ONNX: &str = "onnx";
 
-/// The index that holds models in OpenSearch.
+/// Name of the index that contains models in OpenSearch.
 const INDEX: &str = ".plugins-ml-model";
 
 #[derive(Debug, Deserialize)]
@@ -93,7 +93,7 @@ pub(crate) async fn register(
     })))
 }
 
-/// Whether models may come from there.
+/// Checks that the settings allow models from this source.
 fn origin_allowed(registry: &RegistryState, source: &ModelSource) -> Result<(), PredictError> {
     match source {
         ModelSource::Url { .. } => settings::demand(
@@ -124,7 +124,8 @@ fn overcommit(body: &Map<String, Value>) -> Result<bool, PredictError> {
     }
 }
 
-/// `version` is what OpenSearch's clients send; versions are counted here.
+/// Fields of a registration. `version` is accepted for OpenSearch's clients and ignored, because
+/// versions are numbered here.
 const FIELDS: [&str; 15] = [
     "name",
     "function_name",
@@ -143,7 +144,7 @@ const FIELDS: [&str; 15] = [
     "model_config",
 ];
 
-/// What to run, from `function_name` and the fields that go with it.
+/// The definition of a version, from `function_name` and the related fields.
 fn spec(
     body: &Map<String, Value>,
     backends: &BackendList,
@@ -202,7 +203,7 @@ fn spec(
     })
 }
 
-/// Rejects fields that name a source which the backend does not load from.
+/// Rejects fields with a source that the backend does not support.
 fn source_fields_fit(body: &Map<String, Value>, backend: &BackendInfo) -> Result<(), PredictError> {
     const FILES: [&str; 3] = ["path", "url", "model_content_hash_value"];
     const CONNECTOR: [&str; 2] = ["connector_id", "connector"];
@@ -221,7 +222,7 @@ fn source_fields_fit(body: &Map<String, Value>, backend: &BackendInfo) -> Result
     }
 }
 
-/// A directory on the workers, or what they fetch.
+/// The source of a local model: a directory on the workers, or a URL that they fetch.
 fn local_source(body: &Map<String, Value>) -> Result<ModelSource, PredictError> {
     let hash = body.text("model_content_hash_value")?;
     match (body.text("path")?, body.text("url")?) {
@@ -237,7 +238,7 @@ fn local_source(body: &Map<String, Value>) -> Result<ModelSource, PredictError> 
     }
 }
 
-/// A `file://` URL of a directory is read where it is, unless there is a hash to check.
+/// The source of a URL. A `file://` URL of a directory without a hash is used in place.
 fn url_source(url: &str, hash: Option<&str>) -> Result<ModelSource, PredictError> {
     let is_archive = || ModelUrl::parse(url).is_ok_and(|url| url.kind() != ModelUrlKind::Directory);
     if url.starts_with("file://") && hash.is_none() && !is_archive() {
@@ -306,7 +307,7 @@ pub(crate) async fn search(
     Ok(Json(search.run(INDEX, ids, show)))
 }
 
-/// A model as users see it: of the version asked for, else the deployed, else the newest.
+/// Formats a model, with the requested version, else the deployed one, else the newest.
 fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion>) -> Value {
     let newest = || entry.versions.keys().next_back().copied();
     let version = version

@@ -1,4 +1,4 @@
-//! OpenSearch's interface.
+//! The operations of OpenSearch's dialect, for the OpenAPI document.
 
 use volley_http_edge::operation::{Operation, delete, get, post, put};
 

@@ -41,7 +41,8 @@ impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for Prediction {
     }
 }
 
-/// Streams a generation. The status is 200 only once the first chunk is there.
+/// Streams a generation. The status is sent with the first chunk, so that an early failure has its
+/// own status.
 pub(crate) async fn stream(
     caller: Caller,
     Path(model): Path<String>,
@@ -71,7 +72,7 @@ pub(crate) async fn stream(
     Ok(sse::response(first, chunks, events, keep_alive, &context))
 }
 
-/// Answers whole.
+/// Returns a complete response.
 pub(crate) async fn predict(
     caller: Caller,
     Path(model): Path<String>,
@@ -90,10 +91,11 @@ pub(crate) async fn predict(
     Ok(Json(context.in_time(whole).await?))
 }
 
-/// The whole answer to a request; a generation's in this form too.
+/// Runs a prediction and formats its complete response. `form` adds a generation's response in the
+/// format of the upstream.
 ///
 /// # Errors
-/// The prediction's own.
+/// Errors of the prediction.
 pub(crate) async fn whole(
     inference: &dyn Predict,
     signature: &Signature,
@@ -117,8 +119,8 @@ pub(crate) async fn whole(
     Ok(told)
 }
 
-/// The same under the name of the algorithm, as the plugin's older clients call it. What the model
-/// is tells how it is called.
+/// As [`predict`], under a path with the algorithm, which the plugin's older clients call. The
+/// algorithm is ignored, because the model determines it.
 pub(crate) async fn predict_as(
     caller: Caller,
     Path((_algorithm, model)): Path<(String, String)>,
@@ -146,7 +148,7 @@ pub(crate) async fn request(
     Ok((signature, request))
 }
 
-/// Each answer of a generation as one output.
+/// Formats each answer of a generation as one output.
 fn generation(
     batches: &[RecordBatch],
     form: Option<UpstreamDialect>,

@@ -1,5 +1,5 @@
-//! Bodies of predictions. What is large in them, rows and texts, stays JSON text until the model is
-//! known that says what it becomes: as trees of values it would take many times as much.
+//! Bodies of predictions. Large fields (rows and texts) stay JSON text until the model is known,
+//! because their trees of values would need many times the memory.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use volley_http_edge::body::content;
 use volley_http_edge::compact;
 use volley_http_edge::intake::tree_room;
 
-/// Less than this is read as a tree, in bytes.
+/// Size in bytes below which a field is parsed into a tree.
 const LARGE: usize = 4 << 10;
 
 const INPUTS: &str = "inputs";
@@ -22,19 +22,19 @@ const PARAMETERS: &str = "parameters";
 /// The body of a prediction.
 #[derive(Debug)]
 pub(crate) struct Prediction {
-    /// All fields; null where they are kept as text.
+    /// All fields; null for those that are kept as text.
     pub(crate) fields: Map<String, Value>,
     inputs: Option<JsonText>,
     documents: Option<JsonText>,
-    /// `parameters.inputs`.
+    /// The field `parameters.inputs`.
     nested: Option<JsonText>,
 }
 
-/// A part of a body that is well-formed JSON.
+/// Well-formed JSON text of one field.
 #[derive(Clone, Debug)]
 struct JsonText(Bytes);
 
-/// A value, in the form that it has.
+/// A value as a tree or as text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Json<'a> {
     Tree(&'a Value),
@@ -59,10 +59,11 @@ impl From<Map<String, Value>> for Prediction {
 }
 
 impl Prediction {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// `InvalidInput` naming what is wrong; `TooLarge` or `Overloaded` where there is no memory for it.
+    /// `InvalidInput` naming the fault; `TooLarge` or `Overloaded` if the memory limits do not
+    /// permit it.
     pub(super) fn read(bytes: &Bytes, share: &mut Share) -> Result<Self, PredictError> {
         let large = LARGE <= bytes.len();
         let parts = large.then(|| serde_json::from_slice::<BTreeMap<String, &RawValue>>(bytes));
@@ -108,10 +109,10 @@ impl Prediction {
         Ok(())
     }
 
-    /// `inputs`, of the body or, where it has none, of its parameters.
+    /// The field `inputs` of the body or of its parameters.
     ///
     /// # Errors
-    /// `InvalidInput` where both have them.
+    /// `InvalidInput` if both have it.
     pub(crate) fn inputs(&self) -> Result<Option<Json<'_>>, PredictError> {
         let parameters = self.fields.get(PARAMETERS).and_then(Value::as_object);
         let nested = parameters.and_then(|all| given(&self.nested, all, INPUTS));
@@ -123,7 +124,7 @@ impl Prediction {
         }
     }
 
-    /// `text_docs`.
+    /// The field `text_docs`.
     pub(crate) fn documents(&self) -> Option<Json<'_>> {
         given(&self.documents, &self.fields, DOCUMENTS)
     }
@@ -138,12 +139,12 @@ fn given<'p>(
     kept.or_else(|| fields.get(name).map(Json::Tree))
 }
 
-/// Whether a value is kept as text where its field may be.
+/// Whether a value is large enough to be kept as text.
 fn is_large(value: &RawValue) -> bool {
     LARGE <= value.get().len() && value.get().starts_with(['[', '{'])
 }
 
-/// The value of a field; null where it goes into `kept`.
+/// Parses the value of a field. A large value goes into `kept`, and null is returned.
 fn field(
     name: &str,
     value: &RawValue,

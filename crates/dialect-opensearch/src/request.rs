@@ -1,4 +1,4 @@
-//! `_predict` bodies into request rows.
+//! Converts bodies of `_predict` to request rows.
 
 use arrow_array::RecordBatch;
 use serde_json::{Map, Value};
@@ -10,11 +10,12 @@ use volley_dialect_kit::chat;
 use volley_dialect_kit::parameters;
 use volley_http_edge::body::Fields;
 
-/// Fields of `parameters` that tell an ml-commons server how to stream; here it is known.
+/// Fields of `parameters` that select the streaming of an ml-commons server. They are not needed
+/// here.
 const STREAM_HINTS: [&str; 2] = ["stream", "_llm_interface"];
 
-/// The interfaces that a stream's request may name. Which one the model's server has is known
-/// from its connector; a local model has none.
+/// Interfaces that a streaming request may name. The connector determines the actual interface, and
+/// a local model has none.
 const INTERFACES: [&str; 5] = [
     "openai/v1/chat/completions",
     "bedrock/converse",
@@ -23,10 +24,10 @@ const INTERFACES: [&str; 5] = [
     "gemini/v1beta/generatecontent",
 ];
 
-/// Refuses a stream of an interface that nobody has heard of.
+/// Rejects a streaming request for an unknown interface.
 ///
 /// # Errors
-/// `InvalidInput` with the list of those that are known.
+/// `InvalidInput` with the list of known interfaces.
 pub(crate) fn known_interface(body: &Map<String, Value>) -> Result<(), PredictError> {
     let parameters = body.object("parameters")?;
     let named = parameters.and_then(|parameters| parameters.get("_llm_interface"));
@@ -47,7 +48,7 @@ pub(crate) fn known_interface(body: &Map<String, Value>) -> Result<(), PredictEr
     )))
 }
 
-/// What a body holds: rows for the model, and parameters.
+/// Parses a body to rows for the model and parameters.
 pub(crate) fn read(
     body: &Prediction,
     signature: &Signature,
@@ -87,7 +88,7 @@ pub(crate) fn read(
     Ok((rows, parameters::from_json(&given)?))
 }
 
-/// One row from `prompt`, `inputs` or `messages`.
+/// Builds one row from `prompt`, `inputs` or `messages`.
 fn generation(given: &mut Map<String, Value>) -> Result<RecordBatch, PredictError> {
     let prompt = given.remove("prompt");
     let inputs = given.remove("inputs");
@@ -108,7 +109,7 @@ fn generation(given: &mut Map<String, Value>) -> Result<RecordBatch, PredictErro
     }
 }
 
-/// Messages as JSON, or as the text of JSON (a client of ml-commons may send either).
+/// Builds one row from messages, given as JSON or as JSON text. Clients of ml-commons send either.
 fn chat(messages: Value) -> Result<RecordBatch, PredictError> {
     let wrong = || {
         PredictError::invalid(

@@ -1,8 +1,8 @@
-//! Requests whose rows still arrive, and answers row by row: a body of JSON lines or an Arrow
-//! stream is consumed while answers go back as events, lines or an Arrow stream.
+//! Requests whose rows arrive while responses are sent: a body of JSON lines or an Arrow stream is
+//! consumed while rows go back as events, lines or an Arrow stream.
 //!
-//! It is the route of the dialect's own streams; a JSON body that is answered with events is the
-//! dialect's (`opensearch/predict.rs`).
+//! This is the route of the dialect's own streams. A JSON body that is answered with events is
+//! handled by `predict`.
 
 mod answer;
 mod arrow;
@@ -44,14 +44,15 @@ const NDJSON: [&str; 4] = [
     "application/x-jsonlines",
 ];
 const ARROW: &str = "application/vnd.apache.arrow.stream";
-/// A caller that sends rows slowly is told after this that it is heard: some do not send on
-/// before they have a status.
+/// Time after which a caller that sends rows slowly receives a status. Some clients do not send
+/// more rows before they have one.
 const STATUS_GRACE: Duration = Duration::from_secs(1);
 
 pub use self::answer::failure;
 pub use self::ndjson::batch_of;
 
-/// An answer as JSON objects, one for each row, until the deadline: what JSON lines have.
+/// Formats a response as JSON objects, one for each row, until the deadline. The stream never
+/// fails: its last object reports the end or the error. Dropping the stream cancels the prediction.
 pub fn objects(
     task: Task,
     chunks: ChunkStream,
@@ -66,7 +67,7 @@ pub fn objects(
     answer.objects(context)
 }
 
-/// A request's body, by its media type.
+/// The body of a request, by its media type.
 pub(crate) enum RequestBody {
     Json(Prediction),
     Lines(Body, Share),
@@ -95,7 +96,7 @@ impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for RequestBody {
     }
 }
 
-/// The media types in a header, in their order, without parameters.
+/// The media types in a header, in order, without parameters.
 fn media<'h>(
     headers: &'h HeaderMap,
     name: &header::HeaderName,
@@ -122,7 +123,7 @@ fn accepted(headers: &HeaderMap) -> Format {
     all.next().unwrap_or(Format::Events)
 }
 
-/// Streams an answer.
+/// Streams a response in the accepted format.
 pub(crate) async fn stream(
     caller: OpenSearchCaller,
     Path(model): Path<String>,
@@ -189,7 +190,8 @@ pub(crate) async fn stream(
     }
 }
 
-/// A JSON body that is answered with the dialect's events, or any of the others.
+/// Handles `_predict/stream`. A JSON body that accepts events gets the dialect's own events; all
+/// other combinations are streams of rows.
 pub(crate) async fn stream_any(
     caller: OpenSearchCaller,
     path: Path<String>,
@@ -229,8 +231,8 @@ fn request(
     request
 }
 
-/// The first item of an answer, so that its failure is a status; `None` when it is not there in
-/// the time that a caller who still sends is made to wait.
+/// The first batch of a response, so that an early failure has its own status. `None` if the caller
+/// still sends rows and no batch arrives within [`STATUS_GRACE`].
 async fn first(
     chunks: &mut ChunkStream,
     task: Task,

@@ -1,5 +1,5 @@
-//! `_search`: the part of OpenSearch's query language that people use on models, connectors,
-//! groups and tasks. What is registered is small and in memory: it is looked through as it is.
+//! `_search`: the commonly used part of OpenSearch's query language, for models, connectors, groups
+//! and tasks. There is no index: a search scans all objects, which are few and in memory.
 
 mod query;
 
@@ -12,11 +12,11 @@ use volley_types::PredictError;
 use self::query::Query;
 use volley_http_edge::body::Fields;
 
-/// The most hits of one search, and how many there are where nothing is said.
+/// Maximum number of hits of a search, which is also the default.
 const MAX_HITS: u64 = 1_000;
-/// The most fields of a sort, or patterns of `_source`.
+/// Maximum number of fields of a sort, and of patterns in `_source`.
 const MAX_FIELDS: usize = 16;
-/// Fields of a body that change nothing here.
+/// Accepted fields of a body that have no effect here.
 const READ_OVER: [&str; 5] = [
     "track_total_hits",
     "track_scores",
@@ -25,7 +25,7 @@ const READ_OVER: [&str; 5] = [
     "seq_no_primary_term",
 ];
 
-/// What may stand in the query string.
+/// Query parameters of a search.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SearchQuery {
@@ -33,7 +33,7 @@ pub(crate) struct SearchQuery {
     from: Option<u64>,
 }
 
-/// A search, read and checked.
+/// A parsed search.
 #[derive(Debug)]
 pub(crate) struct Search {
     query: Query,
@@ -46,10 +46,10 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// Reads a body; what it does not say, the query string may.
+    /// Parses a body. The query string supplies missing values.
     ///
     /// # Errors
-    /// `InvalidInput` naming what is not understood.
+    /// `InvalidInput` naming the unsupported field.
     pub(crate) fn read(
         body: &Map<String, Value>,
         asked: &SearchQuery,
@@ -89,8 +89,8 @@ impl Search {
         Ok(())
     }
 
-    /// Looks through what is there. `show` makes the document of an id, and is called for no more
-    /// of them than it must be.
+    /// Runs the search. `show` formats the object with an id, and is called for as few objects as
+    /// possible.
     pub(crate) fn run(
         &self,
         index: &str,
@@ -165,7 +165,7 @@ impl Search {
         for (field, ascending) in &self.sort {
             let (a, b) = (key(&one.0, &one.1, field), key(&other.0, &other.1, field));
             let order = match (a.is_null(), b.is_null()) {
-                // What is missing comes last in both directions.
+                // Documents without the field come last in both directions.
                 (false, false) if *ascending => query::compare(&a, &b),
                 (false, false) => query::compare(&b, &a),
                 (a, b) => a.cmp(&b),
@@ -185,8 +185,8 @@ fn key(id: &str, document: &Value, field: &str) -> Value {
     }
 }
 
-/// `"name"`, `{"name": "desc"}`, `{"name": {"order": "desc"}}`, or a list of these; whether each
-/// ascends.
+/// Parses a sort: `"name"`, `{"name": "desc"}`, `{"name": {"order": "desc"}}`, or a list of these.
+/// The flag is true for an ascending order.
 fn sort(given: Option<&Value>) -> Result<Vec<(String, bool)>, PredictError> {
     let one = |given: &Value| match given {
         Value::String(name) => Ok((query::plain(name).to_owned(), name != "_score")),
@@ -217,7 +217,7 @@ fn sort(given: Option<&Value>) -> Result<Vec<(String, bool)>, PredictError> {
         Some(Value::Array(_)) => return Err(no_sort()),
         Some(given) => vec![one(given)?],
     };
-    // Every hit has the same score, and stands in the order of ids.
+    // All hits have the same score, and the default order is that of ids.
     fields.retain(|(name, _)| name != "_score" && name != "_doc");
     Ok(fields)
 }

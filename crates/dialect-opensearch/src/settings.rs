@@ -1,5 +1,6 @@
-//! Cluster settings under OpenSearch's names (`/_cluster/settings`): those that have a meaning
-//! here take effect, those that cannot change what Volley does are kept, and the rest is refused.
+//! Cluster settings under OpenSearch's names (`/_cluster/settings`). Settings with a meaning here
+//! take effect, settings that cannot change Volley's behaviour are stored and ignored, and all
+//! others are rejected.
 
 mod names;
 
@@ -22,14 +23,14 @@ use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Query;
 
-/// OpenSearch's bound on a pattern, and one on how many there are.
+/// Maximum length of a pattern, as in OpenSearch, and maximum number of patterns.
 const MAX_PATTERN: usize = 256;
 const MAX_PATTERNS: usize = 128;
-/// No setting has a longer name, in bytes.
+/// Maximum length of a setting's name in bytes.
 const MAX_NAME: usize = 256;
 const MAX_COMPILED_BYTES: usize = 1 << 20;
 
-/// What may stand in the query string; waiting times are Volley's own.
+/// Query parameters. Timeouts are accepted and ignored, because Volley has its own.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SettingsQuery {
@@ -90,7 +91,7 @@ pub(crate) async fn change(
 
 type Change = BTreeMap<String, Option<String>>;
 
-/// What a body changes: full names, and values as JSON or none.
+/// The changes in a body: full names, with JSON values or `None` for a reset.
 fn read(body: &Map<String, Value>) -> Result<Change, PredictError> {
     body.only("the cluster's settings", &["persistent", "transient"])?;
     if body.object("transient")?.is_some_and(|it| !it.is_empty()) {
@@ -114,8 +115,8 @@ fn read(body: &Map<String, Value>) -> Result<Change, PredictError> {
     checked.collect()
 }
 
-/// Objects inside objects are names with dots. A name that is longer than any setting's is refused
-/// where it is met: each that it begins would be as long again.
+/// Flattens nested objects to names with dots. A name that is too long is rejected immediately,
+/// because every name below it would be at least as long.
 fn flatten<'b>(
     before: &str,
     body: &'b Map<String, Value>,
@@ -145,7 +146,7 @@ fn unknown(name: &str) -> PredictError {
     PredictError::invalid(format!("persistent setting [{name}], not recognized"))
 }
 
-/// The value as it is kept; `None` takes the setting back.
+/// Checks and converts a value; `None` resets the setting.
 fn check(name: &str, value: &Value) -> Result<Option<Value>, PredictError> {
     let Some(setting) = SETTINGS.iter().find(|it| it.name == name) else {
         return Err(unknown(name));
@@ -224,8 +225,8 @@ fn count_of(value: &Value) -> Option<u64> {
     }
 }
 
-/// A pattern that must fit from end to end. Matching takes time in proportion to the text,
-/// whatever the pattern.
+/// Compiles a pattern that must match a complete text. Matching takes time linear in the text, for
+/// any pattern.
 fn pattern(name: &str, text: &str) -> Result<Regex, PredictError> {
     let regex = (text.len() <= MAX_PATTERN).then(|| {
         RegexBuilder::new(&format!("^(?:{text})$"))
@@ -245,7 +246,7 @@ fn parsed(value: &str) -> Value {
     serde_json::from_str(value).unwrap_or_default()
 }
 
-/// Settings as OpenSearch writes them: flat, or as objects inside objects; values are texts.
+/// Formats settings as OpenSearch does: flat or as nested objects, with text values.
 fn shaped(settings: Vec<(String, Value)>, flat: bool) -> Value {
     let mut shaped = Map::new();
     for (name, value) in settings {
@@ -276,7 +277,7 @@ fn nest(into: &mut Map<String, Value>, name: &str, value: Value) {
             let inner = into.entry(first).or_insert_with(|| json!({}));
             match inner.as_object_mut() {
                 Some(inner) => nest(inner, rest, value),
-                // A setting whose name is the beginning of another's stands flat beside it.
+                // A setting whose name is the prefix of another setting's name stays flat.
                 None => {
                     into.insert(name.to_owned(), value);
                 }
@@ -285,16 +286,16 @@ fn nest(into: &mut Map<String, Value>, name: &str, value: Value) {
     }
 }
 
-/// Whether a setting is on; `default` where nobody has set it.
+/// Whether a setting is on; `default` if it is not set.
 pub(crate) fn is_on(registry: &RegistryState, name: &str, default: bool) -> bool {
     let set = registry.setting(name);
     set.map_or(default, |value| value == "true")
 }
 
-/// Refuses what a setting has switched off, in OpenSearch's words.
+/// Rejects an operation that a setting disables, in OpenSearch's wording.
 ///
 /// # Errors
-/// `PermissionDenied`.
+/// `PermissionDenied` if the setting is off.
 pub(crate) fn demand(registry: &RegistryState, name: &str, what: &str) -> Result<(), PredictError> {
     if is_on(registry, name, true) {
         return Ok(());
@@ -307,10 +308,10 @@ pub(crate) fn demand(registry: &RegistryState, name: &str, what: &str) -> Result
     ))
 }
 
-/// Refuses a connector to a server that is not trusted, where somebody has said which are.
+/// Rejects a connector to an untrusted server, if the setting of trusted endpoints is set.
 ///
 /// # Errors
-/// `InvalidInput` in OpenSearch's words.
+/// `InvalidInput` in OpenSearch's wording.
 pub(crate) fn trust_connector(
     registry: &RegistryState,
     spec: &ConnectorSpec,
@@ -333,10 +334,10 @@ pub(crate) fn trust_connector(
     Ok(())
 }
 
-/// Refuses a model from a URL that is not trusted, where somebody has said which are.
+/// Rejects a model from an untrusted URL, if the setting of trusted URLs is set.
 ///
 /// # Errors
-/// `InvalidInput`.
+/// `InvalidInput` for an untrusted URL.
 pub(crate) fn trust_url(registry: &RegistryState, url: &str) -> Result<(), PredictError> {
     let Some(Value::String(text)) = registry.setting(TRUSTED_URLS).map(parsed) else {
         return Ok(());

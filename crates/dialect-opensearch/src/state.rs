@@ -1,4 +1,4 @@
-//! What the dialect keeps on a node.
+//! State of the dialect on a node.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use volley_http_edge::edge::{DialectCaller, Edge};
 /// Encodes the node's metrics in the OpenMetrics text format.
 pub type EncodeMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// A caller of the dialect.
+/// The caller of a route of this dialect.
 pub(crate) type OpenSearchCaller = DialectCaller<OpenSearch>;
 
 /// OpenSearch's dialect: `_plugins/_ml`.
@@ -23,8 +23,8 @@ pub struct OpenSearch {
 }
 
 impl OpenSearch {
-    /// The dialect at `edge`. `arrow` reads bodies that are Arrow streams, which are refused
-    /// without it.
+    /// Creates the dialect at `edge`. `arrow` opens readers for bodies that are Arrow streams;
+    /// without it such bodies are rejected.
     #[must_use]
     pub fn new(
         edge: &Edge,

@@ -1,5 +1,5 @@
-//! `stats` and `profile`: figures of nodes and models, from what this coordinator sees of the
-//! cluster and has counted itself.
+//! `stats` and `profile`: statistics of nodes and models, from this coordinator's view of the
+//! cluster and its own metrics.
 
 mod figures;
 mod profile;
@@ -36,7 +36,7 @@ const CLUSTER_STATS: [&str; 5] = [
     "ml_task_index_status",
 ];
 
-/// Which nodes and figures: each a name, or several with commas between.
+/// Selected nodes and statistics: each a name, or several names separated by commas.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct StatsFilter {
     node: Option<String>,
@@ -105,7 +105,8 @@ fn cluster(caller: &OpenSearchCaller, told: &mut Map<String, Value>) {
         "ml_connector_count".to_owned(),
         registry.connectors.len().into(),
     );
-    // Where OpenSearch keeps indices, here is the registry: green while it takes writes.
+    // OpenSearch reports the health of its indices. Here it is that of the registry: green while it
+    // accepts writes.
     let health = match caller.cluster.view.status().raft.leader {
         Some(_) => "green",
         None => "red",
@@ -120,7 +121,7 @@ fn coordinator(status: &ClusterStatus) -> String {
     format!("coordinator-{}", status.raft.id)
 }
 
-/// What was counted of the models that the caller may see.
+/// The statistics of the models that the caller may see.
 fn counted(caller: &OpenSearchCaller) -> BTreeMap<String, Figures> {
     let registry = caller.cluster.registry.state();
     let mut counted = figures::read(&(caller.state.metrics)());

@@ -1,5 +1,5 @@
-//! Tasks. Their ids are made of what they are about, and their state is computed from the
-//! registry and the replicas: any coordinator answers for any task, and none is ever stuck.
+//! Tasks. Their ids are derived from their subject, and their state is computed from the registry
+//! and the replicas. Any coordinator can therefore report any task, and no task can get stuck.
 
 use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
@@ -18,12 +18,12 @@ use volley_http_edge::extract::{Path, Query};
 
 const INDEX: &str = ".plugins-ml-task";
 
-/// The task of registering a version: done as soon as it exists.
+/// Id of the task that registers a version. It is complete as soon as the version exists.
 pub(crate) fn register_id(model: &ModelName, version: ModelVersion) -> String {
     format!("register-{model}-{version}")
 }
 
-/// The task of a deployment.
+/// Id of the task of a deployment.
 pub(crate) fn deploy_id(model: &ModelName, revision: Revision) -> String {
     format!("deploy-{model}-{revision}")
 }
@@ -40,7 +40,7 @@ pub(crate) async fn get(
     Ok(Json(task.ok_or_else(missing)?))
 }
 
-/// Searches the registrations, the deployments that stand, and the batches of all coordinators.
+/// Searches registrations, current deployments, and the batches of all coordinators.
 pub(crate) async fn search(
     caller: OpenSearchCaller,
     Query(query): Query<SearchQuery>,
@@ -61,7 +61,7 @@ pub(crate) async fn search(
     Ok(Json(search.run(INDEX, ids, show)))
 }
 
-/// Forgets a task; what it did stays.
+/// Deletes a task. Its effects remain.
 pub(crate) async fn delete(
     caller: OpenSearchCaller,
     Path(id): Path<String>,
@@ -94,7 +94,7 @@ fn missing() -> PredictError {
     PredictError::new(ErrorCode::NotFound, message)
 }
 
-/// All tasks that there may be.
+/// The ids of all registrations and deployments.
 pub(crate) fn ids(registry: &RegistryState) -> impl Iterator<Item = String> + '_ {
     registry.models.values().flat_map(|entry| {
         let versions = entry.versions.keys();
@@ -104,7 +104,7 @@ pub(crate) fn ids(registry: &RegistryState) -> impl Iterator<Item = String> + '_
     })
 }
 
-/// A task as users see it, unless it is a batch; `None` when there is none of that id.
+/// Formats a task other than a batch; `None` if the id is unknown.
 pub(crate) fn show(caller: &OpenSearchCaller, registry: &RegistryState, id: &str) -> Option<Value> {
     let (kind, entry, number) = find(registry, id)?;
     let (task_type, state, error) = match kind {
@@ -144,7 +144,7 @@ pub(crate) fn show(caller: &OpenSearchCaller, registry: &RegistryState, id: &str
     Some(task)
 }
 
-/// What each worker has fetched so far, where it has to.
+/// Download progress on each worker that fetches the model.
 fn progress(caller: &OpenSearchCaller, entry: &ModelEntry) -> Value {
     let status = caller.cluster.view.model_status(&entry.name);
     let replicas = status.iter().flat_map(|status| &status.replicas);

@@ -1,5 +1,5 @@
-//! Text encoders as the plugin's local models have them: `text_docs` in, one inference result for
-//! each of them out.
+//! Text encoders in the format of the plugin's local models: `text_docs` in, and one inference
+//! result for each of them out.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use volley_dialect_kit::answer;
 use volley_dialect_kit::tensors;
 use volley_http_edge::body::Fields;
 
-/// What is given back without being asked for by another name.
+/// Default name of an embedding in the response.
 const EMBEDDING_NAME: &str = "sentence_embedding";
 
-/// The rows of a request: `text_docs`, with `query_text` for each where the model ranks; or
-/// `inputs`, columns by name.
+/// The rows of a request: `text_docs`, with `query_text` for each if the model ranks; or `inputs`,
+/// which has columns by name.
 ///
 /// # Errors
 /// `InvalidInput` naming the field.
@@ -82,10 +82,10 @@ fn texts(documents: Json<'_>) -> Result<ArrayRef, PredictError> {
     read.ok_or_else(|| PredictError::invalid("field 'text_docs' must be a list of texts"))
 }
 
-/// One inference result for each row.
+/// Formats one inference result for each row.
 ///
 /// # Errors
-/// `Internal` when the columns are not those of the task.
+/// `Internal` if the columns do not match the task.
 pub(crate) fn results(task: Task, batches: &[RecordBatch]) -> Result<Vec<Value>, PredictError> {
     let mut results = Vec::new();
     for batch in batches {
@@ -188,7 +188,7 @@ fn entities(batch: &RecordBatch, row: usize) -> Option<Vec<Value>> {
     Some((0..entities.len()).map(entity).collect())
 }
 
-/// The rows in `inputs`.
+/// Parses the rows in `inputs`.
 ///
 /// # Errors
 /// `InvalidInput` naming the input and the row.

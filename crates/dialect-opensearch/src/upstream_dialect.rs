@@ -1,5 +1,5 @@
-//! Whole answers in the form of the server that a connector calls. OpenSearch hands a server's
-//! answer on as it is, so its clients look for theirs in `dataAsMap`.
+//! Complete responses in the format of the server that a connector calls. OpenSearch forwards a
+//! server's response unchanged, so its clients expect the fields of that server in `dataAsMap`.
 
 use serde_json::{Map, Value, json};
 use volley_providers::AnswerForm;
@@ -10,7 +10,7 @@ use volley_dialect_kit::answer::Choice;
 use volley_dialect_kit::blocks as anthropic;
 use volley_http_edge::body::Fields;
 
-/// Whose form an answer has beside Volley's own.
+/// The provider whose response format is added to Volley's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UpstreamDialect {
     /// OpenAI's chat completions.
@@ -24,7 +24,7 @@ pub(crate) enum UpstreamDialect {
 }
 
 impl UpstreamDialect {
-    /// What `parameters._llm_interface` names, or else the connector of a remote model has.
+    /// The format that `parameters._llm_interface` names, or otherwise the one of the connector.
     pub(crate) fn of(
         body: &Map<String, Value>,
         registry: &RegistryState,
@@ -57,7 +57,7 @@ impl UpstreamDialect {
         })
     }
 
-    /// Adds the answer in this form to `map`.
+    /// Adds the response in this format to `map`.
     pub(crate) fn write_into(self, choice: &Choice, map: &mut Value) {
         let usage = choice.usage.unwrap_or_default();
         match self {
@@ -114,7 +114,8 @@ impl UpstreamDialect {
 
 fn provider(registry: &RegistryState, model: &ModelRef) -> Option<ProviderName> {
     let entry = registry.models.get(&model.name)?;
-    // All versions of a remote model answer to the same clients: the newest says for whom.
+    // All versions of a remote model serve the same clients, so the newest version determines the
+    // format.
     let spec = match model.version {
         Some(version) => entry.versions.get(&version),
         None => entry.versions.values().next_back(),
@@ -125,7 +126,8 @@ fn provider(registry: &RegistryState, model: &ModelRef) -> Option<ProviderName> 
     }
 }
 
-/// The text, where there is any or no calls are, and the calls as `call` has them.
+/// The content blocks: the text, unless it is empty beside calls, and the calls formatted by
+/// `call`.
 fn blocks(choice: &Choice, call: impl Fn(&Value) -> Value) -> Value {
     let text = !choice.text.is_empty() || choice.tool_calls.is_empty();
     let text = text.then(|| json!({ "text": choice.text }));
@@ -134,7 +136,7 @@ fn blocks(choice: &Choice, call: impl Fn(&Value) -> Value) -> Value {
         .collect()
 }
 
-/// A call's arguments; what is no JSON is told as text.
+/// The arguments of a call. Invalid JSON stays text.
 fn arguments(call: &Value) -> Value {
     let text = call.pointer("/function/arguments").and_then(Value::as_str);
     let text = text.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The dialects of a coordinator, a line for each.
+//! The dialects of a coordinator, one line for each.
 
 use std::sync::Arc;
 
@@ -65,12 +65,12 @@ pub(crate) fn dialects(parts: &Parts) -> Vec<Box<dyn Dialect>> {
     ]
 }
 
-/// The forms of errors of all dialects.
+/// The error formats of all dialects.
 pub(crate) fn errors(dialects: &[Box<dyn Dialect>]) -> ErrorFormats {
     ErrorFormats::new(dialects.iter().filter_map(|dialect| dialect.errors()))
 }
 
-/// The public interface of a coordinator, and the forms of its errors.
+/// The public interface of a coordinator, and its error formats.
 pub(crate) fn coordinator(parts: &Parts) -> (Router, ErrorFormats) {
     let edge = &parts.edge;
     let dialects = dialects(parts);
@@ -93,7 +93,7 @@ pub(crate) fn routes(dialects: &[Box<dyn Dialect>]) -> Routes<()> {
     all.fold(Routes::new(), Routes::merge)
 }
 
-/// The routes of all dialects, with the documents that describe them.
+/// The routes of all dialects, and those of the documents that describe them.
 fn documented(parts: &Parts, dialects: &[Box<dyn Dialect>], errors: &ErrorFormats) -> Routes<()> {
     let routes = routes(dialects).merge(openapi::page_routes());
     let mut listed = routes.listed().to_vec();
@@ -106,14 +106,14 @@ fn documented(parts: &Parts, dialects: &[Box<dyn Dialect>], errors: &ErrorFormat
     routes.merge(openapi::document_routes(&document))
 }
 
-/// Ensembles of Triton's configurations as pipelines.
+/// Converts ensembles in Triton's configuration format to pipelines.
 fn ensembles() -> ReadEnsemble {
     Arc::new(|caller, name, config| {
         Box::pin(async move { ensemble::pipeline(&caller, name, &config).await })
     })
 }
 
-/// Health and metrics alone.
+/// Health and metrics only.
 pub(crate) fn node(
     metrics: EncodeMetrics,
     ready: Arc<dyn Fn() -> bool + Send + Sync>,

@@ -1,4 +1,4 @@
-//! `docs/reference/errors.md` is generated from what each dialect renders.
+//! Generates `docs/reference/errors.md` from the errors that each dialect renders.
 
 use std::collections::BTreeMap;
 

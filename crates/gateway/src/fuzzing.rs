@@ -1,5 +1,5 @@
-//! Entry points of the parsers of callers' bytes, for the fuzzers in `fuzz/` and the property tests
-//! of this crate. No input may panic, hang, or use memory beyond its size.
+//! Entry points to the parsers of untrusted bytes, for the fuzzers in `fuzz/` and the property
+//! tests of this crate. No input may cause a panic, a hang, or memory use beyond its size.
 
 use std::time::Duration;
 
@@ -13,17 +13,18 @@ use crate::ws;
 use volley_dialect_oip as oip;
 use volley_dialect_opensearch::rows;
 
-/// Time limit above the time for any input.
+/// Time limit that no input may reach.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A request of the Open Inference Protocol: JSON that tells of tensors, and tensors in binary
-/// behind it. The first byte tells the model, the next two the length of the JSON (little-endian).
+/// Parses a request of the Open Inference Protocol: JSON that describes tensors, followed by binary
+/// tensors. The first byte selects the model; the next two are the length of the JSON
+/// (little-endian).
 pub fn tensors(bytes: &[u8]) {
     oip::fuzzing::tensors(bytes);
 }
 
-/// A body of JSON lines, in pieces. The first byte tells the model, the second the length of the
-/// pieces.
+/// Reads a body of JSON lines in pieces. The first byte selects the model; the second is the length
+/// of the pieces.
 pub fn json_lines(bytes: &[u8]) {
     let Some(([which, length], body)) = bytes.split_first_chunk::<2>() else {
         return;
@@ -32,8 +33,8 @@ pub fn json_lines(bytes: &[u8]) {
     drain(async { rows::fuzzing::json_lines(body, *which, TIMEOUT).await });
 }
 
-/// A body of Arrow's streaming format, in pieces, whose messages `reader` reads. The first byte
-/// tells the length of the pieces.
+/// Reads a body in Arrow's streaming format in pieces, whose messages `reader` parses. The first
+/// byte is the length of the pieces.
 pub fn arrow(bytes: &[u8], reader: Box<dyn ReadArrow>) {
     let Some((length, body)) = bytes.split_first() else {
         return;
@@ -42,7 +43,7 @@ pub fn arrow(bytes: &[u8], reader: Box<dyn ReadArrow>) {
     drain(async { rows::fuzzing::arrow(body, reader, TIMEOUT).await });
 }
 
-/// A message of a WebSocket's client.
+/// Parses a message of a WebSocket client.
 pub fn message(bytes: &[u8]) {
     ws::fuzz(&String::from_utf8_lossy(bytes));
 }
@@ -55,7 +56,7 @@ fn in_pieces(body: &[u8], length: u8) -> Body {
     Body::from_stream(stream::iter(pieces))
 }
 
-/// Reads all rows of what is read.
+/// Reads all rows of the input.
 fn drain(read: impl Future<Output = Result<Input, PredictError>>) {
     #[expect(clippy::expect_used, reason = "a fuzzer that cannot start must stop")]
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -79,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// Pieces of all formats, so that random ones come near to what is sent.
+    /// Fragments of all formats, so that random combinations resemble real input.
     const WORDS: [&str; 16] = [
         "[{\"name\":\"x\",\"shape\":[1,2],\"datatype\":\"FP32\",\"data\":[1,2]}]",
         "[{\"name\":\"x\",\"shape\":[2],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":8}}]",

@@ -5,14 +5,14 @@ use std::time::Duration;
 use volley_dialect_openai::responses::store::ResponsesConfig;
 use volley_http_edge::config::EdgeConfig;
 
-/// A coordinator's public interface.
+/// Configuration of a coordinator's public interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApiConfig {
-    /// Connections, bodies and times.
+    /// Limits of connections, bodies and times.
     pub edge: EdgeConfig,
-    /// Resumable streams.
+    /// Limits of resumable streams.
     pub resume: ResumeConfig,
-    /// Responses that later requests name.
+    /// Limits of stored responses.
     pub responses: ResponsesConfig,
     /// Whether clients on this machine may register regions of system shared memory.
     pub shared_memory: bool,

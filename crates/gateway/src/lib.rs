@@ -65,7 +65,8 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// An interface to `cluster` for the callers whom `gate` admits.
+    /// Creates an interface to `cluster` for the callers whom `gate` authenticates. Without further
+    /// settings, streams, responses and batches of other nodes are not accessible.
     #[must_use]
     pub fn new(
         cluster: ClusterHandle,
@@ -115,59 +116,61 @@ impl ApiServer {
         self
     }
 
-    /// The same, with a store for the files of models that come with a request. Without, such
-    /// requests are refused.
+    /// Sets a store for the files of models in loads. Without a store, such loads are rejected.
     #[must_use]
     pub fn with_models(mut self, models: Option<Arc<dyn ModelStore>>) -> Self {
         self.oip = self.oip.with_models(models);
         self
     }
 
-    /// The same, with this memory for the bodies of requests, which other servers may share.
+    /// Sets the memory for the bodies of requests, which other servers may share.
     #[must_use]
     pub fn with_intake(mut self, intake: Intake) -> Self {
         self.intake = intake;
         self
     }
 
-    /// Serves under TLS where `tls` is given.
+    /// Serves with TLS if `tls` is given.
     #[must_use]
     pub fn with_tls(mut self, tls: Option<EdgeTls>) -> Self {
         self.tls = tls;
         self
     }
 
-    /// The same, with `open` for bodies that are Arrow streams. Without, such bodies are refused.
+    /// Sets the reader of bodies that are Arrow streams. Without a reader, such bodies are
+    /// rejected.
     #[must_use]
     pub fn with_arrow(mut self, open: OpenArrow) -> Self {
         self.arrow = Some(open);
         self
     }
 
-    /// The same, open to web pages of these origins. Without, to none but its own.
+    /// Permits web pages of these origins. Without them, only pages of the server's own origin are
+    /// permitted.
     #[must_use]
     pub fn with_origins(mut self, origins: Origins) -> Self {
         self.origins = origins;
         self
     }
 
-    /// The same, with the backends that models may be registered for. Without, there are none.
+    /// Sets the backends that models may be registered for. Without them, there are none.
     #[must_use]
     pub fn with_backends(mut self, backends: BackendList) -> Self {
         self.backends = backends;
         self
     }
 
-    /// The same without the routes that administer models or the cluster: they answer 403, for
-    /// they are served elsewhere.
+    /// Removes the routes that administer models or the cluster. They return 403, because another
+    /// listener serves them.
     #[must_use]
     pub fn without_administration(mut self) -> Self {
         self.administers = false;
         self
     }
 
-    /// Serves until `shutdown`; then accepts no new connections, and returns when every request has
-    /// ended, or at the drain timeout.
+    /// Serves until `shutdown`. Then accepts no new connections, and returns when every request has
+    /// ended, or at the drain timeout. Dropping the future aborts all connections, resumable
+    /// streams and batches.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
         let _end = (self.streams.end_guard(), self.batches.end_guard());
         let (config, streams) = (self.config.edge, self.streams.clone());
@@ -179,13 +182,14 @@ impl ApiServer {
         };
         let run = serve::run(router, listener, config, self.tls, shutdown.clone(), stays);
         let ((), since) = tokio::join!(run, stopping);
-        // Clients of other coordinators may read still.
+        // Clients of other coordinators may still read streams of this one.
         let left = config.drain_timeout.saturating_sub(since.elapsed());
         streams.drain(left).await;
     }
 
-    /// Serves the same on a further listener, as [`ApiServer::serve`] does. The connections of
-    /// each listener are counted by themselves.
+    /// Serves the same routes on a further listener. The connection limit applies to each listener
+    /// separately. Returns and is dropped like [`ApiServer::serve`], but does not end resumable
+    /// streams and batches.
     pub async fn serve_also(self, listener: TcpListener, shutdown: CancellationToken) {
         let stays = self.stays();
         let router = self.coordinator(&listener);
@@ -200,7 +204,7 @@ impl ApiServer {
         .await;
     }
 
-    /// Serves nothing but gRPC in this flavor, as [`ApiServer::serve`] does.
+    /// Serves only gRPC in this flavor. Returns and is dropped like [`ApiServer::serve_also`].
     pub async fn serve_grpc(
         self,
         flavor: GrpcFlavor,
@@ -223,7 +227,7 @@ impl ApiServer {
         .await;
     }
 
-    /// The routes whose answers may be streams: method, and path with its parameters in braces.
+    /// The routes that may return streams: method, and path with its parameters in braces.
     #[must_use]
     pub fn streaming_routes(&self) -> Vec<(&'static str, String)> {
         let routes = compose::routes(&compose::dialects(&self.parts()));
@@ -241,8 +245,8 @@ impl ApiServer {
         self.closed(router, &errors, listener)
     }
 
-    /// `router`, closed to pages of other origins, and of other machines where no key keeps them
-    /// out.
+    /// Rejects pages of other origins. On a loopback listener without keys, also rejects pages that
+    /// reach it through DNS rebinding.
     fn closed(&self, router: Router, errors: &ErrorFormats, listener: &TcpListener) -> Router {
         let router = match self.administers {
             true => router,
@@ -278,8 +282,8 @@ impl ApiServer {
     }
 }
 
-/// Serves health and metrics of a node without a REST interface of its own, as
-/// [`ApiServer::serve`] does.
+/// Serves health and metrics of a node without a REST interface of its own. Returns like
+/// [`ApiServer::serve`]. Dropping the future aborts all connections.
 pub async fn serve_node(
     listener: TcpListener,
     metrics: EncodeMetrics,

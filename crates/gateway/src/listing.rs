@@ -1,5 +1,5 @@
-//! `GET /v1/models` for OpenAI's clients, and for Anthropic's clients, which send
-//! `anthropic-version` and get Anthropic's format.
+//! `GET /v1/models` in OpenAI's format, or in Anthropic's format for requests with
+//! `anthropic-version`.
 
 use http::HeaderMap;
 use serde_json::Value;
@@ -19,10 +19,10 @@ use volley_http_edge::extract::{Path, Query};
 use volley_http_edge::operation::{self, Operation};
 use volley_http_edge::routes::{self, Routes};
 
-/// The list of models.
+/// The routes of the list of models.
 pub(crate) struct ModelList(pub(crate) Edge);
 
-/// What they do, take and give.
+/// All operations with their summaries and the schemas of their bodies.
 const OPERATIONS: &[Operation] = &[
     operation::get("/v1/models", "Lists the models that are ready.", "Models").query(&[
         ("all", "boolean"),
@@ -46,7 +46,7 @@ impl Dialect for ModelList {
     }
 }
 
-/// The models, by name.
+/// Lists the models by name.
 async fn list(
     caller: Caller,
     context: RequestContext,
@@ -61,7 +61,7 @@ async fn list(
     }))
 }
 
-/// One model that is deployed.
+/// Describes one deployed model.
 async fn get(
     caller: Caller,
     context: RequestContext,

@@ -1,9 +1,9 @@
-//! Resumable streams, on this coordinator or on another. Each event has an id, and a client that
-//! reconnects with its last id receives the rest.
+//! Resumable streams, on this coordinator or on another one. Each event has an id, and a client
+//! that reconnects with the id of its last event receives the rest.
 //!
-//! A caller requests one with the header `x-volley-stream`; plain streams are not affected. The
+//! A caller requests one with the header `x-volley-stream`. Other streams are not affected. The
 //! coordinator of the request buffers the encoded events of any dialect. Its node id is part of the
-//! stream's id, so that other coordinators can find it.
+//! stream's id, so that other coordinators can find the stream.
 
 mod buffered_stream;
 mod store;
@@ -40,12 +40,12 @@ use volley_http_edge::operation::{self, Operation};
 use volley_http_edge::routes::{self, Routes};
 
 const STREAM: HeaderName = HeaderName::from_static("x-volley-stream");
-/// The same in a query, for clients that cannot set headers.
+/// Query parameter with the meaning of the header, for clients that cannot set headers.
 const STREAM_PARAMETER: &str = "volley-stream";
 const STREAM_ID: HeaderName = HeaderName::from_static("x-volley-stream-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// Resumable streams of this node, and the access to those of others.
+/// Routes of the resumable streams of all nodes.
 #[derive(Clone)]
 pub(crate) struct Resume {
     edge: Edge,
@@ -59,7 +59,7 @@ impl Resume {
     }
 }
 
-/// A caller of the routes of kept streams.
+/// The caller of a route of resumable streams.
 type Caller = DialectCaller<Resume>;
 
 impl AsRef<Edge> for Resume {
@@ -68,7 +68,7 @@ impl AsRef<Edge> for Resume {
     }
 }
 
-/// Around routes that stream.
+/// Makes the streams of other routes resumable.
 #[derive(Clone)]
 pub(crate) struct ResumeLayer {
     streams: Streams,
@@ -93,13 +93,13 @@ impl ResumeLayer {
     }
 }
 
-/// Stored state for callers and other coordinators: streams and responses, whose ids have the same
+/// Stored state for callers and other coordinators: streams and responses. Their ids have the same
 /// format.
 #[derive(Clone, Debug)]
 pub struct LocalStreams {
-    /// Streams that can be taken up again.
+    /// Resumable streams of this node.
     pub streams: Streams,
-    /// Responses that later requests name.
+    /// Stored responses of this node.
     pub responses: Responses,
 }
 
@@ -129,16 +129,16 @@ impl StreamSource for LocalStreams {
     }
 }
 
-/// Start mode of a resumable stream.
+/// How a resumable stream starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// With its events, as the answer.
+    /// The response has the events.
     Attached,
-    /// With its id alone.
+    /// The response has only the id.
     Detached,
 }
 
-/// Data of a request for a resumable stream.
+/// A request for a resumable stream.
 struct ResumeRequest {
     streams: Streams,
     owner: StreamOwner,
@@ -249,7 +249,7 @@ fn attached(pieces: EventPieces, keep_alive: Duration, context: &RequestContext)
     sse::body(sse::commented(pieces, keep_alive), context)
 }
 
-/// The query of a stream's route.
+/// Query parameters of the route of a stream.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResumeQuery {
@@ -257,7 +257,7 @@ pub(crate) struct ResumeQuery {
     after: Option<u64>,
 }
 
-/// The rest of a stream, as events.
+/// Streams the remaining events.
 pub(crate) async fn get(
     caller: Caller,
     Path(id): Path<String>,
@@ -296,13 +296,13 @@ async fn resume(
             name(&mut response, id);
             response
         }
-        // A browser's EventSource reconnects after the end too, until it receives this status.
+        // A browser's EventSource also reconnects after the end, until it receives this status.
         Ok(ResumedStream::Finished) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => lost(error),
     }
 }
 
-/// An error response; a lost stream never becomes available again.
+/// The error response. A lost stream never becomes available again, so its status is 410.
 fn lost(error: PredictError) -> Response {
     match error.code {
         ErrorCode::NotFound => error::respond(&error, StatusCode::GONE),
@@ -329,7 +329,7 @@ pub(crate) async fn delete(
     Ok(Json(json!({ "stream_id": id, "cancelled": true })))
 }
 
-/// What they do, take and give.
+/// All operations with their summaries and the schemas of their bodies.
 const OPERATIONS: &[Operation] = &[
     operation::get("/v1/streams/{id}", "Resumes a stream.", "").streamed(),
     operation::delete("/v1/streams/{id}", "Ends a resumable stream.", "Anything"),

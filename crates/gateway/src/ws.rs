@@ -1,8 +1,9 @@
-//! WebSockets, for browsers: requests as messages, answers as messages, many over one connection.
+//! WebSockets for browsers: requests and responses as messages, several requests over one
+//! connection.
 //!
-//! This module has the handshake (RFC 6455, §4.2); messages are in `session`. A browser cannot set
-//! headers for it, so a key is sent as a subprotocol. A browser lets every page connect, so the
-//! origin is checked.
+//! This module implements the handshake (RFC 6455, §4.2), and `session` the messages. A browser
+//! cannot set headers for a handshake, so a key is sent as a subprotocol. A browser permits every
+//! page to connect, so the origin is checked.
 
 mod message;
 mod session;
@@ -33,11 +34,11 @@ use volley_http_edge::operation::{self, Operation};
 use volley_http_edge::routes::{self, Routes};
 use volley_http_edge::serve::{ServerShutdown, Upgrades};
 
-/// The subprotocol that is spoken.
+/// The supported subprotocol.
 const PROTOCOL: &str = "volley.v1";
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
-/// A handshake that was understood.
+/// A valid handshake.
 pub(crate) struct Handshake {
     upgrade: OnUpgrade,
     upgrades: Upgrades,
@@ -80,14 +81,15 @@ impl<S: Send + Sync> FromRequest<S> for Handshake {
     }
 }
 
-/// Why a handshake is refused.
+/// Why a handshake is rejected.
 enum Refusal {
-    /// It asks for nothing, or for another version.
+    /// The request is not an upgrade to a WebSocket, or to another version.
     Upgrade,
     Bad(&'static str),
 }
 
-/// The answer to the client's key, and whether the subprotocol is spoken.
+/// Validates the headers. Returns the accept value for the client's key, and whether the client
+/// offers the subprotocol.
 fn read(version: Version, headers: &HeaderMap) -> Result<(String, bool), Refusal> {
     if version != Version::HTTP_11 {
         return Err(Refusal::Bad("it needs HTTP/1.1"));
@@ -137,7 +139,7 @@ pub(crate) async fn open(
     let signature = context.in_time(found).await?;
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER_BYTES)
-        // What is written goes out.
+        // Messages are written immediately.
         .write_buffer_size(0)
         .max_write_buffer_size(usize::MAX)
         .max_message_size(Some(caller.config.max_body_bytes))
@@ -181,16 +183,16 @@ fn switching(accept: &str, protocol: bool) -> Response {
     response
 }
 
-/// Reads a client's message: see [`crate::fuzzing::message`].
+/// Parses a client's message; see [`crate::fuzzing::message`].
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(text: &str) {
     drop(message::ClientMessage::read(text));
 }
 
-/// WebSockets to models.
+/// The routes of WebSockets to models.
 pub(crate) struct Sockets(pub(crate) Edge);
 
-/// The operation of WebSockets.
+/// The operations of WebSockets, for the OpenAPI document.
 const OPERATIONS: &[Operation] = &[operation::get(
     "/_plugins/_ml/models/{id}/_predict/ws",
     "Opens a WebSocket to a model.",

@@ -1,4 +1,4 @@
-//! The HTTP edge over a real listener, a real client, and a scripted cluster.
+//! Tests of the HTTP edge with a real listener, a real client and a scripted cluster.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! The configuration of an ensemble, read. Pure.
+//! Parses the configuration of an ensemble. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,36 +11,36 @@ use crate::tensors::printable;
 
 type Object = Map<String, Value>;
 
-/// Fields whose keys are names, and stay as they are written.
+/// Fields whose keys are names and must not be converted.
 const MAPS: [&str; 4] = ["input_map", "output_map", "parameters", "metric_tags"];
 
-/// A tensor that an ensemble takes or gives.
+/// An input or output tensor of an ensemble.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) name: String,
     pub(super) data_type: String,
 }
 
-/// A call of a model.
+/// A step of an ensemble, which calls a model.
 #[derive(Debug)]
 pub(super) struct EnsembleStep {
-    /// In the pipeline.
+    /// Name in the pipeline.
     pub(super) name: String,
     pub(super) model: ModelName,
-    /// The version that is asked for; none for the newest.
+    /// The requested version; `None` for the newest.
     pub(super) version: Option<i64>,
-    /// The ensemble's tensors, by the names of the model's inputs.
+    /// Tensors of the ensemble by the names of the model's inputs.
     pub(super) inputs: BTreeMap<String, String>,
-    /// The ensemble's tensors, by the names of the model's outputs.
+    /// Tensors of the ensemble by the names of the model's outputs.
     pub(super) outputs: BTreeMap<String, String>,
 }
 
-/// An error of a configuration.
+/// The error for an invalid configuration.
 pub(super) fn wrong(what: impl std::fmt::Display) -> PredictError {
     PredictError::invalid(format!("the configuration of the ensemble: {what}"))
 }
 
-/// Whether a field says nothing, as clients write those that they do not set.
+/// Whether a field has the default value, which clients write for fields that they do not set.
 pub(super) fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -50,8 +50,8 @@ pub(super) fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// The same with field names as a `config.pbtxt` has them, and whole numbers as numbers: those of
-/// 64 bits are texts in the JSON of protocol buffers.
+/// Converts the field names to those of a `config.pbtxt` and 64-bit integers, which are texts in
+/// the JSON of protocol buffers, to numbers.
 pub(super) fn snaked(object: &Object) -> Object {
     let fields = object.iter().map(|(name, value)| {
         let name = snake(name);
@@ -200,7 +200,7 @@ fn step(step: &Value, number: usize) -> Result<EnsembleStep, PredictError> {
     })
 }
 
-/// `name`, or with a number behind it where that is taken.
+/// `name`, with a number appended if it is taken.
 pub(super) fn unique(name: &str, taken: &BTreeSet<&str>) -> String {
     let is_free = |name: &str| !taken.contains(name) && ![REQUEST, "parameters"].contains(&name);
     if is_free(name) {

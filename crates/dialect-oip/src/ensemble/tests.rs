@@ -1,6 +1,6 @@
 use super::*;
 
-/// Two branches of one input that are joined.
+/// Two branches of one input, which are joined.
 fn diamond() -> Value {
     json!({
         "name": "e", "platform": "ensemble", "max_batch_size": 8,

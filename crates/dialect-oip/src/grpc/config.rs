@@ -1,4 +1,4 @@
-//! A model's configuration as a message. Pure.
+//! Converts a model's configuration to a message. Pure.
 
 use serde_json::Value;
 use volley_proto::inference::triton::model_ensembling::Step;
@@ -15,7 +15,7 @@ use volley_proto::inference::triton::{
     ModelTransactionPolicy, ModelVersionPolicy,
 };
 
-/// The message that says what `config` does, as far as the message has it.
+/// Converts `config`. Fields that the message does not have are left out.
 pub(super) fn message(config: &Value) -> ModelConfig {
     let parameters = config.get("parameters").and_then(Value::as_object);
     let parameters = parameters.into_iter().flatten().map(|(name, value)| {

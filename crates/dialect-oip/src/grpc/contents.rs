@@ -1,14 +1,15 @@
-//! Typed contents ⇄ the bytes of a binary tensor, which are what rows are made of. Pure.
+//! Converts typed contents to the bytes of a binary tensor, from which rows are built, and back.
+//! Pure.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use volley_proto::inference::triton::InferTensorContents;
 use volley_types::PredictError;
 
-/// The bytes of a tensor of `datatype`.
+/// Encodes the elements of a tensor of `datatype` as bytes.
 ///
 /// # Errors
-/// `InvalidInput` when the elements are in the list of another datatype, or do not fit this one;
-/// the message does not name the input.
+/// `InvalidInput` if the elements are in the list of another datatype or exceed the range of this
+/// one. The message does not name the input.
 pub(super) fn to_raw(datatype: &str, given: &InferTensorContents) -> Result<Bytes, PredictError> {
     let lists = [
         ("bool_contents", given.bool_contents.len()),
@@ -88,10 +89,10 @@ where
     Ok(())
 }
 
-/// Appends one element of a BYTES tensor: its length, and then itself.
+/// Appends one element of a BYTES tensor: its length as a little-endian `u32`, then its bytes.
 ///
 /// # Errors
-/// `InvalidInput` when the length has no room.
+/// `InvalidInput` if the length exceeds a `u32`.
 pub(super) fn put_element(element: &[u8], out: &mut BytesMut) -> Result<(), PredictError> {
     let length = u32::try_from(element.len());
     out.put_u32_le(length.map_err(|_| PredictError::invalid("an element is too large"))?);
@@ -99,7 +100,7 @@ pub(super) fn put_element(element: &[u8], out: &mut BytesMut) -> Result<(), Pred
     Ok(())
 }
 
-/// The contents of a tensor of `datatype`; `None` where it has no typed form.
+/// The typed contents of a tensor of `datatype`; `None` if the datatype has no typed form.
 pub(super) fn to_typed(datatype: &str, data: &Bytes) -> Option<InferTensorContents> {
     let mut typed = InferTensorContents::default();
     match datatype {
@@ -125,7 +126,7 @@ fn all<const N: usize, T>(data: &[u8], read: fn([u8; N]) -> T) -> Vec<T> {
     values.iter().map(|value| read(*value)).collect()
 }
 
-/// The elements of a BYTES tensor, not copied; `None` where lengths and bytes do not fit.
+/// The elements of a BYTES tensor, without copying. `None` if a length exceeds the remaining bytes.
 pub(super) fn elements(data: &Bytes) -> Option<Vec<Bytes>> {
     let (mut elements, mut at) = (Vec::new(), 0);
     while at < data.len() {

@@ -1,4 +1,4 @@
-//! Around every call: what it carries, how long it may take, how it fails.
+//! Context of each gRPC call: its caller, deadline, limits and errors.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -35,42 +35,42 @@ const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encodin
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-/// Tells gRPC clients that repeat calls how long to wait.
+/// Metadata that gives gRPC clients with retries the delay before the next attempt.
 const RETRY_AFTER_MS: &str = "grpc-retry-pushback-ms";
-/// The call whose messages may come for as long as the client likes.
+/// The streaming call, whose messages may arrive without a time limit.
 const STREAM: &str = "/ModelStreamInfer";
 
-/// What a call knows of itself besides its messages.
+/// Data of a call besides its messages.
 #[derive(Clone)]
 pub(super) struct CallContext {
     /// The cluster.
     pub(super) caller: OipCaller,
-    /// As over REST, with the deadline of a call that has one request.
+    /// As over REST. The deadline applies to a call with one request.
     pub(super) request: RequestContext,
-    /// The deadline that the client gave, which holds for a whole stream.
+    /// Deadline of the client, which applies to a complete stream.
     pub(super) deadline: Option<Deadline>,
     pub(super) draining: ServerShutdown,
-    /// What has come and is no message yet.
+    /// Memory of received bytes that are not yet part of a decoded message.
     taken: Arc<Mutex<Share>>,
 }
 
 impl CallContext {
-    /// The context that the middleware made.
+    /// Returns the context that the middleware has set.
     pub(super) fn of<T>(request: &tonic::Request<T>) -> Result<Self, Status> {
         let context = request.extensions().get::<Self>().cloned();
         context.ok_or_else(|| Status::internal("the request was lost"))
     }
 
-    /// What a message takes of the memory for bodies.
+    /// Splits off the share of a message from the memory for bodies.
     ///
     /// # Errors
-    /// `TooLarge` or `Overloaded` where there is not as much.
+    /// `TooLarge` or `Overloaded` if the memory limits do not permit it.
     pub(super) fn share_of(&self, message: &ModelInferRequest) -> Result<Share, PredictError> {
         self.taken.lock().split(wire_bytes(message))
     }
 }
 
-/// An error as the end of a call.
+/// Converts an error to the status of a call. Internal errors are logged.
 pub(super) fn status(error: &PredictError) -> Status {
     volley_http_edge::error::log_defect(error);
     let mut status = Status::new(grpc_code(error.code), public_message(error));
@@ -81,10 +81,11 @@ pub(super) fn status(error: &PredictError) -> Status {
     status
 }
 
-/// Wraps every call: refuses what is no gRPC, makes the context, bounds the body's time, fences
-/// panics, echoes the id, and cuts an answer that nobody takes.
+/// Middleware of all calls. It rejects requests that are not gRPC, creates the context, limits the
+/// time of the body, catches panics, returns the request id, and aborts responses that are not
+/// read.
 pub(super) async fn middleware(State(oip): State<Oip>, request: Request, next: Next) -> Response {
-    // Besides being clear, this keeps web pages of other origins from calling here.
+    // This also prevents requests from web pages of other origins.
     if !is_grpc(request.headers()) || request.method() != Method::POST {
         let why = "this path is for gRPC: send a POST with 'content-type: application/grpc'";
         return bare(StatusCode::UNSUPPORTED_MEDIA_TYPE, why);
@@ -141,8 +142,8 @@ pub(super) async fn middleware(State(oip): State<Oip>, request: Request, next: N
     response
 }
 
-/// Runs a call in its context: bounds the memory and the time of its body, fences panics, and has
-/// the answer watched.
+/// Runs a call in its context. It limits the memory and the time of the body, catches panics, and
+/// watches the response.
 async fn respond(
     context: CallContext,
     mut request: Request,
@@ -180,7 +181,7 @@ fn admit(oip: &Oip, request: &Request) -> Result<OipCaller, PredictError> {
         | "RepositoryIndex" => Role::Viewer,
         "ModelInfer" | "ModelStreamInfer" => Role::Predict,
         "RepositoryModelLoad" | "RepositoryModelUnload" => Role::ModelAdmin,
-        // Regions of shared memory are the whole node's.
+        // Shared-memory regions concern the whole node.
         _ => Role::ClusterAdmin,
     };
     served_here(needed.into(), request.extensions())?;
@@ -214,7 +215,7 @@ fn bare(status: StatusCode, why: &'static str) -> Response {
     response
 }
 
-/// Gives a refusal that says nothing its reason. Only calls that are not there come out like this.
+/// Adds a message to an error without one, which only occurs for unknown calls.
 fn reasoned(response: &mut Response, call: &str) {
     let headers = response.headers_mut();
     let unknown = headers.get(STATUS).is_some_and(|status| status == "12");
@@ -238,8 +239,8 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     matches!(rest, Some([] | [b'+' | b';', ..]))
 }
 
-/// A client that compresses gets its answer compressed in the same way, any other one plain: most
-/// could read compressed answers, and few want to wait for them.
+/// Compresses the response in the same way as the request. Most clients accept compressed
+/// responses, but few want their latency.
 fn same_compression(headers: &mut HeaderMap) {
     match headers.get(ENCODING).cloned() {
         Some(encoding) if encoding != "identity" => {
@@ -251,7 +252,7 @@ fn same_compression(headers: &mut HeaderMap) {
     }
 }
 
-/// What `grpc-timeout` says.
+/// Parses `grpc-timeout`.
 fn call_timeout(headers: &HeaderMap) -> Result<Option<Duration>, PredictError> {
     let Some(value) = headers.get(TIMEOUT) else {
         return Ok(None);
@@ -261,7 +262,8 @@ fn call_timeout(headers: &HeaderMap) -> Result<Option<Duration>, PredictError> {
     given.map(Some).ok_or_else(malformed)
 }
 
-/// `body`, of which `taken` counts every piece; it fails where there is no memory for one.
+/// Counts each piece of `body` in `taken`. The body fails if the memory limits do not permit a
+/// piece.
 fn counted(body: Body, taken: Arc<Mutex<Share>>) -> Body {
     Body::from_stream(body.into_data_stream().map(move |piece| {
         let piece = piece?;
@@ -271,7 +273,7 @@ fn counted(body: Body, taken: Arc<Mutex<Share>>) -> Body {
     }))
 }
 
-/// `body`, which fails when it has not ended in time.
+/// A body that fails if it has not ended within `limit`.
 fn in_time(body: Body, limit: Duration) -> Body {
     let late = tokio::time::sleep(limit).map(|()| {
         let error = Status::deadline_exceeded("the request's message did not arrive in time");

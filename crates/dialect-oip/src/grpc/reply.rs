@@ -1,4 +1,4 @@
-//! Rows into `ModelInferResponse`s.
+//! Converts rows to `ModelInferResponse`s.
 
 use std::collections::BTreeMap;
 
@@ -17,23 +17,23 @@ use crate::tensors::RawTensor;
 use volley_dialect_kit::answer;
 use volley_shared_memory::{OFFSET, REGION, SIZE, Slice};
 
-/// How one request is answered.
+/// Format of the response to one request.
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     pub(super) model_name: ModelName,
     pub(super) model_version: String,
     pub(super) id: String,
-    /// Whether outputs are raw, not typed.
+    /// Whether outputs are raw instead of typed.
     pub(super) raw: bool,
     pub(super) form: OutputEncoding,
-    /// Whether the pieces of a generation end in one without text.
+    /// Whether a generation ends with a message without text.
     pub(super) empty_final: bool,
 }
 
-/// What the answer is made of.
+/// Encoding of the outputs.
 #[derive(Clone, Debug)]
 pub(super) enum OutputEncoding {
-    /// The rows of a model of tensors.
+    /// Tensors of a tensor model.
     Tensors {
         schema: SchemaRef,
         wanted: RequestedOutputs,
@@ -43,7 +43,7 @@ pub(super) enum OutputEncoding {
     Texts(Vec<usize>),
 }
 
-/// How a generation ended, as far as it is known.
+/// Finish reason and usage of a generation, as far as known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct GenerationEnd {
     pub(super) finish_reason: Option<FinishReason>,
@@ -51,11 +51,11 @@ pub(super) struct GenerationEnd {
 }
 
 impl Reply {
-    /// The answer to a request from all its rows.
+    /// Formats the complete response from all rows.
     ///
     /// # Errors
-    /// `InvalidInput` for an output that is not there; a generation's own; `Unimplemented` for a
-    /// column that makes no tensor.
+    /// `InvalidInput` for an unknown output; errors of a generation; `Unimplemented` for a column
+    /// that cannot be a tensor.
     pub(super) fn whole(
         &self,
         batches: &[RecordBatch],
@@ -87,7 +87,7 @@ impl Reply {
         }
     }
 
-    /// An answer of these tensors, and what of them goes to shared memory instead.
+    /// Formats a response with these tensors. Also returns those that go to shared memory instead.
     fn shared_response(
         &self,
         outputs: Vec<(RawTensor, Option<Slice>)>,
@@ -104,7 +104,7 @@ impl Reply {
             let Some(slice) = slice else {
                 continue;
             };
-            // Its place among the contents stays, so that clients find the others.
+            // The entry of such a tensor stays, but empty, because clients find contents by index.
             if let Some(raw) = response.raw_output_contents.get_mut(index) {
                 *raw = Bytes::new();
             }
@@ -127,10 +127,10 @@ impl Reply {
         (response, shared)
     }
 
-    /// A piece of a generated text.
+    /// Formats a piece of a generated text.
     ///
     /// # Errors
-    /// `InvalidInput` for a text that is too large.
+    /// `InvalidInput` for a text that is too long.
     pub(super) fn piece(
         &self,
         text: &str,
@@ -151,7 +151,7 @@ impl Reply {
         self.response(Vec::new())
     }
 
-    /// How many prompts a generation has.
+    /// Number of prompts of a generation.
     pub(super) fn prompts(&self) -> usize {
         match &self.form {
             OutputEncoding::Texts(shape) => shape.iter().product(),
@@ -163,7 +163,8 @@ impl Reply {
         let typed: Option<Vec<_>> = if self.raw {
             None
         } else {
-            // One output that has no typed form makes all of them raw: it is the one or the other.
+            // A response has only raw or only typed outputs, so one output without a typed form
+            // makes all of them raw.
             let typed = tensors.iter();
             typed
                 .map(|tensor| to_typed(&tensor.datatype, &tensor.data))
@@ -194,7 +195,7 @@ impl Reply {
 }
 
 impl GenerationEnd {
-    /// What is known, as parameters of a response.
+    /// The known values as parameters of a response.
     pub(super) fn parameters(self) -> BTreeMap<String, InferParameter> {
         let reason = self.finish_reason.map(|reason| {
             let reason = ParameterChoice::StringParam(reason.as_str().to_owned());
@@ -214,7 +215,7 @@ impl GenerationEnd {
     }
 }
 
-/// A parameter of a response.
+/// Builds a parameter of a response.
 pub(super) fn parameter(value: ParameterChoice) -> InferParameter {
     InferParameter {
         parameter_choice: Some(value),

@@ -1,4 +1,4 @@
-//! `ModelInferRequest` into a [`PredictRequest`].
+//! Converts a `ModelInferRequest` to a [`PredictRequest`].
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -23,7 +23,7 @@ use volley_dialect_kit::chat;
 use volley_http_edge::context::RequestContext;
 use volley_shared_memory::{self as shared_memory, REGION, Slice};
 
-/// The model that a message names; an empty version means the deployed one.
+/// The model of a message. An empty version selects the deployed one.
 pub(super) fn named(model: String, version: String) -> ModelPath {
     ModelPath {
         model,
@@ -31,27 +31,27 @@ pub(super) fn named(model: String, version: String) -> ModelPath {
     }
 }
 
-/// The chat of a generation, in place of its text: a JSON list of messages.
+/// Input with the messages of a chat in place of a text: a JSON list of messages.
 const MESSAGES: &str = "messages";
-/// Whether a generation's stream ends in an empty message.
+/// Parameter that requests an empty last message in the stream of a generation.
 const EMPTY_FINAL: &str = "triton_enable_empty_final_response";
 
-/// A request that was understood.
+/// A parsed request.
 pub(super) struct ModelInferCall {
     pub(super) found: ResolvedModel,
     pub(super) request: PredictRequest,
     pub(super) reply: Reply,
-    /// Whether the answer comes in pieces.
+    /// Whether the response is a stream.
     pub(super) streams: bool,
-    /// What its message takes of the memory for bodies.
+    /// The message's share of the memory for bodies.
     pub(super) share: Share,
 }
 
 impl ModelInferCall {
-    /// Reads one message.
+    /// Parses one message.
     ///
     /// # Errors
-    /// `InvalidInput` naming what is wrong; `NotFound` and the like for the model.
+    /// `InvalidInput` naming the fault; `NotFound` or `Unavailable` for the model.
     pub(super) async fn read(
         caller: &OipCaller,
         flavor: GrpcFlavor,
@@ -109,10 +109,10 @@ impl ModelInferCall {
         })
     }
 
-    /// The whole answer.
+    /// Runs the request and returns its complete response.
     ///
     /// # Errors
-    /// The model's own, and those of [`Reply::whole`].
+    /// Errors of the prediction, and those of [`Reply::whole`].
     pub(super) async fn answer(
         self,
         caller: &OipCaller,
@@ -142,7 +142,7 @@ impl ModelInferCall {
     }
 }
 
-/// How many rows a request has.
+/// Number of rows of a request.
 pub(super) fn rows(request: &PredictRequest) -> usize {
     match &*request.input {
         Input::Batch(batch) => batch.num_rows(),
@@ -150,7 +150,7 @@ pub(super) fn rows(request: &PredictRequest) -> usize {
     }
 }
 
-/// Refuses outputs that a generation does not have.
+/// Rejects outputs that a generation does not have.
 fn only_text(wanted: &[GrpcOutput]) -> Result<(), PredictError> {
     if let Some(other) = wanted.iter().find(|output| output.name != TEXT_OUTPUT) {
         return Err(outputs::no_output(&other.name));
@@ -167,7 +167,7 @@ fn only_text(wanted: &[GrpcOutput]) -> Result<(), PredictError> {
     Ok(())
 }
 
-/// The outputs that are asked for.
+/// Parses the requested outputs.
 fn wanted(given: Vec<InferRequestedOutputTensor>) -> Result<Vec<GrpcOutput>, PredictError> {
     let names = given.into_iter().map(|output| {
         let shared = slice(&output.parameters).map_err(|what| {
@@ -186,7 +186,7 @@ fn wanted(given: Vec<InferRequestedOutputTensor>) -> Result<Vec<GrpcOutput>, Pre
     names.collect()
 }
 
-/// A number of classes; `None` for 0, which Triton's clients say where none are wanted.
+/// Parses a number of classes; `None` for 0, which Triton's clients send for no classification.
 fn classes(given: &InferParameter) -> Result<Option<usize>, PredictError> {
     let count = match given.parameter_choice {
         Some(ParameterChoice::Int64Param(count)) => usize::try_from(count).ok(),
@@ -199,7 +199,7 @@ fn classes(given: &InferParameter) -> Result<Option<usize>, PredictError> {
     Ok((count != 0).then_some(count))
 }
 
-/// The inputs, wherever their elements are.
+/// Collects the inputs from typed contents, raw contents or shared memory.
 fn inputs(
     given: Vec<InferInputTensor>,
     raw: Vec<Bytes>,
@@ -233,7 +233,7 @@ fn inputs(
     given.into_iter().map(read).collect()
 }
 
-/// The place in shared memory that parameters name, where they do.
+/// Parses the shared-memory slice in parameters, if any.
 fn slice(parameters: &BTreeMap<String, InferParameter>) -> Result<Option<Slice>, String> {
     let told = parameters.iter().filter_map(|(name, value)| {
         let value: Value = match value.parameter_choice.as_ref()? {
@@ -260,7 +260,7 @@ fn tensor(input: InferInputTensor, raw: Option<Bytes>) -> Result<RawTensor, Pred
             to_raw(&input.datatype, &contents).map_err(|error| wrong(&error.message))?
         }
         (Some(_), Some(_)) => return Err(wrong("has both raw and typed contents")),
-        // A tensor without elements has none to send.
+        // A tensor without elements may have no contents.
         (None, None) if shape.contains(&0) => Bytes::new(),
         (None, None) => return Err(wrong("has no contents")),
     };
@@ -285,12 +285,12 @@ fn parameters(given: BTreeMap<String, InferParameter>) -> Result<Parameters, Pre
             Some(ParameterChoice::DoubleParam(value)) => ParamValue::Float(value),
             Some(ParameterChoice::Uint64Param(value)) => match i64::try_from(value) {
                 Ok(value) => ParamValue::Int(value),
-                // Ids of sequences have all 64 bits.
+                // Sequence ids may use all 64 bits.
                 Err(_) if name == "sequence_id" => ParamValue::Text(value.to_string()),
                 Err(_) => return Err(wrong("is too large")),
             },
         };
-        // What MLServer's clients say of codecs and HTTP headers is not for the model.
+        // Parameters of MLServer's clients for codecs and HTTP headers are not meant for the model.
         if !matches!(
             name.as_str(),
             "content_type" | "headers" | "binary_data_output"
@@ -301,8 +301,8 @@ fn parameters(given: BTreeMap<String, InferParameter>) -> Result<Parameters, Pre
     Ok(parameters)
 }
 
-/// The rows of a generation, and the shape of its texts. Inputs beside the text that have one
-/// element are parameters: so servers of language models take them over this protocol.
+/// Builds the rows of a generation, and returns the shape of its texts. Other inputs with one
+/// element become parameters, as in other servers of language models over this protocol.
 fn prompts(
     inputs: &[RawTensor],
     parameters: &mut Parameters,
@@ -330,7 +330,7 @@ fn prompts(
                 rows = Some((chat::conversation(&messages)?, input.shape.clone()));
                 texts += 1;
             }
-            // What the answer is like is chosen by the call.
+            // The call determines whether the response is a stream.
             "stream" | "streaming" => {}
             _ => {
                 let value = single(input).ok_or_else(|| wrong("must have one element"))?;
@@ -349,7 +349,7 @@ fn prompts(
     }
 }
 
-/// The elements of a BYTES tensor of one dimension, or of a column.
+/// The elements of a BYTES tensor with one dimension, or with a second one of size 1.
 fn strings(input: &RawTensor) -> Result<Vec<String>, PredictError> {
     let wrong = |what: &str| Err(PredictError::invalid(what));
     if input.datatype != "BYTES" {
@@ -374,7 +374,7 @@ fn strings(input: &RawTensor) -> Result<Vec<String>, PredictError> {
     }
 }
 
-/// The only element of a tensor.
+/// The single element of a tensor.
 fn single(input: &RawTensor) -> Option<ParamValue> {
     let typed = contents::to_typed(&input.datatype, &input.data)?;
     let float = |value: f64| ParamValue::Float(value);

@@ -1,4 +1,4 @@
-//! The calls that both flavors have.
+//! The calls of both flavors.
 
 use tonic::{Request, Response, Status};
 use volley_proto::inference::triton::model_repository_parameter::ParameterChoice;
@@ -19,16 +19,16 @@ use crate::describe::{self, TensorForm};
 use crate::load::{Load, LoadParameter};
 use crate::{ResolvedModel, index, repository};
 
-/// What a call answers.
+/// Result of a call.
 pub(super) type GrpcAnswer<T> = Result<Response<T>, Status>;
 
-/// The calls of one flavor. What they work with comes with each call.
+/// The calls of one flavor. Their state arrives with each call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InferenceService {
     pub(super) flavor: GrpcFlavor,
 }
 
-/// Finishes a call: `work` until the deadline, and then its answer or its status.
+/// Runs `work` until the deadline, and converts its result.
 pub(super) async fn finish<T>(
     context: &CallContext,
     work: impl Future<Output = Result<T, PredictError>>,
@@ -81,7 +81,7 @@ impl InferenceService {
                 Ok(_) => true,
                 Err(error) => match error.code {
                     ErrorCode::Unavailable => false,
-                    // Triton's clients ask in this way whether a model is there.
+                    // Triton's clients check with this call whether a model exists.
                     ErrorCode::NotFound if self.flavor == GrpcFlavor::Triton => false,
                     _ => return Err(error),
                 },
@@ -208,7 +208,8 @@ impl InferenceService {
     }
 }
 
-/// KServe's clients have the name in the first field, where others have the repository's.
+/// KServe's clients send the model's name in the first field, in which other clients send the
+/// repository's name.
 fn repository_model(repository: String, model: String) -> String {
     if model.is_empty() { repository } else { model }
 }

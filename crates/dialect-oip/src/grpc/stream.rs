@@ -1,8 +1,7 @@
-//! `ModelStreamInfer`: requests come while answers go.
+//! `ModelStreamInfer`: requests arrive while responses are sent.
 //!
-//! Answers of models of tensors keep the order of their requests. Those of generations come piece
-//! by piece, and the pieces of several requests interleave. Whoever drops the stream drops all work
-//! behind it.
+//! Responses of tensor models keep the order of their requests. Generations are sent in pieces, and
+//! the pieces of several requests interleave. Dropping the stream cancels all its work.
 
 use std::pin::Pin;
 use std::time::Instant;
@@ -26,18 +25,18 @@ use volley_dialect_kit::answer;
 use volley_dialect_kit::sse;
 use volley_http_edge::context::{RequestContext, too_late};
 
-/// Requests of one stream that run at a time; the next is read when one has ended.
+/// Maximum number of concurrent requests of a stream. The next one is read when one has ended.
 const MAX_RUNNING: usize = 32;
 
-/// What a stream says next; an error ends the call.
+/// The next message of a stream. An error ends the call.
 pub(super) type StreamItem = Result<Message, Status>;
 
-/// What is said to one request.
+/// A message for one request.
 pub(super) enum Message {
-    /// An answer, or a piece of one.
+    /// A complete response, or a piece of one.
     Response {
         response: ModelInferResponse,
-        /// Whether nothing follows.
+        /// Whether this is the last message for the request.
         last: bool,
     },
     /// The request failed.
@@ -46,7 +45,7 @@ pub(super) enum Message {
 
 type RequestResult = Result<ModelInferCall, (String, PredictError)>;
 
-/// The answers to `requests`.
+/// Streams the responses to `requests`.
 pub(super) fn answers(
     service: InferenceService,
     context: CallContext,
@@ -54,7 +53,8 @@ pub(super) fn answers(
 ) -> impl Stream<Item = StreamItem> + Send + 'static {
     let most = match service.flavor {
         GrpcFlavor::Triton => MAX_RUNNING,
-        // Its messages say nothing of the request that they answer.
+        // Messages of this flavor do not identify their request, so requests run one after the
+        // other.
         GrpcFlavor::MlServer => 1,
     };
     stream! {
@@ -88,7 +88,7 @@ pub(super) fn answers(
                         yield Ok(message);
                     }
                 }
-                // The last stream's end is an item too.
+                // The end of the last stream also resolves this branch.
                 message = pieces.next(), if !pieces.is_empty() => {
                     if let Some(message) = message {
                         yield Ok(message);
@@ -156,7 +156,7 @@ fn read(
     work.instrument(span).boxed()
 }
 
-/// The one answer of a model of tensors.
+/// The complete response of a tensor model.
 fn at_once(caller: &OipCaller, asked: ModelInferCall) -> BoxFuture<'static, Message> {
     let caller = caller.clone();
     let (until, id) = (until(asked.request.deadline), asked.reply.id.clone());
@@ -219,12 +219,12 @@ fn generation(
                 }
             }
         }
-        // The source is only waited for, so that it can end by itself.
+        // Drains the source, so that it can end normally.
         while let Ok(Some(Ok(_))) = tokio::time::timeout_at(until, chunks.next()).await {}
     }
 }
 
-/// What the next rows say, and whether they were the last.
+/// Formats the next rows. The flag is true after the last row.
 async fn next(
     chunks: &mut ChunkStream,
     until: tokio::time::Instant,
@@ -272,5 +272,5 @@ fn until(deadline: Option<Deadline>) -> tokio::time::Instant {
     })
 }
 
-/// The stream of a flavor's call.
+/// The response stream of a flavor's call.
 pub(super) type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;

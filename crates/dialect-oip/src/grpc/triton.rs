@@ -34,9 +34,9 @@ use crate::{ResolvedModel, config};
 use volley_shared_memory as shared_memory;
 use volley_shared_memory::Region;
 
-/// A response parameter: whether it is the last one to its request.
+/// Response parameter that marks the last response to a request.
 const FINAL: &str = "triton_final_response";
-/// Metadata of a stream whose first error is to end it.
+/// Metadata with which a client requests that the first error ends the stream.
 const ERRORS_END: &str = "triton_grpc_error";
 
 pub(super) struct Triton(pub(super) InferenceService);
@@ -235,7 +235,8 @@ impl GrpcInferenceService for Triton {
     }
 }
 
-/// One message of a stream. An error is one too, unless the client wants it to end the stream.
+/// Wraps one message of a stream. An error becomes a message too, unless the client requests that
+/// it ends the stream.
 fn wrap(message: Message, errors_end: bool) -> Result<ModelStreamInferResponse, Status> {
     let (error_message, mut response, last) = match message {
         Message::Refused { error, .. } if errors_end => return Err(status(&error)),
@@ -244,7 +245,7 @@ fn wrap(message: Message, errors_end: bool) -> Result<ModelStreamInferResponse, 
                 id,
                 ..ModelInferResponse::default()
             };
-            // For its log.
+            // Called only to log internal errors.
             let _ = status(&error);
             (public_message(&error), response, true)
         }

@@ -1,4 +1,4 @@
-//! The batches that one coordinator runs, and their answers.
+//! The batches that one coordinator runs, and their responses.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -15,7 +15,7 @@ use volley_types::{ErrorCode, NodeId, PredictError, Registry, StoredTask, TaskSo
 use crate::settings;
 use volley_dialect_kit::clock::now_ms;
 
-/// The way to the tasks that another coordinator holds; `None` when it is no member.
+/// Opens the tasks of another coordinator; `None` if it is not a member.
 pub type PeerTasks = Arc<dyn Fn(NodeId) -> Option<Arc<dyn TaskSource>> + Send + Sync>;
 
 /// The batches of all coordinators.
@@ -26,12 +26,12 @@ pub struct ClusterBatches {
 }
 
 impl ClusterBatches {
-    /// The batches of this node, and the way to those of others.
+    /// Combines the batches of this node with the access to those of other nodes.
     pub fn new(own: Batches, peers: PeerTasks) -> Self {
         Self { own, peers }
     }
 
-    /// Ends the batches of this coordinator when it is dropped.
+    /// Returns a guard that ends the batches of this coordinator when it is dropped.
     pub fn end_guard(&self) -> EndGuard {
         self.own.end_guard()
     }
@@ -54,17 +54,17 @@ pub(super) fn missing() -> PredictError {
     PredictError::new(ErrorCode::NotFound, message)
 }
 
-/// The most batches that one coordinator holds, running or not.
+/// Maximum number of batches that one coordinator keeps, running or not.
 const MAX_BATCHES: usize = 100;
-/// The most bytes of answers that it holds.
+/// Size of all kept responses in bytes above which new batches are rejected.
 const MAX_BYTES: usize = 256 << 20;
-/// How long an answer is held.
+/// Minimum time for which a response is kept.
 pub(super) const HELD: Duration = Duration::from_secs(3_600);
-/// The most that is noted of why one failed, in bytes.
+/// Maximum length of a recorded failure reason in bytes.
 const MAX_WHY: usize = 500;
 
-/// The batches of a coordinator. Cloning gives another handle; dropping the last one ends those
-/// that run.
+/// The batches of a coordinator. Clones share their state. Dropping the last one aborts running
+/// batches.
 #[derive(Clone, Default)]
 pub struct Batches(Arc<Mutex<BatchTable>>);
 
@@ -120,7 +120,7 @@ impl Batch {
         }
     }
 
-    /// Ends it in `state`; returns what is to be noted of it.
+    /// Ends the batch in `state` and returns its new record.
     fn end(&mut self, state: TaskState, response: Option<Bytes>) -> TaskRecord {
         let now = now_ms();
         self.record.state = state;
@@ -139,12 +139,12 @@ fn later(message: &str) -> PredictError {
     error.with_retry_after(Duration::from_secs(10))
 }
 
-/// The other ends of the batches' own work.
+/// Weak access of the tasks of batches to the table, so that they do not keep it alive.
 #[derive(Clone)]
 pub(super) struct WeakBatches(Weak<Mutex<BatchTable>>);
 
 impl WeakBatches {
-    /// Keeps what came of a batch, and notes that it has ended.
+    /// Stores the outcome of a batch and records in the registry that it has ended.
     pub(super) async fn finish(&self, id: &str, outcome: Result<Value, PredictError>) {
         let ended = self.0.upgrade().and_then(|held| {
             let mut held = held.lock();
@@ -173,8 +173,8 @@ pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Notes how far a batch is where every coordinator finds it. Without it the batch goes on, and
-/// is known for as long as its coordinator runs.
+/// Records the state of a batch in the registry, where every coordinator can read it. A failure is
+/// only logged: the batch continues, and its own coordinator still knows it.
 pub(super) async fn note(registry: &dyn Registry, id: &str, record: TaskRecord) {
     let command = RegistryCommand::PutTask {
         id: id.to_owned(),
@@ -187,10 +187,11 @@ pub(super) async fn note(registry: &dyn Registry, id: &str, record: TaskRecord) 
 }
 
 impl Batches {
-    /// Makes room for one more; at most so many may run.
+    /// Checks the limits for a new batch, of which at most `most` may run, and removes expired
+    /// batches.
     ///
     /// # Errors
-    /// `Overloaded` when there is none.
+    /// `Overloaded` if a limit is reached.
     pub(super) fn admit(&self, most: usize) -> Result<(), PredictError> {
         let mut held = self.0.lock();
         let runs = |batch: &&Batch| matches!(batch.work, Work::Running(_));
@@ -214,7 +215,7 @@ impl Batches {
         ))
     }
 
-    /// Holds a batch, whose work `begin` starts.
+    /// Adds a batch and spawns its work, which `begin` creates.
     pub(super) fn hold<W: Future<Output = ()> + Send + 'static>(
         &self,
         id: &str,
@@ -222,7 +223,7 @@ impl Batches {
         registry: Arc<dyn Registry>,
         begin: impl FnOnce(WeakBatches) -> W,
     ) {
-        // The work waits for the lock before it can look for itself.
+        // The lock is held until the batch is in the table, because its work may finish earlier.
         let mut held = self.0.lock();
         let work = begin(WeakBatches(Arc::downgrade(&self.0)));
         let batch = Batch {
@@ -233,13 +234,13 @@ impl Batches {
         held.0.insert(id.to_owned(), batch);
     }
 
-    /// Ends all that run when it is dropped.
+    /// Returns a guard that ends all running batches when it is dropped.
     pub fn end_guard(&self) -> EndGuard {
         EndGuard(self.clone())
     }
 }
 
-/// See [`Batches::end_guard`].
+/// Ends all running batches when it is dropped; see [`Batches::end_guard`].
 pub struct EndGuard(Batches);
 
 impl Drop for EndGuard {

@@ -1,16 +1,17 @@
-//! What a connector's URL must be before anybody calls it.
+//! Checks a connector's URL before it is called.
 
 use url::Url;
 use volley_providers::Provider;
 use volley_types::PredictError;
 
-/// Paths under which servers have no route for requests: what SDKs take as a base URL.
+/// Base URLs that SDKs accept, under which servers have no route for requests.
 const BASES: [&str; 6] = ["", "/v1", "/v2", "/api", "/api/v1", "/openai/v1"];
 
-/// Checks that `url` names a route of a server, and not the server.
+/// Checks that `url` is the URL of a route and not the base URL of a server.
 ///
 /// # Errors
-/// `InvalidInput` where it is no HTTP URL, or the base URL of an SDK, with the URL that is meant.
+/// `InvalidInput` if the URL is not an HTTP URL, or if it is a base URL; the error then suggests
+/// the complete URL.
 pub(super) fn check(url: &str, provider: &Provider) -> Result<(), PredictError> {
     let shown: String = url
         .chars()
@@ -26,12 +27,12 @@ pub(super) fn check(url: &str, provider: &Provider) -> Result<(), PredictError> 
         ));
     };
     let path = parsed.path().trim_end_matches('/');
-    // Where a URL holds a credential, the rules of egress refuse it without repeating it.
+    // A URL with a credential is rejected by the egress rules, whose error does not repeat it.
     let has_user = !parsed.username().is_empty() || parsed.password().is_some();
     if !BASES.contains(&path) || parsed.query().is_some() || has_user {
         return Ok(());
     }
-    // Some servers have no route but the root.
+    // The route of some servers is `/`.
     if provider.at_root {
         return Ok(());
     }

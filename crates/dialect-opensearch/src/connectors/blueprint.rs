@@ -1,23 +1,25 @@
-//! What the template of a blueprint's action says beyond the provider's own body. The body itself
-//! is the provider's; what an operator wrote into the template is not lost.
+//! Extracts request parameters from the body template of an OpenSearch blueprint. The request body
+//! itself is the provider's own, but values that an operator wrote into the template must not be
+//! lost.
 
 use serde_json::{Map, Value};
 use volley_providers::Provider;
 
 const START: &str = "${parameters.";
-/// What the provider's own body has.
+/// Fields of the provider's own body.
 const OWN: [&str; 8] = [
     "model", "messages", "message", "prompt", "inputs", "input", "system", "stream",
 ];
 
-/// Makes fields of `template` parameters, where they are none yet: those that have a fixed value,
-/// and those that stand for a parameter of another name or with a default.
+/// Adds the fields of `template` to the parameters, unless they are set: fields with a fixed value,
+/// and fields whose placeholder has another name or a default.
 pub(super) fn adopt(provider: &Provider, template: &str, parameters: &mut Map<String, Value>) {
     let fields = match provider.flat_body {
         true => serde_json::from_str(&quoted(template)),
         false => return,
     };
-    // What is no JSON even so has conditions in it, which only its own server understands.
+    // A template that is still not valid JSON contains conditions, which only OpenSearch can
+    // evaluate.
     let Ok(Value::Object(fields)) = fields else {
         return;
     };
@@ -42,7 +44,7 @@ pub(super) fn adopt(provider: &Provider, template: &str, parameters: &mut Map<St
     }
 }
 
-/// The parameter that a field stands for, and its default.
+/// The parameter of a field's placeholder, and its default.
 fn placeholder(value: &Value) -> Option<(&str, Option<&str>)> {
     let inside = value.as_str()?.strip_prefix(START)?.strip_suffix('}')?;
     if inside.contains(['{', '}']) {
@@ -67,7 +69,8 @@ fn holds_placeholder(value: &Value) -> bool {
     }
 }
 
-/// The template with its placeholders as texts, also where they stand by themselves.
+/// Quotes the placeholders that are outside of JSON strings, so that the template becomes valid
+/// JSON.
 fn quoted(template: &str) -> String {
     let (mut text, mut rest) = (String::with_capacity(template.len() + 16), template);
     let mut inside = false;
@@ -79,7 +82,7 @@ fn quoted(template: &str) -> String {
                 inside = !inside;
                 1
             }
-            // What is escaped is none of the others.
+            // The character after a backslash has no special meaning.
             b'\\' => 1 + from[1..].chars().next().map_or(0, char::len_utf8),
             _ if !inside && from.starts_with(START) => {
                 let end = from.find('}').map_or(from.len(), |end| end + 1);

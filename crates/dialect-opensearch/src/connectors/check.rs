@@ -1,15 +1,15 @@
-//! What the workers say of a connector, before it is made or changed. Pure.
+//! Evaluates the workers' checks of a connector before it is created or changed. Pure.
 
 use volley_types::{ConnectorCheck, ErrorCode, PredictError};
 
-/// Workers that are named in one message.
+/// Maximum number of workers that a message names.
 const NAMED: usize = 5;
 
-/// What to warn of. `again` says what to do once a defect is mended.
+/// Returns warnings. `again` describes the next step after the fault is fixed.
 ///
 /// # Errors
-/// `InvalidInput` where no worker could use it, with the reason of the first and the workers that
-/// lack what it needs.
+/// `InvalidInput` if the check failed on all workers, or if the test call failed. The message has
+/// the reason and the workers that are affected. A timeout keeps the code `DeadlineExceeded`.
 pub(super) fn verdict(
     checks: &[ConnectorCheck],
     test: bool,
@@ -26,7 +26,7 @@ pub(super) fn verdict(
         Some((it.worker.as_str(), error))
     });
     let failed: Vec<_> = failed.collect();
-    // Whoever was called for the test says whether the server answers.
+    // The first worker made the test call.
     let tested = checks.first().and_then(|it| it.outcome.as_ref().err());
     let (Some((_, first)), Some(count)) = (failed.first(), std::num::NonZero::new(failed.len()))
     else {
@@ -86,7 +86,7 @@ mod tests {
         }
         let warned = verdict(&[has("a"), lacks("b")], false).unwrap();
         assert!(warned[0].ends_with("on worker b"), "{warned:?}");
-        // The first one was called for the test.
+        // The first worker made the test call.
         assert!(verdict(&[lacks("a"), has("b")], true).is_err());
         let many: Vec<_> = (0..8)
             .map(|n| lacks(["a", "b", "c", "d", "e", "f", "g", "h"][n]))

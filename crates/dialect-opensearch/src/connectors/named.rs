@@ -1,4 +1,4 @@
-//! Endpoints that are other connectors, by their ids.
+//! Endpoints that reference other connectors by id.
 
 use serde_json::{Map, Value};
 use volley_types::registry::RegistryState;
@@ -7,14 +7,15 @@ use volley_types::{ConnectorId, ErrorCode, PredictError};
 use super::render;
 use volley_http_edge::body::Fields;
 
-/// What an endpoint takes from the connector that it names.
+/// Fields that an endpoint copies from the referenced connector.
 const TAKEN: [&str; 5] = ["url", "model", "provider", "credential", "headers"];
 
-/// Puts the server of each connector that `endpoints` names in its place, as it is now. What the
-/// endpoint says itself wins.
+/// Replaces the references in `endpoints` with the current server of each referenced connector.
+/// Fields of the endpoint itself take precedence.
 ///
 /// # Errors
-/// `NotFound` where there is none of that id; `InvalidInput` where it is more than one server.
+/// `NotFound` for an unknown id; `InvalidInput` for a connector with parameters, a template or
+/// endpoints.
 pub(super) fn resolve(
     body: &mut Map<String, Value>,
     registry: &RegistryState,

@@ -1,4 +1,4 @@
-//! How a connector's servers are called: `client_config`, `weight` and `endpoints`.
+//! Parses and renders the policy of a connector: `client_config`, `weight` and `endpoints`.
 
 use serde_json::{Map, Value, json};
 use volley_types::PredictError;
@@ -7,7 +7,7 @@ use volley_types::registry::{ConnectorEndpoint, ConnectorPolicy};
 use super::{credential, credential_text, headers, provider};
 use volley_http_edge::body::Fields;
 
-/// OpenSearch's names where it has them.
+/// Fields of `client_config`, with OpenSearch's names if it has them.
 const CONFIG: [&str; 6] = [
     "max_connection",
     "max_requests_per_minute",
@@ -32,7 +32,7 @@ const MAX_MILLIS: u32 = 3_600_000;
 const MAX_COUNT: u32 = 1_000_000;
 const MAX_ENDPOINTS: usize = 64;
 
-/// Reads the policy in a connector's body; `model` is the connector's.
+/// Parses the policy in a connector's body; `model` is the connector's own.
 pub(super) fn read(
     body: &Map<String, Value>,
     model: &str,
@@ -114,7 +114,7 @@ fn number(
     })
 }
 
-/// `client_config` as [`read`] takes it.
+/// Renders `client_config` in the format that [`read`] parses.
 pub(super) fn render_config(policy: &ConnectorPolicy) -> Value {
     json!({
         "max_connection": policy.max_concurrent,
@@ -126,7 +126,7 @@ pub(super) fn render_config(policy: &ConnectorPolicy) -> Value {
     })
 }
 
-/// `endpoints` as [`read`] takes them.
+/// Renders `endpoints` in the format that [`read`] parses.
 pub(super) fn render_endpoints(policy: &ConnectorPolicy) -> Value {
     let endpoints = policy.endpoints.iter().map(|endpoint| {
         json!({

@@ -1,5 +1,5 @@
-//! Secrets that stand in a connector's body, as OpenSearch's clients send them: where this cluster
-//! has master keys they are sealed and referred to, and are nowhere else.
+//! Plain secrets in a connector's body, as OpenSearch's clients send them. If the cluster has
+//! master keys, they are sealed and replaced by a reference, and are stored nowhere else.
 
 use serde_json::{Map, Value};
 use volley_types::registry::{
@@ -11,18 +11,18 @@ use super::{fresh_id, read_new};
 use crate::state::OpenSearchCaller;
 use volley_http_edge::body::Fields;
 
-/// What the secret of a connector is called: its id and this.
+/// Suffix of the name of a connector's secret, after the connector's id.
 const ENDING: &str = ".credential";
 const REFERENCES: [&str; 3] = ["env:", "file:", "secret:"];
 
-/// A connector that is read, with the secret that stood in its body.
+/// A parsed connector with the sealed secret of its body.
 pub(crate) struct ParsedConnector {
     pub(crate) spec: ConnectorSpec,
     secret: Option<(SecretName, SealedSecret)>,
 }
 
 impl ParsedConnector {
-    /// The connector as workers would get it, with the secret that stood in its body.
+    /// The connector as workers receive it, with its sealed secret.
     pub(super) fn sealed(&self) -> ConnectorSpec {
         let mut spec = self.spec.clone();
         if let Some((name, sealed)) = &self.secret {
@@ -35,17 +35,17 @@ impl ParsedConnector {
     }
 }
 
-/// Reads the connector that a caller makes; a secret in it is sealed and written nowhere yet.
+/// Parses a new connector. A plain secret is sealed, but not yet written to the registry.
 ///
 /// # Errors
-/// `InvalidInput`, as for [`read_new`]; `Conflict` where the secret's name is taken.
+/// `InvalidInput`, as for [`read_new`]; `Conflict` if the secret's name is taken.
 pub(crate) fn read(
     caller: &OpenSearchCaller,
     registry: &RegistryState,
     body: &Map<String, Value>,
 ) -> Result<ParsedConnector, PredictError> {
     let literal = literal(body.get("credential"));
-    // Without master keys the body is refused for its secret, with what to do.
+    // Without master keys, the parser rejects the secret and suggests the next step.
     let (Some(literal), Ok(keys)) = (literal, caller.gate.master_keys()) else {
         let spec = read_new(&caller.principal, registry, body)?;
         return Ok(ParsedConnector { spec, secret: None });
@@ -73,10 +73,11 @@ pub(crate) fn read(
     })
 }
 
-/// Writes a connector, and its secret before it.
+/// Writes a connector after its secret. If the future is dropped between the two writes, the secret
+/// remains.
 ///
 /// # Errors
-/// The registry's own; then there is no secret either, unless the registry could not be reached.
+/// Errors of the registry. The secret is then deleted again, unless the registry is unavailable.
 pub(crate) async fn write(
     caller: &OpenSearchCaller,
     given: ParsedConnector,
@@ -101,7 +102,7 @@ pub(crate) async fn write(
     Err(error)
 }
 
-/// The secret that only this connector was made with.
+/// The secret that was created together with this connector.
 pub(super) fn own(spec: &ConnectorSpec) -> Option<SecretName> {
     let name = match spec.credential.as_ref()? {
         CredentialRef::Secret(name) | CredentialRef::Sealed(name, _) => name,
@@ -110,10 +111,10 @@ pub(super) fn own(spec: &ConnectorSpec) -> Option<SecretName> {
     (name.as_str().strip_suffix(ENDING) == Some(spec.id.as_str())).then(|| name.clone())
 }
 
-/// Deletes a secret, unless another connector has come to use it.
+/// Deletes a secret, unless another connector uses it.
 ///
 /// # Errors
-/// The registry's own.
+/// Errors of the registry.
 pub(super) async fn forget(
     caller: &OpenSearchCaller,
     name: SecretName,
@@ -131,7 +132,8 @@ pub(super) async fn forget(
     }
 }
 
-/// The secret itself in OpenSearch's form of a credential: one, or the keys that sign requests.
+/// The plain secret in OpenSearch's credential object: a single value, or the keys that sign
+/// requests.
 fn literal(credential: Option<&Value>) -> Option<String> {
     let object = credential?.as_object()?;
     let texts: Vec<_> = object.values().map(plain).collect::<Option<_>>()?;
@@ -145,7 +147,7 @@ fn literal(credential: Option<&Value>) -> Option<String> {
     }
 }
 
-/// A text that refers to nothing.
+/// The text, unless it is a reference.
 fn plain(value: &Value) -> Option<&str> {
     let text = value.as_str()?;
     let refers = REFERENCES.iter().any(|start| text.starts_with(start));

@@ -1,4 +1,4 @@
-//! A model's life after its registration: change, deploy, undeploy, delete.
+//! Operations on registered models: update, deploy, undeploy, delete.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -18,7 +18,7 @@ use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::{Path, Query};
 
-/// The most nodes or models of one request.
+/// Maximum number of nodes or models in one request.
 const MAX_NAMED: usize = 1_000;
 
 #[derive(Debug, Default, Deserialize)]
@@ -58,7 +58,8 @@ pub(crate) async fn deploy(
     ))
 }
 
-/// What is deployed: as the body says, and for the rest as the model is deployed now.
+/// The command that deploys a model with the options in the body. Absent options keep their current
+/// value.
 pub(super) fn deploy_command(
     registry: &RegistryState,
     name: ModelName,
@@ -101,7 +102,7 @@ pub(super) fn deploy_command(
         }
         (None, Some(number)) => {
             *replicas = number;
-            // A list that is too short for them was made for another number.
+            // A worker list that is shorter than the new number of replicas cannot hold them.
             if workers.len() < number as usize {
                 workers.clear();
             }
@@ -111,7 +112,7 @@ pub(super) fn deploy_command(
     Ok(command)
 }
 
-/// The workers that a body names in `node_ids`; `None` where it does not.
+/// The workers in `node_ids`; `None` if the field is absent.
 fn workers(body: &Map<String, Value>) -> Result<Option<Vec<WorkerId>>, PredictError> {
     let Some(ids) = texts(body, "node_ids")? else {
         return Ok(None);
@@ -139,7 +140,7 @@ fn no_list(name: &str) -> PredictError {
     ))
 }
 
-/// A worker that is spelt wrongly would be waited for without end.
+/// Rejects unknown workers. A deployment would wait forever for a misspelled one.
 fn known(
     caller: &OpenSearchCaller,
     registry: &RegistryState,
@@ -156,7 +157,7 @@ fn known(
     }
 }
 
-/// What the cluster's settings say of running this version.
+/// Checks that the cluster settings allow this version to run.
 fn may_run(
     registry: &RegistryState,
     name: &ModelName,
@@ -171,7 +172,7 @@ fn may_run(
     spec.map_or(Ok(()), |spec| allowed(registry, spec))
 }
 
-/// What the cluster's settings say of such a model.
+/// Checks that the cluster settings allow models of this kind and source.
 pub(super) fn allowed(
     registry: &RegistryState,
     spec: &ModelVersionSpec,
@@ -194,7 +195,7 @@ pub(super) fn allowed(
     }
 }
 
-/// Takes a model from all its workers, or from those that the body names.
+/// Undeploys a model from all its workers, or from those in the body.
 pub(crate) async fn undeploy(
     caller: OpenSearchCaller,
     Path(id): Path<String>,
@@ -207,7 +208,7 @@ pub(crate) async fn undeploy(
     Ok(Json(Value::Object(told)))
 }
 
-/// The same for several models; for all of them where none is named.
+/// Undeploys several models, or all models if the body names none.
 pub(crate) async fn undeploy_many(
     caller: OpenSearchCaller,
     JsonObject(body): JsonObject,
@@ -253,7 +254,7 @@ async fn undeploy_one(
         .cloned()
         .collect();
     let command = match (&entry.deployment, stay.is_empty()) {
-        // It stays on the others, and goes to no further one.
+        // The model stays on the remaining workers and is not placed on others.
         (Some(deployment), false) => RegistryCommand::Deploy {
             model: model.clone(),
             version: Some(deployment.version),
@@ -274,7 +275,7 @@ async fn undeploy_one(
     Ok(())
 }
 
-/// Fields of OpenSearch's that are answered for by something else here.
+/// Fields of OpenSearch that are set elsewhere here, with a hint.
 const ELSEWHERE: [(&str, &str); 8] = [
     ("name", "a model's name is its id"),
     (
@@ -298,7 +299,7 @@ const ELSEWHERE: [(&str, &str); 8] = [
     ("interface", "a model's signature defines its inputs"),
 ];
 
-/// Changes what may be changed: the description and the group.
+/// Changes the mutable fields: the description and the group.
 pub(crate) async fn update(
     caller: OpenSearchCaller,
     Path(id): Path<String>,
@@ -335,8 +336,7 @@ pub(crate) async fn update(
     ))
 }
 
-/// Whether a model is deployed and its deployment failed on every worker, so that deleting it
-/// takes nothing from anybody.
+/// Whether a deployment has failed on every worker, so that deleting the model affects no caller.
 fn serves_nothing(caller: &OpenSearchCaller, model: &ModelName) -> bool {
     let registry = caller.cluster.registry.state();
     let deployment = registry.models.get(model).map(|entry| &entry.deployment);
@@ -370,7 +370,7 @@ pub(crate) async fn delete(
     ))
 }
 
-/// The group that a registration names, which must be there.
+/// The group that a registration names, which must exist.
 pub(super) fn group(
     registry: &RegistryState,
     body: &Map<String, Value>,

@@ -1,4 +1,4 @@
-//! Answers row by row: as events, as JSON lines, or as an Arrow stream.
+//! Formats responses row by row: as events, as JSON lines, or as an Arrow stream.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use volley_dialect_kit::sse;
 use volley_dialect_kit::tensors;
 use volley_http_edge::context::{self, RequestContext};
 
-/// How an answer is written.
+/// Format of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Events,
@@ -26,17 +26,17 @@ pub(super) enum Format {
     Arrow,
 }
 
-/// An answer of which something is known.
+/// A started response.
 pub(super) struct RowsAnswer {
     pub(super) task: Task,
     pub(super) first: Option<RecordBatch>,
     pub(super) chunks: ChunkStream,
-    /// The rest of the request's body.
+    /// Reads the rest of the request's body.
     pub(super) ahead: ReadAhead,
 }
 
 impl RowsAnswer {
-    /// The response that streams it until the deadline.
+    /// Streams the response until the deadline.
     pub(super) fn response(
         self,
         format: Format,
@@ -66,7 +66,8 @@ impl RowsAnswer {
         response
     }
 
-    /// All batches, the first one included, until the deadline.
+    /// All batches, including the first, until the deadline. Also ends if the request's body breaks
+    /// off.
     fn batches(
         mut self,
         context: &RequestContext,
@@ -91,7 +92,7 @@ impl RowsAnswer {
         }
     }
 
-    /// One JSON object for each row; the last one says that it is, or what went wrong.
+    /// Formats each row as a JSON object. The last object reports the end or the error.
     pub(super) fn objects(
         self,
         context: &RequestContext,
@@ -114,7 +115,7 @@ impl RowsAnswer {
         }
     }
 
-    /// The same in bytes, each object between `before` and `behind`.
+    /// Encodes the objects, each between `before` and `behind`.
     fn written(
         self,
         before: &'static str,
@@ -133,7 +134,7 @@ impl RowsAnswer {
         objects.filter(|out| std::future::ready(!out.is_empty()))
     }
 
-    /// An Arrow stream. Where the answer fails it breaks off, without its end mark.
+    /// Encodes an Arrow stream. If the response fails, the stream ends without its end mark.
     fn arrow(
         self,
         context: &RequestContext,
@@ -155,7 +156,7 @@ impl RowsAnswer {
     }
 }
 
-/// What is told of an answer that failed.
+/// Formats the error of a failed response as its last JSON object.
 pub fn failure(error: &PredictError) -> Value {
     json!({
         "error": error.message,
@@ -164,7 +165,7 @@ pub fn failure(error: &PredictError) -> Value {
     })
 }
 
-/// Rows as JSON.
+/// Converts rows to JSON.
 struct Rows {
     task: Task,
     count: usize,
@@ -185,7 +186,7 @@ impl Rows {
         Ok(rows)
     }
 
-    /// The answer to one row, as whole answers have it.
+    /// Formats one row as a complete response does.
     fn outputs(&mut self, row: &RecordBatch) -> Result<Value, PredictError> {
         let item = self.count;
         self.count += 1;

@@ -1,5 +1,5 @@
-//! Arrow's streaming format as rows: its framing here, its messages by a reader that does not
-//! trust them.
+//! Reads rows in Arrow's streaming format (Arrow IPC). This module parses the framing; a reader for
+//! untrusted callers parses the messages.
 
 use std::time::Duration;
 
@@ -11,17 +11,18 @@ use volley_types::{ErrorCode, Input, PredictError};
 use super::ndjson::late;
 use super::pieces::Pieces;
 
-/// Stands before each message's length.
+/// Marker before the length of each message.
 const CONTINUATION: u32 = u32::MAX;
-/// The longest header of a message.
+/// Maximum length of a message's header in bytes.
 const MAX_HEADER_BYTES: usize = 256 << 10;
-/// The longest body of a message.
+/// Maximum length of a message's body in bytes.
 const MAX_BODY_BYTES: usize = 16 << 20;
 
-/// Reads the schema, and gives the rows behind it.
+/// Reads the schema, and returns the rows after it as a stream. Not cancel safe: dropping the
+/// future loses the body.
 ///
 /// # Errors
-/// `InvalidInput`, `TooLarge`; `DeadlineExceeded` when no schema comes within `timeout`;
+/// `InvalidInput`; `TooLarge`; `DeadlineExceeded` if no schema arrives within `timeout`;
 /// `Unimplemented` without a reader.
 pub(super) async fn read(
     body: Pieces,
@@ -70,9 +71,10 @@ struct Messages {
 }
 
 impl Messages {
-    /// The next message; `None` at the stream's end mark. A body that ends without one was cut.
+    /// The next message; `None` at the end mark. A body that ends without the mark is an error,
+    /// because it was truncated.
     async fn next(&mut self) -> Result<Option<ArrowMessage>, PredictError> {
-        // Whoever comes for more has done with what came before.
+        // The caller has consumed the previous message.
         self.body.taken(self.buffer.len());
         self.fill(8).await?;
         if self.buffer.get_u32_le() != CONTINUATION {

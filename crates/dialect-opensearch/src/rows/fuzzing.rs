@@ -1,4 +1,4 @@
-//! Streamed bodies of any bytes.
+//! Entry points for fuzzers of streamed bodies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,13 @@ use volley_types::{Input, Intake, PredictError, Signature, Task};
 
 use super::{Pieces, arrow, ndjson};
 
-/// The longest line, in bytes.
+/// Maximum length of a line in bytes.
 const LIMIT: usize = 1 << 16;
 
-/// Reads JSON lines for one of a few models.
+/// Reads JSON lines for one of several models, which `which` selects.
+///
+/// # Errors
+/// The error of the reader for a body that is rejected before its first row.
 pub async fn json_lines(body: Body, which: u8, timeout: Duration) -> Result<Input, PredictError> {
     let signature = match which % 4 {
         0 => Signature::generation(),
@@ -33,7 +36,10 @@ pub async fn json_lines(body: Body, which: u8, timeout: Duration) -> Result<Inpu
     Ok(input)
 }
 
-/// Reads an Arrow stream.
+/// Reads an Arrow stream with `reader`.
+///
+/// # Errors
+/// The error of the reader for a body that is rejected before its first row.
 pub async fn arrow(
     body: Body,
     reader: Box<dyn ReadArrow>,

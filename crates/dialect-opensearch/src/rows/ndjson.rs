@@ -1,7 +1,7 @@
-//! Lines of JSON as rows.
+//! Reads JSON lines as rows.
 //!
-//! Lines that are there together become one batch; nothing waits for more. The next piece of the
-//! body is asked for only when the model takes rows.
+//! Lines that have arrived together become one batch, and no batch waits for more lines. The next
+//! piece of the body is only read when the model takes rows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +23,13 @@ use volley_dialect_kit::tensors;
 use volley_http_edge::compact;
 use volley_http_edge::intake::tree_room;
 
-/// Lines of one batch.
+/// Maximum number of lines in a batch.
 const MAX_LINES: usize = 1_024;
 
-/// Reads the first line, and gives the parameters in it and all rows.
+/// Reads the first line, and returns its parameters and a stream of all rows.
 ///
 /// # Errors
-/// `InvalidInput`, `TooLarge`, or `DeadlineExceeded` when no line comes within `timeout`.
+/// `InvalidInput`; `TooLarge`; `DeadlineExceeded` if no line arrives within `timeout`.
 pub(super) async fn read(
     body: Pieces,
     signature: Signature,
@@ -80,7 +80,7 @@ pub(super) fn late() -> PredictError {
     )
 }
 
-/// A row, as a tree or, where it is large, as it came.
+/// A row, parsed into a tree or, if it is large, as text.
 #[derive(Debug)]
 enum Line {
     Tree(Value),
@@ -123,10 +123,10 @@ fn batch(lines: &[Line], signature: &Signature) -> Result<RecordBatch, PredictEr
     whole(&rows.finish()?, &signature.input)
 }
 
-/// Rows as a batch of the model's input schema.
+/// Builds a batch of the model's input schema. Absent nullable columns become nulls.
 ///
 /// # Errors
-/// `InvalidInput`.
+/// `InvalidInput` if the rows do not fit the schema.
 pub fn batch_of(rows: &[Value], signature: &Signature) -> Result<RecordBatch, PredictError> {
     if signature.task == Task::Generate {
         return generation(rows.iter().map(item), &signature.input);
@@ -136,7 +136,7 @@ pub fn batch_of(rows: &[Value], signature: &Signature) -> Result<RecordBatch, Pr
     whole(&all.finish()?, &signature.input)
 }
 
-/// `batch` with the columns that no row has as nulls.
+/// Adds missing columns to `batch` as nulls.
 fn whole(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, PredictError> {
     let column = |field: &arrow_schema::FieldRef| {
         let given = batch.column_by_name(field.name()).cloned();
@@ -154,7 +154,7 @@ fn generation(
     let items: Vec<_> = rows.collect::<Result<_, _>>()?;
     let prompts: StringArray = items.iter().map(|(prompt, _)| prompt.as_deref()).collect();
     let said = items.iter().map(|(_, messages)| messages.as_deref());
-    // All batches have the columns of the model's own version.
+    // All batches must have the columns of the model's own version.
     let messages = match message_fields(schema) {
         Some(fields) => conversations_of(fields, said),
         None => conversations(said),
@@ -207,17 +207,17 @@ fn item(row: &Value) -> Result<Item, PredictError> {
     Ok((None, Some(messages.ok_or_else(wrong)?)))
 }
 
-/// The lines of a body.
+/// Splits a body into lines.
 struct Lines {
     body: Pieces,
-    /// What has come and is not given out.
+    /// Received bytes that have not been returned as lines.
     buffer: BytesMut,
-    /// How much of the buffer has no line's end.
+    /// Length of the start of the buffer that is known to have no line end.
     seen: usize,
     limit: usize,
-    /// Whether large lines stay as they came.
+    /// Whether large lines are kept as text.
     keeps_text: bool,
-    /// Lines that were given out.
+    /// Number of returned lines.
     count: usize,
     ended: bool,
 }
@@ -235,9 +235,9 @@ impl Lines {
         }
     }
 
-    /// The next lines, all that are there, and the number of the first of them.
+    /// The next lines, as many as have arrived, and the number of the first one.
     async fn next(&mut self) -> Result<Option<(usize, Vec<Line>)>, PredictError> {
-        // Whoever comes for more has done with what came before.
+        // The caller has consumed the previous lines.
         self.body.taken(self.buffer.len());
         let mut rows = Vec::new();
         let mut from = None;

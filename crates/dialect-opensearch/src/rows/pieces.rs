@@ -1,4 +1,4 @@
-//! A body as it comes, counted for as long as it is held.
+//! A body as a stream of pieces, with a share of the memory limits while they are buffered.
 
 use bytes::BytesMut;
 use futures::StreamExt;
@@ -7,7 +7,7 @@ use volley_types::{PredictError, Share};
 
 use volley_http_edge::body::content::broken;
 
-/// The pieces of a body, and what they take of the memory for bodies.
+/// The pieces of a body and their share of the memory for bodies.
 pub(super) struct Pieces {
     body: BodyDataStream,
     share: Share,
@@ -19,10 +19,11 @@ impl Pieces {
         Self { body, share }
     }
 
-    /// Appends the next piece to `buffer`; false at the body's end.
+    /// Appends the next piece to `buffer`. Returns false at the end of the body.
     ///
     /// # Errors
-    /// `InvalidInput` for a body that breaks off; `Overloaded` where there is no memory for it.
+    /// `InvalidInput` if the body breaks off; `Overloaded` if the memory limits do not permit the
+    /// piece.
     pub(super) async fn append(&mut self, buffer: &mut BytesMut) -> Result<bool, PredictError> {
         match self.body.next().await {
             Some(Ok(piece)) => {
@@ -35,15 +36,15 @@ impl Pieces {
         }
     }
 
-    /// Takes what reading so much of the body costs beside it.
+    /// Reserves `room` bytes for parsing.
     ///
     /// # Errors
-    /// `TooLarge` or `Overloaded` where there is no memory for it.
+    /// `TooLarge` or `Overloaded` if the memory limits do not permit it.
     pub(super) fn read(&mut self, room: usize) -> Result<(), PredictError> {
         self.share.grow(room)
     }
 
-    /// Gives back what it took for rows that were taken, and keeps what is for `held` bytes.
+    /// Releases the memory of consumed rows, except for `held` buffered bytes.
     pub(super) fn taken(&mut self, held: usize) {
         self.share.shrink_to(held);
     }

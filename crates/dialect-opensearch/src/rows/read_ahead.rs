@@ -1,6 +1,6 @@
-//! Reading a little ahead of the model. A body that nobody reads tells nothing: while a model
-//! takes no rows, its client could leave unnoticed. So whoever waits for an answer also reads the
-//! body, into a queue of a few pieces that the rows are taken from.
+//! Reads a few pieces of a body ahead of the model. While a model takes no rows, nothing else reads
+//! the body, so a disconnect of the client would not be noticed. The task that waits for the
+//! response therefore also reads the body into a short queue, from which the rows are taken.
 
 use std::pin::Pin;
 
@@ -13,16 +13,16 @@ use volley_types::PredictError;
 use super::RequestBody;
 use volley_http_edge::body::content::broken;
 
-/// Pieces of a body, as the socket gave them.
+/// Maximum number of queued pieces, as the socket delivered them.
 const PIECES: usize = 4;
 
-/// The reading of one body. It goes on while [`ReadAhead::broken`] is waited for.
+/// Reads one body, but only while [`ReadAhead::broken`] is awaited.
 pub(super) struct ReadAhead(Option<ReadFuture>);
 
 type ReadFuture = Pin<Box<dyn Future<Output = Result<(), PredictError>> + Send>>;
 
 impl ReadAhead {
-    /// The reading of what was given, and the same to be read from.
+    /// Splits a body into its reader and the body to take rows from.
     pub(super) fn of(given: RequestBody) -> (Self, RequestBody) {
         match given {
             RequestBody::Json(_) => (Self(None), given),
@@ -37,7 +37,7 @@ impl ReadAhead {
         }
     }
 
-    /// For a request whose body was read.
+    /// For a request whose body has been read completely.
     pub(super) fn none() -> Self {
         Self(None)
     }
@@ -47,7 +47,7 @@ impl ReadAhead {
             mpsc::channel::<Result<Bytes, volley_http_edge::axum::Error>>(PIECES);
         let read = async move {
             let mut body = body.into_data_stream();
-            // The place first: what is read has somewhere to go.
+            // Reserves a place in the queue before reading, so that no piece is lost.
             while let Ok(place) = sender.reserve().await {
                 match body.next().await {
                     Some(Ok(piece)) => place.send(Ok(piece)),
@@ -63,10 +63,10 @@ impl ReadAhead {
         (Self(Some(Box::pin(read))), Body::from_stream(rest))
     }
 
-    /// Reads on, and returns once the body breaks off; never where it comes to its end.
+    /// Continues reading. Returns when the body breaks off, and never if it ends normally.
     ///
     /// # Cancel safety
-    /// Nothing is lost.
+    /// Cancel safe: a later call continues where this one stopped.
     pub(super) async fn broken(&mut self) -> PredictError {
         if let Some(reading) = &mut self.0 {
             let read = reading.as_mut().await;

@@ -1,4 +1,4 @@
-//! Queries, and whether a document fits one.
+//! Parses queries and matches documents.
 
 use std::cmp::Ordering;
 
@@ -7,35 +7,35 @@ use volley_types::PredictError;
 
 use volley_http_edge::body::Fields;
 
-/// The most clauses of one query, and values in them.
+/// Maximum number of clauses of a query, and of values in them.
 const MAX_CLAUSES: usize = 1_024;
 
 const KINDS: &str = "match_all, match_none, term, terms, match, match_phrase, multi_match, prefix, \
                      wildcard, exists, ids, range and bool";
 
-/// A query of the supported kinds.
+/// A query of a supported type.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Query {
     All,
     None,
-    /// A field that is one of these, or has one of them as a word.
+    /// The field equals one of these values, or has one of them as a word.
     Terms {
         field: String,
         values: Vec<Value>,
         any_case: bool,
     },
-    /// Words in any of these fields: all of them, or any.
+    /// Any of these fields has all of the words, or any of them.
     Match {
         fields: Vec<String>,
         words: Vec<String>,
         all: bool,
     },
-    /// Words that follow each other.
+    /// The field has these words in sequence.
     Phrase {
         field: String,
         words: Vec<String>,
     },
-    /// `*` and `?`.
+    /// The field matches a pattern with `*` and `?`.
     Wildcard {
         field: String,
         pattern: String,
@@ -64,14 +64,16 @@ pub(super) enum RangeBound {
 }
 
 impl Query {
+    /// Parses a query.
+    ///
     /// # Errors
-    /// `InvalidInput` naming what is not understood.
+    /// `InvalidInput` naming the unsupported part.
     pub(super) fn read(query: &Map<String, Value>) -> Result<Self, PredictError> {
         let mut left = MAX_CLAUSES;
         read(query, &mut left)
     }
 
-    /// Whether the document of that id fits.
+    /// Whether the document with this id matches.
     pub(super) fn matches(&self, id: &str, document: &Value) -> bool {
         let field = |name: &str| match name {
             "_id" => Some(Value::from(id)),
@@ -214,7 +216,7 @@ fn list<'q>(kind: &str, body: &'q Value, left: &mut usize) -> Result<&'q [Value]
     Ok(list)
 }
 
-/// Queries of one field: `{"field": value}`, or `{"field": {"value": …, options}}`.
+/// Parses a query of one field: `{"field": value}`, or `{"field": {"value": …, options}}`.
 fn read_field(
     kind: &str,
     body: &Map<String, Value>,
@@ -271,7 +273,7 @@ fn read_field(
     })
 }
 
-/// What a field is asked for, given alone or among options: a text, a number or a truth value.
+/// The requested value of a field, given directly or among options: text, a number or a boolean.
 fn asked_value<'q>(
     kind: &str,
     given: &'q Value,
@@ -383,12 +385,12 @@ fn read_bool(body: &Map<String, Value>, left: &mut usize) -> Result<Query, Predi
     })
 }
 
-/// The name of a field without what tells OpenSearch how it is indexed.
+/// The name of a field without its suffix for the type of index.
 pub(super) fn plain(name: &str) -> &str {
     name.strip_suffix(".keyword").unwrap_or(name)
 }
 
-/// The value at a path of names.
+/// The value at a path of names, separated by dots.
 pub(super) fn at<'d>(document: &'d Value, path: &str) -> Option<&'d Value> {
     document.get(path).or_else(|| {
         let mut names = path.split('.');
@@ -396,7 +398,7 @@ pub(super) fn at<'d>(document: &'d Value, path: &str) -> Option<&'d Value> {
     })
 }
 
-/// Whether `test` holds for a value, or for one of a list.
+/// Whether `test` is true for a value, or for an element of a list.
 fn each(value: &Value, test: &dyn Fn(&Value) -> bool) -> bool {
     match value {
         Value::Array(values) => values.iter().any(test),
@@ -419,7 +421,7 @@ fn is(found: &Value, wanted: &Value, any_case: bool) -> bool {
     }
 }
 
-/// The words of a text, in lower case; a number or a flag is one.
+/// The words of a text in lower case. A number or a boolean counts as one word.
 fn words(value: &Value) -> Vec<String> {
     match value {
         Value::String(text) => {
@@ -436,7 +438,7 @@ fn words(value: &Value) -> Vec<String> {
     }
 }
 
-/// Numbers by size, else by text.
+/// Compares numbers by value, and other values as text.
 pub(super) fn compare(one: &Value, other: &Value) -> Ordering {
     match (one, other) {
         (Value::Number(a), Value::Number(b)) => match (a.as_i64(), b.as_i64()) {
@@ -461,7 +463,8 @@ fn escape(text: &str) -> String {
     })
 }
 
-/// Whether `text` fits a pattern of `*`, `?` and `\`, in time of their lengths' product at most.
+/// Whether `text` matches a pattern of `*`, `?` and `\`. The time is at most proportional to the
+/// product of the lengths.
 pub(super) fn glob(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let text: Vec<char> = text.chars().collect();

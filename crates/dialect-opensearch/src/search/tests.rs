@@ -105,7 +105,7 @@ fn a_page_is_sorted_counted_and_cut() {
         told["hits"]["hits"][0],
         json!({ "_index": ".index", "_id": "0", "_score": null, "sort": ["Story teller"] })
     );
-    // What is missing comes last in both directions.
+    // Documents without the field come last in both directions.
     for order in ["asc", "desc"] {
         let told = run(&json!({ "sort": { "group": order } })).unwrap();
         assert_eq!(told["hits"]["hits"][0]["_id"], "2");

@@ -1,4 +1,4 @@
-//! The settings that are known, and what each means here.
+//! The supported settings and their effect.
 
 use volley_types::registry::{MAX_MODEL_ON_NODE, PLACEMENT_STRATEGY, PlacementStrategy, REBALANCE};
 
@@ -18,33 +18,33 @@ pub(crate) const REMOTE_ENABLED: &str = ml!("remote_inference.enabled");
 pub(crate) const LOCAL_ENABLED: &str = ml!("local_model.enabled");
 pub(crate) const MAX_BATCHES: &str = ml!("max_batch_inference_tasks");
 
-/// What may be said of a setting.
+/// Type and effect of a setting.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SettingKind {
-    /// True or false, and it takes effect.
+    /// A boolean that takes effect.
     Flag,
-    /// A number, and it takes effect.
+    /// A number that takes effect.
     Count { least: u64 },
-    /// A pattern, and it takes effect.
+    /// A pattern that takes effect.
     Pattern,
-    /// Patterns, and they take effect.
+    /// A list of patterns that takes effect.
     Patterns,
-    /// Where a missing replica goes, and it takes effect.
+    /// The placement strategy, which takes effect.
     Strategy,
-    /// Kept and shown; there is nothing here that it could change.
+    /// Stored and returned, but without effect.
     ReadOver,
-    /// Only what is the case anyway.
+    /// Must have this value, because Volley always behaves this way.
     Only { value: bool, why: &'static str },
-    /// What it asks for is said elsewhere.
+    /// Rejected with a hint, because this is configured elsewhere.
     Refused { why: &'static str },
 }
 
-/// A setting.
+/// A supported setting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setting {
     pub(super) name: &'static str,
     pub(super) kind: SettingKind,
-    /// As JSON.
+    /// Default value as JSON.
     pub(super) default: &'static str,
 }
 
@@ -63,7 +63,7 @@ const fn read_over(name: &'static str, default: &'static str) -> Setting {
 const KEYS: &str = "must be false: access to models is controlled by keys";
 const WORKERS: &str = "is not a setting of the cluster: set it in each worker's configuration file";
 
-/// All of them. Defaults are what Volley does, which is not always what OpenSearch does.
+/// All settings. The defaults describe Volley, and some differ from OpenSearch's.
 pub(super) const SETTINGS: &[Setting] = &[
     setting(TRUSTED_ENDPOINTS, SettingKind::Patterns, "[\".*\"]"),
     setting(TRUSTED_URLS, SettingKind::Pattern, "\".*\""),
@@ -131,7 +131,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     read_over(ml!("controller_enabled"), "false"),
 ];
 
-/// The names that a placement strategy may have.
+/// The names of the placement strategies.
 pub(super) fn strategies() -> Vec<&'static str> {
     let all = PlacementStrategy::ALL.iter();
     all.map(|(name, _)| *name).collect()

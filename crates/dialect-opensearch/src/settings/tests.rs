@@ -62,7 +62,7 @@ fn every_setting_has_a_name_of_its_own_and_a_default_that_is_json() {
     assert_eq!(names.len(), SETTINGS.len());
     for setting in SETTINGS {
         serde_json::from_str::<Value>(setting.default).unwrap();
-        // Taking a setting back is always allowed.
+        // A reset is always allowed.
         assert_eq!(check(setting.name, &Value::Null).unwrap(), None);
     }
 }

@@ -1,26 +1,26 @@
-//! What this coordinator has counted of each model, read from its own metrics.
+//! Statistics of each model on this coordinator, read from its own metrics.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// What was counted of one model since the start.
+/// Statistics of one model since the start of the process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Figures {
-    /// Predictions that ended.
+    /// Number of completed predictions, including failed ones.
     pub(super) requests: u64,
-    /// Those that failed.
+    /// Number of failed predictions.
     pub(super) failures: u64,
-    /// Those that run now.
+    /// Number of running predictions.
     pub(super) active: u64,
-    /// How many durations were measured, and their sum in seconds.
+    /// Number of measured durations, and their sum in seconds.
     measured: u64,
     seconds: f64,
-    /// Upper ends of durations in seconds, and how many were at most so long.
+    /// Upper bounds of the buckets in seconds, with cumulative counts.
     buckets: Vec<(f64, u64)>,
 }
 
-/// The figures of each model in a text of OpenMetrics.
+/// Parses the statistics of each model from a text in the OpenMetrics format.
 pub(super) fn read(text: &str) -> BTreeMap<String, Figures> {
     let mut all: BTreeMap<String, Figures> = BTreeMap::new();
     for line in text.lines().filter(|line| line.starts_with("volley_")) {
@@ -31,7 +31,7 @@ pub(super) fn read(text: &str) -> BTreeMap<String, Figures> {
             continue;
         };
         let figures = all.entry(model.to_owned()).or_default();
-        // Counters are whole numbers; the format writes them as any.
+        // Counters are integers, but the format writes them as floating-point numbers.
         let count = value as u64;
         match name {
             "volley_requests_total" => {
@@ -53,7 +53,7 @@ pub(super) fn read(text: &str) -> BTreeMap<String, Figures> {
     all
 }
 
-/// The name, labels and value of a line.
+/// Splits a line into name, labels and value.
 fn sample(line: &str) -> Option<(&str, &str, f64)> {
     let (name, rest) = line.split_once('{')?;
     let (labels, value) = rest.rsplit_once("} ")?;
@@ -61,7 +61,7 @@ fn sample(line: &str) -> Option<(&str, &str, f64)> {
     Some((name, labels, value))
 }
 
-/// Model names have no quotes, so a label ends at the next one.
+/// The value of a label. Model names contain no quotes, so a label ends at the next quote.
 fn label<'l>(labels: &'l str, name: &str) -> Option<&'l str> {
     labels.split(',').find_map(|label| {
         let value = label.strip_prefix(name)?.strip_prefix("=\"")?;
@@ -70,8 +70,8 @@ fn label<'l>(labels: &'l str, name: &str) -> Option<&'l str> {
 }
 
 impl Figures {
-    /// `predict_request_stats` in milliseconds; `None` when nothing was measured. Percentiles are
-    /// read off the buckets.
+    /// `predict_request_stats` in milliseconds; `None` if nothing was measured. Percentiles are
+    /// interpolated in the buckets.
     pub(super) fn latency(&self) -> Option<Value> {
         if self.measured == 0 {
             return None;
@@ -100,7 +100,7 @@ impl Figures {
             }
             (start, before) = (*end, *count);
         }
-        // Longer than the last bucket's end: that is all that is known.
+        // The duration exceeds the last finite bound, which is therefore only a lower bound.
         start * 1_000.0
     }
 }

@@ -1,4 +1,4 @@
-//! `profile`: where models are and how they do, and which tasks run.
+//! `profile`: location and state of models, and running tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,10 +23,10 @@ const FIELDS: [&str; 5] = [
     "return_all_tasks",
 ];
 
-/// Batches by id, as users see them.
+/// Batches by id, formatted for users.
 type Batches = BTreeMap<String, Value>;
 
-/// What a body or a path asks for; all where a list is empty.
+/// The selected nodes, models and tasks. An empty list selects all.
 #[derive(Debug, Default)]
 struct ProfileQuery {
     nodes: BTreeSet<String>,
@@ -62,7 +62,7 @@ impl ProfileQuery {
     }
 }
 
-/// Models and tasks.
+/// Profiles models and tasks.
 pub(crate) async fn profile(
     caller: OpenSearchCaller,
     JsonObject(body): JsonObject,
@@ -81,7 +81,7 @@ pub(crate) async fn profile(
     Ok(Json(told))
 }
 
-/// Models alone: all, or those of the body.
+/// Profiles models: those in the body, or all.
 pub(crate) async fn models(
     caller: OpenSearchCaller,
     JsonObject(body): JsonObject,
@@ -89,7 +89,7 @@ pub(crate) async fn models(
     Ok(Json(of_models(&caller, &ProfileQuery::read(&body)?)))
 }
 
-/// The models in the path.
+/// Profiles the models in the path.
 pub(crate) async fn model(
     caller: OpenSearchCaller,
     Path(ids): Path<String>,
@@ -110,7 +110,7 @@ pub(crate) async fn model(
     Ok(Json(of_models(&caller, &asked)))
 }
 
-/// Tasks alone: those that run, or those of the body.
+/// Profiles tasks: those in the body, or all running ones.
 pub(crate) async fn tasks(
     caller: OpenSearchCaller,
     JsonObject(body): JsonObject,
@@ -123,7 +123,7 @@ pub(crate) async fn tasks(
     )))
 }
 
-/// The tasks in the path.
+/// Profiles the tasks in the path.
 pub(crate) async fn task(
     caller: OpenSearchCaller,
     Path(ids): Path<String>,
@@ -212,7 +212,7 @@ fn replica(replica: &ReplicaStatus) -> Value {
     })
 }
 
-/// The tasks of each node: those that run, or those that were asked for.
+/// The tasks of each node: the selected ones, or all running ones.
 fn of_tasks(
     caller: &OpenSearchCaller,
     asked: &ProfileQuery,

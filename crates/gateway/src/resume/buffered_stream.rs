@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use volley_types::{ErrorCode, PredictError, StreamId, StreamOwner};
 
-/// A reader is given about so much at once.
+/// Approximate size in bytes of the events that a reader receives at once.
 const PIECE_BYTES: usize = 64 << 10;
 /// Memory of an event besides its bytes.
 const EVENT_BYTES: usize = 64;
@@ -21,9 +21,9 @@ const EVENT_BYTES: usize = 64;
 /// How a stream has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamEnd {
-    /// Its last event is written.
+    /// The last event has been written.
     Finished,
-    /// It was ended before that, and its events are gone.
+    /// The stream ended before its last event, and its events are dropped.
     Cancelled,
 }
 
@@ -32,11 +32,11 @@ pub(super) struct BufferedStream {
     pub(super) owner: StreamOwner,
     limit: usize,
     state: Mutex<State>,
-    /// Rings when events were added, and at the end.
+    /// Notified when events were added, and at the end.
     filled: Notify,
-    /// Rings when events were taken.
+    /// Notified when events were read.
     taken: Notify,
-    /// Rings when a reader came or went, and when the stream is cancelled.
+    /// Notified when a reader attached or detached, and when the stream is cancelled.
     turned: Notify,
 }
 
@@ -49,7 +49,7 @@ struct State {
     bytes: usize,
     /// Memory of the stream itself in bytes.
     fixed: usize,
-    /// The last event that was given to a reader.
+    /// Sequence number of the last event that was given to a reader.
     read: u64,
     /// Memory of the unread events in bytes.
     unread: usize,
@@ -126,7 +126,8 @@ impl BufferedStream {
         }
     }
 
-    /// Waits until `bytes` more may be unread. One piece may always be.
+    /// Waits until `bytes` more may be unread. If all events are read, one piece of any size is
+    /// permitted.
     pub(super) async fn room(&self, bytes: usize) {
         let half = self.limit / 2;
         self.until(&self.taken, |state| {
@@ -153,7 +154,7 @@ impl BufferedStream {
         self.state.lock().trim(|_, freed| wanted <= freed)
     }
 
-    /// Since when it is finished, read to its end and left; `None` where it is not.
+    /// When the last reader detached, if the stream is finished and read to its end.
     pub(super) fn done_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         let done = state.end == Some(StreamEnd::Finished)
@@ -162,7 +163,7 @@ impl BufferedStream {
         done.then_some(state.alone_since)
     }
 
-    /// Whether somebody reads.
+    /// Whether a reader is attached.
     pub(super) fn in_use(&self) -> bool {
         self.state.lock().reader.is_some()
     }
@@ -190,7 +191,7 @@ impl BufferedStream {
         freed
     }
 
-    /// Waits until it is cancelled.
+    /// Waits until the stream is cancelled.
     pub(super) async fn cancelled(&self) {
         self.until(&self.turned, |state| {
             (state.end == Some(StreamEnd::Cancelled)).then_some(())
@@ -210,8 +211,8 @@ impl BufferedStream {
         }
     }
 
-    /// Starts reading after the event `after`; a previous reader is disconnected. `None` when that
-    /// was the last event.
+    /// Starts reading after the event `after` and disconnects a previous reader. `None` if that was
+    /// the last event.
     ///
     /// # Errors
     /// `NotFound` when that part is no longer buffered, `InvalidInput` when the event does not
@@ -265,10 +266,10 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// The next events, some of them together; `None` after the last.
+    /// The next events, several at once if available; `None` after the last one. Cancel safe.
     ///
     /// # Errors
-    /// `Conflict` once somebody else reads; `NotFound` once the stream is cancelled.
+    /// `Conflict` if another reader has attached; `NotFound` if the stream is cancelled.
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, PredictError>> {
         let turn = self.turn;
         let next = self.held.until(&self.held.filled, |state| {

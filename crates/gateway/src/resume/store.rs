@@ -1,4 +1,4 @@
-//! All buffered streams of this node, their memory, and the tasks that fill them.
+//! All buffered streams of this node, their memory limits, and the tasks that fill them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use crate::gateway_config::ResumeConfig;
 
 /// Memory of a stream besides its events.
 const STREAM_BYTES: usize = 2 << 10;
-/// Under pressure, this part of all bytes is freed at a time.
+/// Share of a limit that is freed at once when the limit is reached (its inverse).
 const SQUEEZE: usize = 16;
-/// Interval of checks for freed memory.
+/// Interval of the checks for readers and for freed memory.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The resumable streams of a coordinator. Clones share their state.
@@ -46,7 +46,7 @@ pub struct ResumeCounts {
     pub abandoned: u64,
 }
 
-/// The bytes that are held.
+/// Used memory, in total and by tenant.
 #[derive(Default)]
 struct StoredBytes {
     total: usize,
@@ -66,7 +66,7 @@ struct Store {
 }
 
 impl Streams {
-    /// A holder of streams on `node`.
+    /// Creates an empty store on `node`.
     #[must_use]
     pub fn new(node: NodeId, config: ResumeConfig) -> Self {
         Self(Arc::new(Store {
@@ -82,7 +82,7 @@ impl Streams {
         }))
     }
 
-    /// How many are held, and what became of others.
+    /// Current counts and totals.
     #[must_use]
     pub fn counts(&self) -> ResumeCounts {
         ResumeCounts {
@@ -97,7 +97,7 @@ impl Streams {
         self.0.node
     }
 
-    /// Ends all of them once it is dropped.
+    /// Returns a guard that ends all streams when it is dropped.
     pub(crate) fn end_guard(&self) -> DropGuard {
         self.0.stop.clone().drop_guard()
     }
@@ -114,11 +114,11 @@ impl Streams {
         self.0.tasks.wait().await;
     }
 
-    /// Holds the events of `pieces`, each of whole events, for `owner` from now on. They are drawn by a task
-    /// in `span`, until their end, or until nobody has read for the window.
+    /// Buffers the events of `pieces`, each of which has complete events, for `owner`. A task in
+    /// `span` polls `pieces` until their end, or until no client has read for the window.
     ///
     /// # Errors
-    /// `Overloaded` when no more can be held.
+    /// `Overloaded` if the memory limits are reached, or if the node is stopping.
     pub(super) fn keep(
         &self,
         owner: StreamOwner,
@@ -155,7 +155,7 @@ impl Streams {
         Ok(id)
     }
 
-    /// The rest of a stream after the event `after`.
+    /// The remaining events of a stream after the event `after`.
     ///
     /// # Errors
     /// As [`StreamSource::resume`].
@@ -171,7 +171,7 @@ impl Streams {
         let pieces = stream::unfold(Some(reader), async |reader| {
             let mut reader = reader?;
             let item = reader.next().await?;
-            // Nothing follows an error.
+            // An error ends the stream.
             let reader = item.is_ok().then_some(reader);
             Some((item, reader))
         });
@@ -180,7 +180,7 @@ impl Streams {
 
     fn find(&self, id: &StreamId, caller: &str) -> Result<Arc<BufferedStream>, PredictError> {
         let held = self.0.streams.lock().get(id).cloned();
-        // To anybody else it is as if it were not there.
+        // A caller must not learn whether another caller's stream exists.
         held.filter(|held| held.owner.caller == caller)
             .ok_or_else(gone)
     }
@@ -260,8 +260,8 @@ impl Store {
         self.take(tenant, bytes).is_ok()
     }
 
-    /// Frees `wanted` bytes, of one tenant or of any: first of streams that have ended and were
-    /// read, the oldest first, then of events that were read.
+    /// Frees `wanted` bytes of one tenant or of all: first ended streams that were read completely,
+    /// the oldest first, then events that were read.
     fn squeeze(&self, only: Option<&TenantId>, wanted: usize) {
         let mut all: Vec<_> = self.streams.lock().values().cloned().collect();
         all.retain(|held| only.is_none_or(|tenant| held.owner.tenant == *tenant));
@@ -287,14 +287,15 @@ impl Store {
     }
 }
 
-/// What is used up.
+/// The exceeded limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StoreFull {
     Tenant,
     Node,
 }
 
-/// A buffered stream with its work. Dropping it removes both.
+/// A buffered stream whose events are dropped, and which is removed from the store, when this guard
+/// is dropped.
 struct BufferGuard {
     store: Arc<Store>,
     held: Arc<BufferedStream>,
@@ -317,7 +318,7 @@ enum StreamOutcome {
 impl BufferGuard {
     async fn run(self, pieces: impl Stream<Item = Bytes> + Send) {
         let window = self.store.config.window;
-        // Whatever it is, the work behind is dropped then.
+        // The other branches, and with them the work behind the stream, are dropped.
         let became = tokio::select! {
             () = self.fill(pieces) => StreamOutcome::Finished,
             () = self.held.abandoned(window) => StreamOutcome::Abandoned,
@@ -347,7 +348,7 @@ impl BufferGuard {
             let bytes = total(&events);
             self.held.room(bytes).await;
             while !self.store.reserve(&self.held.owner.tenant, bytes) {
-                // Others read on, or are abandoned.
+                // Another reader may free memory, or another stream may be abandoned.
                 let freed = self.store.freed.notified();
                 if tokio::time::timeout(LOOK, freed).await.is_err() {
                     tracing::debug!("resumable stream waits for buffer space");
@@ -359,7 +360,7 @@ impl BufferGuard {
     }
 }
 
-/// The events of a piece, each behind the line with its id.
+/// The events of a piece, each preceded by a line with its id.
 fn with_ids(piece: &Bytes, stream: &StreamId, sequence: &mut u64) -> Vec<Bytes> {
     let ends = memchr::memmem::find_iter(piece, b"\n\n").map(|at| at + 2);
     let mut out = BytesMut::with_capacity(piece.len() + 64);

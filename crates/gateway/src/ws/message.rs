@@ -8,29 +8,29 @@ use volley_types::{Parameters, PredictError};
 use volley_dialect_kit::parameters;
 use volley_http_edge::body::Fields;
 
-/// The longest id of a request.
+/// Maximum length of a request id in bytes.
 const MAX_ID_LEN: usize = 64;
 
-/// One message of a client.
+/// A message of a client.
 #[derive(Debug, PartialEq)]
 pub(super) enum ClientMessage {
-    /// Run this.
+    /// Runs a request.
     Ask(PredictMessage),
-    /// Stop the request of this id.
+    /// Cancels the request with this id.
     Cancel(String),
 }
 
-/// A request.
+/// A request to the model of the socket.
 #[derive(Debug, PartialEq)]
 pub(super) struct PredictMessage {
-    /// The client's own name for it.
+    /// Id that the client has chosen.
     pub(super) id: String,
     pub(super) rows: Vec<Value>,
     pub(super) parameters: Parameters,
     pub(super) timeout: Option<Duration>,
 }
 
-/// The error of a message, with its id if it has one.
+/// The error of a message, with the id of its request if it has one.
 #[derive(Debug)]
 pub(super) struct MessageError {
     pub(super) id: Option<String>,
@@ -38,10 +38,10 @@ pub(super) struct MessageError {
 }
 
 impl ClientMessage {
-    /// Reads a message.
+    /// Parses a message.
     ///
     /// # Errors
-    /// `InvalidInput` naming what is wrong.
+    /// `InvalidInput` naming the fault.
     pub(super) fn read(text: &str) -> Result<Self, MessageError> {
         let object = match serde_json::from_str(text) {
             Ok(Value::Object(object)) => object,

@@ -1,8 +1,8 @@
 //! Messages of one socket. The number of running requests, the pending output and the idle time of
-//! a client are limited. A model's stream is not polled while its last output is not written, so a
-//! client that does not read makes its models wait.
+//! a client are limited. The stream of a model is not polled before its last output is written, so
+//! a client that does not read pauses its models.
 //!
-//! The future of [`Session::run`] owns all work and drops it when the socket closes.
+//! The future of [`Session::run`] owns all work, and drops it when the socket closes.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -31,9 +31,9 @@ use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::intake::tree_room;
 
-/// Requests of one socket that run at a time.
+/// Maximum number of concurrent requests of a socket.
 const MAX_RUNNING: usize = 16;
-/// Replies that wait to be written; with more, nothing is read.
+/// Number of pending replies above which no more messages are read.
 const MAX_OUTBOX: usize = 64;
 /// Time limit for the client's close frame.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -53,17 +53,17 @@ enum SessionEvent {
     Over(String),
 }
 
-/// Why a socket is closed from here.
+/// Close code and reason for a socket that the server closes.
 type CloseReason = (CloseCode, &'static str);
 
-/// The requests that run.
+/// The running requests.
 #[derive(Default)]
 struct RunningStreams {
     streams: SelectAll<BoxStream<'static, SessionEvent>>,
     by_id: HashMap<String, AbortHandle>,
 }
 
-/// What is to be written.
+/// Messages that wait to be written.
 #[derive(Default)]
 struct Outbox {
     messages: VecDeque<Message>,
@@ -82,10 +82,10 @@ impl Outbox {
         self.messages.push_back(Message::text(told.to_string()));
     }
 
-    /// Writes everything.
+    /// Writes all messages.
     ///
     /// # Cancel safety
-    /// Unwritten output is kept.
+    /// Cancel safe: unwritten messages are kept.
     async fn write(
         &mut self,
         sink: &mut (impl Sink<Message, Error = Error> + Unpin),
@@ -107,7 +107,8 @@ impl Outbox {
 }
 
 impl Session {
-    /// Serves the socket until one side closes it.
+    /// Serves the socket until one side closes it. Dropping the future cancels all requests of the
+    /// socket.
     pub(super) async fn run<S>(self, socket: WebSocketStream<S>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -124,11 +125,11 @@ impl Session {
                     while source.next().await.transpose()?.is_some() {}
                     Ok::<_, Error>(())
                 };
-                // One that does not answer is gone already.
+                // A client that does not receive the frame in time has already disconnected.
                 let _ = tokio::time::timeout(GOODBYE, close_frame).await;
             }
             Ok(None) => {
-                // The answer to the client's close_frame is written already, but not sent.
+                // The reply to the client's close frame is written, but not yet flushed.
                 let _ = tokio::time::timeout(GOODBYE, sink.close()).await;
             }
             Err(error) => tracing::debug!(error = %error, "WebSocket session failed"),
@@ -207,7 +208,7 @@ impl Session {
         }
         match ClientMessage::read(text) {
             Ok(ClientMessage::Cancel(id)) => {
-                // One that has ended meanwhile has said so.
+                // A request that has ended meanwhile has already reported its end.
                 if let Some(handle) = running.by_id.remove(&id) {
                     handle.abort();
                     let error =
@@ -225,7 +226,7 @@ impl Session {
         }
     }
 
-    /// Runs a request, whose message has this share of the memory for bodies.
+    /// Starts a request, whose message has this share of the memory for bodies.
     fn ask(
         &self,
         ask: PredictMessage,
@@ -273,7 +274,7 @@ impl Session {
         Ok(())
     }
 
-    /// The answer to one request; it ends with [`SessionEvent::Over`].
+    /// The response to one request. Its last item is [`SessionEvent::Over`].
     fn answer(
         &self,
         id: String,
@@ -311,7 +312,8 @@ impl Session {
     }
 }
 
-/// The close frame for a client that violates the protocol; an error when the connection is lost.
+/// The close code and reason for a client that violates the protocol; an error if the connection is
+/// lost.
 fn close_frame(error: Error) -> Result<CloseReason, Error> {
     match error {
         Error::Capacity(_) => Ok((CloseCode::Size, "the message is too large")),

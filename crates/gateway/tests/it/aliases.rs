@@ -1,4 +1,4 @@
-//! Names that stand for models.
+//! Aliases in all dialects.
 
 use http::Method;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Anthropic's dialect: what a body becomes, and the events of a stream.
+//! Anthropic's dialect: parsed bodies, and the events of a stream.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ fn called(delta: &Value) -> GenerationChunk {
     }
 }
 
-/// Thinks, speaks, and calls two tools.
+/// Reasons, writes text, and calls two tools.
 fn script() -> Script {
     let end = GenerationChunk {
         finish_reason: Some(FinishReason::ToolCalls),
@@ -201,7 +201,7 @@ async fn tokens_are_counted_by_the_model_that_would_answer() {
     let expected = json!({ "object": "response.input_tokens", "input_tokens": 12 });
     assert_eq!(counted, expected);
 
-    // A model that generates all the same has not counted.
+    // A model that generates text instead has not counted the tokens.
     let end = GenerationChunk {
         usage: Some(Usage {
             prompt_tokens: 12,

@@ -1,5 +1,5 @@
-//! What one caller may take: memory for bodies, connections, wrong keys, and names that stand
-//! twice; and which listener administers.
+//! Limits of one caller: memory for bodies, connections and wrong keys. Also duplicate names in
+//! bodies, and listeners without administration.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use volley_types::{Signature, Task};
 use super::keys::{BOOTSTRAP, keyed};
 use super::support::{Edge, SOON, Script, ask, last, request, text};
 
-/// An edge with a model that gives back the floats that it gets.
+/// An edge with a model that returns its input of floats.
 async fn echo(config: ApiConfig) -> Edge {
     let edge = Edge::with(config).await;
     let field = Field::new("x", DataType::Float32, false);
@@ -32,7 +32,7 @@ async fn echo(config: ApiConfig) -> Edge {
     edge
 }
 
-/// A tensor of so many floats, as the protocol has it in JSON.
+/// A tensor of `count` floats in the protocol's JSON.
 fn tensor(count: usize, value: &str) -> String {
     let data = vec![value; count].join(",");
     format!(r#"{{"inputs":[{{"name":"x","datatype":"FP32","shape":[{count}],"data":[{data}]}}]}}"#)
@@ -66,16 +66,16 @@ async fn bodies_that_do_not_fit_into_the_memory_for_bodies_are_refused_and_other
     let edge = echo(config).await;
     edge.cluster
         .script("chat", Script::Chunks(vec![text("a"), last()]));
-    // One that never fits.
+    // A body that never fits.
     let large = edge
         .post("/v2/models/m/infer", &tensor(100_000, "1.5"))
         .await;
     assert_eq!(large.status, 413, "{}", large.text());
-    // A list of objects takes far more than its text.
+    // A list of objects needs far more memory than its text.
     let many = format!(r#"{{"messages":[{}{{}}]}}"#, "{},".repeat(1_000));
     let many = edge.post("/v1/chat/completions", &many).await;
     assert_eq!(many.status, 413, "{}", many.text());
-    // One that would fit, were it not for another that is still being sent.
+    // A body that would fit, except that another one is still being sent.
     let mut held = TcpStream::connect(edge.address).await.unwrap();
     let head =
         "POST /v1/chat/completions HTTP/1.1\r\nhost: volley\r\ncontent-length: 190000\r\n\r\n";
@@ -107,7 +107,7 @@ async fn bodies_that_do_not_fit_into_the_memory_for_bodies_are_refused_and_other
 #[tokio::test]
 async fn a_body_in_one_byte_chunks_is_read_and_counts_as_its_content() {
     let config = ApiConfig::from(EdgeConfig {
-        // Its pieces, of forty bytes each at least, would not fit.
+        // The pieces would not fit if each needed at least forty bytes.
         max_inflight_body_bytes: 200_000,
         ..EdgeConfig::default()
     });
@@ -186,7 +186,7 @@ async fn an_address_of_many_wrong_keys_is_not_listened_to() {
     let refused = ask_with("vly_6_guess").await;
     assert_eq!(refused.status, 429, "{}", refused.text());
     assert!(refused.headers.contains_key("retry-after"));
-    // A key that was good here before goes on, and so does who needs none.
+    // A key that was valid before still works, and so do routes without keys.
     assert_eq!(ask_with(BOOTSTRAP).await.status, 200);
     assert_eq!(edge.get("/_volley/health/live").await.status, 200);
     assert_eq!(
@@ -235,7 +235,7 @@ async fn a_name_that_stands_twice_in_what_grants_is_refused_by_name() {
     let settings = r#"{"transient":{"a":1,"a":2}}"#;
     let asked = request(Method::PUT, "/_cluster/settings", settings);
     assert!(edge.send(asked).await.refused(400).contains("'a'"));
-    // What grants nothing is read as every other server reads it.
+    // A body that grants nothing is parsed like that of any other server.
     edge.cluster
         .script("m", Script::Chunks(vec![text("a"), last()]));
     let twice = r#"{"model":"x","model":"m","messages":[{"role":"user","content":"hi"}]}"#;

@@ -1,4 +1,4 @@
-//! What a text refers to, in every dialect that has a place for it.
+//! Citations in every dialect that has a field for them.
 
 use serde_json::{Value, json};
 use volley_types::{Citation, CitedSpan, FinishReason, GenerationChunk, SpanUnit};
@@ -40,7 +40,7 @@ fn cited(citations: &[Citation]) -> GenerationChunk {
     }
 }
 
-/// One passage of nothing, one that cites, and one more of nothing.
+/// One passage without citations, one with citations, and another one without.
 async fn edge() -> Edge {
     let edge = Edge::start().await;
     let chunks = vec![

@@ -1,4 +1,4 @@
-//! A cluster that does what its script says.
+//! A cluster that follows a script.
 
 #[path = "cluster/apply.rs"]
 mod apply;
@@ -31,27 +31,27 @@ use volley_types::{
 
 type Answer = Box<dyn Fn(RecordBatch) -> Result<RecordBatch, PredictError> + Send + Sync>;
 
-/// What a model does when it is called.
+/// Behaviour of a model when it is called.
 pub(crate) enum Script {
     /// Streams these chunks, one batch each.
     Chunks(Vec<GenerationChunk>),
     /// Streams what the test sends.
     Channel(Mutex<Option<mpsc::Receiver<BatchResult>>>),
-    /// Fails at once.
+    /// Rejects the request immediately.
     Refuses(PredictError),
     /// Accepts, then fails before the first chunk.
     Fails(PredictError),
     /// A tensor model.
     Tensors(Signature, Answer),
-    /// Answers each batch with itself as soon as it comes.
+    /// Returns each batch immediately as it is.
     Echo(Signature),
-    /// Takes no rows and gives none.
+    /// Reads no rows and returns none.
     Deaf(Signature),
-    /// A defect.
+    /// Panics.
     Panics,
 }
 
-/// What a model was called with.
+/// The request of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) model: ModelRef,
@@ -76,9 +76,9 @@ pub(crate) struct Cluster {
     pub(crate) replica_state: Mutex<Option<ReplicaState>>,
     pub(crate) draining: std::sync::atomic::AtomicBool,
     pub(crate) write_refusal: Mutex<Option<PredictError>>,
-    /// What a worker says of connectors, where one is there to be asked.
+    /// Result of the workers' check of connectors; `None` if no worker is available.
     pub(crate) connector_check: Mutex<Option<Result<(), PredictError>>>,
-    /// The connectors that it was asked for: their models, and whether their servers were called.
+    /// The checked connectors: their models, and whether their servers were called.
     pub(crate) connectors_checked: Mutex<Vec<(String, bool)>>,
 }
 
@@ -250,7 +250,7 @@ fn tokio_stream(
     .fuse()
 }
 
-/// `batches`, which end with an error at the deadline, as a coordinator's do.
+/// `batches`, which end with an error at the deadline, like those of a coordinator.
 fn until(
     deadline: Deadline,
     batches: impl futures::Stream<Item = BatchResult> + Send + 'static,
@@ -445,7 +445,7 @@ impl Membership for Cluster {
     }
 }
 
-/// Nothing ever moves here.
+/// The drains in the registry, without any progress.
 fn drains(registry: &RegistryState) -> Vec<DrainStatus> {
     let drains = registry.drains.iter();
     drains

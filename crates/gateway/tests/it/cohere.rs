@@ -1,4 +1,4 @@
-//! Cohere's interface: what bodies become, whole answers, and the events of a stream.
+//! Cohere's dialect: parsed bodies, complete responses, and the events of a stream.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn called(delta: &Value) -> GenerationChunk {
     }
 }
 
-/// Thinks, speaks of a source, and calls a tool.
+/// Reasons, cites a source, and calls a tool.
 fn script() -> Script {
     let thought = GenerationChunk {
         thinking: Some("hm".to_owned()),
@@ -160,7 +160,7 @@ async fn what_fails_is_told_as_cohere_does() {
         assert_eq!(reply.status, 400, "{}", reply.text());
         assert!(reply.json()["message"].is_string());
     }
-    // After the head went out, the end tells of the error.
+    // After the response has started, the last event reports the error.
     let feed = edge.cluster.feed("cut");
     let piece = volley_types::GenerationChunks::single(&text("a"));
     feed.send(Ok(piece)).await.unwrap();

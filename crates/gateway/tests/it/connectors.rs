@@ -1,4 +1,4 @@
-//! Connectors of every provider, by name and by URL.
+//! Connectors of every provider, selected by name and by URL.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -304,7 +304,7 @@ async fn a_url_that_no_worker_may_call_is_refused_where_it_is_registered() {
             reason.contains(says) && !reason.contains("canary"),
             "{url}: {reason}"
         );
-        // Beside a server that may be called.
+        // Together with a server that may be called.
         let mut beside = json!({
             "id": "c", "url": "https://eu.llm.example/v1/chat/completions", "model": "m",
             "endpoints": [{ "url": url }],
@@ -367,7 +367,7 @@ async fn a_change_is_checked_on_the_workers_as_a_creation_is() {
         .map(|(model, test)| (&**model, *test))
         .collect();
     assert_eq!(asked, [("one", false), ("two", false), ("three", true)]);
-    // Where nobody can be asked, it says so.
+    // Without available workers, the response has a warning.
     *edge.cluster.connector_check.lock() = None;
     let warned = change("", "four").await.ok();
     assert!(

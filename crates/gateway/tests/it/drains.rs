@@ -1,4 +1,4 @@
-//! Nodes that are taken out of work.
+//! Drained nodes.
 
 use serde_json::json;
 use volley_types::ErrorCode;

@@ -1,5 +1,4 @@
-//! Compressed bodies, and what every stream has in its head: on every route that streams, whichever
-//! those are.
+//! Compressed bodies, and the headers of streams, on every route that streams.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -21,10 +20,10 @@ use super::support::{Edge, SOON, Script, last, request, text};
 const STREAM: &str = "/_plugins/_ml/models/m/_predict/stream";
 const GZIP: &str = "gzip, deflate, br";
 
-/// Routes whose clients know lines of JSON only, which have no comments.
+/// Routes whose clients only support JSON lines, which have no comments.
 const LINES_ALONE: &str = " /api/";
 
-/// What a route that streams takes. A new one needs a line here, or this fails.
+/// A body for a route that streams. A new route needs a line here; otherwise this panics.
 fn body(path: &str) -> String {
     let messages = json!([{ "role": "user", "content": "tell" }]);
     let end = path.rsplit('/').next().unwrap();
@@ -55,7 +54,7 @@ fn chunk(content: &str) -> BatchResult {
     Ok(GenerationChunks::single(&text(content)))
 }
 
-/// What comes of a stream, decompressed as it comes.
+/// A stream that is decompressed as it arrives.
 struct SessionEvent {
     response: Response<Incoming>,
     decoder: Decoder,
@@ -95,7 +94,7 @@ impl SessionEvent {
         String::from_utf8(read.clone()).unwrap()
     }
 
-    /// Reads until this has come.
+    /// Reads until the text `what` has arrived.
     async fn until(&mut self, what: &str) {
         let read = async {
             while !self.text().contains(what) {
@@ -196,7 +195,7 @@ fn gzipped(body: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A body in each encoding that is taken.
+/// The body in each supported encoding.
 fn packed(body: &[u8]) -> [(&'static str, Vec<u8>); 3] {
     let mut zlib = ZlibEncoder::new(Vec::new(), flate2::Compression::default());
     zlib.write_all(body).unwrap();
@@ -246,7 +245,7 @@ async fn bodies_may_be_compressed_on_every_route_and_bombs_are_refused() {
         let other = edge.send(post(path, "br", json, b"x".to_vec())).await;
         assert_eq!(other.status, 415, "{path}");
     }
-    // A body of rows may be longer than the limit, but not out of nothing.
+    // A body of rows may be longer than the limit, but not by decompression.
     let lines = "application/x-ndjson";
     let row = |index: usize| format!("{{\"prompt\": \"{index:0100}\"}}\n");
     let rows: String = (0..4_000).map(row).collect();

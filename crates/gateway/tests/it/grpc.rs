@@ -33,7 +33,7 @@ pub(crate) async fn triton(edge: &Edge) -> TritonClient<Channel> {
     TritonClient::new(channel.connect().await.unwrap())
 }
 
-/// A listener of its own in a flavor.
+/// A separate listener for a flavor.
 pub(crate) async fn listen(edge: &Edge, flavor: GrpcFlavor) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -51,7 +51,7 @@ pub(crate) async fn mlserver(edge: &Edge) -> MlServerClient<Channel> {
     MlServerClient::new(channel.connect().await.unwrap())
 }
 
-/// Takes 2 × 2 floats and a text; gives both back.
+/// Takes 2 × 2 floats and a text, and returns both.
 fn signature() -> Signature {
     let item = Arc::new(Field::new("item", DataType::Float32, false));
     let extension = HashMap::from([
@@ -81,7 +81,7 @@ fn signature() -> Signature {
     }
 }
 
-/// Puts a model of tensors behind `name`.
+/// Scripts a tensor model under `name`.
 pub(crate) fn tensors(edge: &Edge, name: &str) {
     let output = signature().output;
     let answer = move |rows: RecordBatch| {
@@ -208,7 +208,7 @@ async fn tensors_go_in_raw_or_typed_and_come_out_as_the_skin_has_them() {
             .all(|output| output.contents.is_none())
     );
 
-    // Triton's answers are raw however the inputs came; MLServer's are as they came.
+    // Triton's outputs are always raw. MLServer's have the form of the inputs.
     let answer = client
         .model_infer(typed_request("m"))
         .await
@@ -384,7 +384,7 @@ async fn calls_have_limits_in_size_and_time() {
     let mut large = raw_request("m");
     large.raw_input_contents[1] = vec![0; 70 << 10].into();
     refused(client.model_infer(large.clone()).await, Code::OutOfRange);
-    // A small message that swells is one too.
+    // A small message that decompresses to a large one is rejected too.
     let mut squeezed = triton(&edge)
         .await
         .send_compressed(CompressionEncoding::Gzip);
@@ -408,7 +408,7 @@ async fn calls_have_limits_in_size_and_time() {
         let message = refused(client.model_infer(asked).await, Code::InvalidArgument);
         assert!(message.contains(header), "{message}");
     }
-    // Over HTTP/1.1, or as a web page would ask, there is no gRPC.
+    // Over HTTP/1.1, or with the headers of a web page, gRPC is not served.
     let path = "/inference.GRPCInferenceService/ServerLive";
     let mut asked = request(Method::POST, path, "{}");
     assert_eq!(edge.send(asked.clone()).await.status, 415);

@@ -68,7 +68,7 @@ async fn a_generation_answers_whole_and_takes_its_parameters_as_inputs_too() {
     let given: Vec<_> = called.parameters.iter().map(|(name, _)| name).collect();
     assert_eq!(given, ["max_tokens", "temperature"]);
 
-    // A chat, over the other flavor, typed.
+    // A chat in the other flavor, with typed contents.
     edge.cluster.script("g", chunks());
     let messages = InferTensorContents {
         bytes_contents: vec![Bytes::from_static(br#"[{"role":"user","content":"tell"}]"#)],
@@ -282,7 +282,7 @@ async fn models_are_listed_unloaded_and_loaded() {
     client.repository_model_unload(unload).await.unwrap();
     assert_eq!(listed(&mut client, false).await, state("UNAVAILABLE"));
     assert_eq!(listed(&mut client, true).await, []);
-    // KServe's clients have the name in the first field, and read the answer.
+    // KServe's clients send the name in the first field, and read the response.
     let load = RepositoryModelLoadRequest {
         repository_name: "m".to_owned(),
         ..RepositoryModelLoadRequest::default()

@@ -32,7 +32,7 @@ async fn next<T>(stream: &mut Streaming<T>) -> Option<T> {
     next.expect("a message in time").expect("no error")
 }
 
-/// The id, the text and whether it is the last.
+/// The id, the text, and whether the message is the last.
 fn read(message: &ModelStreamInferResponse) -> (String, String, bool) {
     assert_eq!(message.error_message, "");
     let response = message.infer_response.as_ref().unwrap();
@@ -97,7 +97,7 @@ async fn generations_interleave_and_say_when_they_end() {
     assert!(response.outputs.is_empty());
     let reason = ParameterChoice::StringParam("stop".to_owned());
     assert_eq!(response.parameters["finish_reason"], parameter(reason));
-    // Who did not ask for an empty message is told with the last text, where the model says so.
+    // Without an empty last message, the last text has the end, if the model reports both together.
     let end = GenerationChunk {
         text: Some("!".to_owned()),
         ..last()
@@ -133,7 +133,7 @@ async fn tensors_keep_their_order_and_an_error_is_a_message() {
         ids.push(response.id);
     }
     assert_eq!(ids, ["a", "b", "c"]);
-    // Unless errors are to end it.
+    // Unless the client requests that errors end the stream.
     let asked = tokio_stream::iter([raw_request("nobody"), raw_request("m")]);
     let mut asked = Request::new(asked);
     asked
@@ -160,7 +160,7 @@ async fn a_failed_generation_leaves_the_others_alone() {
     assert_eq!(message.infer_response.unwrap().id, "1");
     good.send(chunk(&text("fine"))).await.unwrap();
     assert_eq!(read(&next(&mut stream).await.unwrap()).1, "fine");
-    // One that just stops has failed.
+    // A stream that stops without an end has failed.
     drop(good);
     let message = next(&mut stream).await.unwrap();
     assert!(message.error_message.contains("without a terminal event"));
@@ -189,7 +189,7 @@ async fn in_mlservers_skin_messages_are_plain_and_an_error_ends_the_stream() {
         assert!(response.parameters.is_empty());
     }
     assert_eq!(stream.message().await.unwrap_err().code(), Code::NotFound);
-    // No request, no answer.
+    // Without requests there are no responses.
     let none = tokio_stream::empty::<ModelInferRequest>();
     let stream = mlserver(&edge).await.model_stream_infer(none).await;
     assert_eq!(next(&mut stream.unwrap().into_inner()).await, None);
@@ -207,7 +207,7 @@ async fn who_leaves_leaves_no_work_behind() {
     drop((requests, stream));
     let open = edge.cluster.open.clone();
     eventually("the work's end", move || open.load(Ordering::SeqCst) == 0).await;
-    // So for a call that waits for its whole answer.
+    // The same applies to a call that waits for its complete response.
     let _feed = edge.cluster.feed("g");
     let mut client = triton(&edge).await;
     let call = tokio::spawn(async move { client.model_infer(prompt("g", "", "tell")).await });

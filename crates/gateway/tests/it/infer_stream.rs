@@ -1,4 +1,4 @@
-//! `infer_stream` over REST, under both of its names, and classes over gRPC.
+//! `infer_stream` over REST under both of its names, and classes over gRPC.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn events(told: &str) -> Vec<Value> {
         .collect()
 }
 
-/// What MLServer's clients send.
+/// A body as MLServer's clients send it.
 fn prompt(texts: &[&str]) -> Value {
     json!({
         "id": "7",

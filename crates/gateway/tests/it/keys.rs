@@ -1,4 +1,4 @@
-//! Who is let in, and how far.
+//! Authentication and roles.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn admin(edge: &Edge, method: Method, path: &str, body: &str) -> Reply {
         .await
 }
 
-/// Makes a key and gives its id and itself.
+/// Creates a key. Returns its id and the key.
 pub(crate) async fn make(edge: &Edge, body: Value) -> (String, String) {
     let made = admin(edge, Method::POST, "/_volley/keys", &body.to_string()).await;
     assert_eq!(made.status, 201, "{}", made.text());
@@ -48,7 +48,7 @@ fn chat(model: &str) -> String {
     json!({ "model": model, "messages": [{ "role": "user", "content": "hi" }] }).to_string()
 }
 
-/// Every route that is not health, with what it takes to reach its handler.
+/// Every route except health, with a request that reaches its handler.
 const ROUTES: &[(&str, &str, &str)] = &[
     ("GET", "/", "viewer"),
     ("GET", "/metrics", "viewer"),

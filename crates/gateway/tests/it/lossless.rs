@@ -1,5 +1,4 @@
-//! What each dialect makes of calls in turns, of what a provider signed, of refusals, and of an
-//! answer without a usage.
+//! Interleaved calls, signed reasoning, refusals, and responses without usage, in each dialect.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -54,7 +53,8 @@ fn ended(reason: FinishReason, details: Details) -> GenerationChunk {
     }
 }
 
-/// Two calls in turns, text between two pieces of one, and a third call without arguments.
+/// Two interleaved calls, text between two deltas of one of them, and a third call without
+/// arguments.
 fn in_turns() -> Script {
     Script::Chunks(vec![
         begun(0),
@@ -461,7 +461,7 @@ async fn what_a_server_says_beside_comes_through_its_own_dialect() {
         end.unwrap().contains("\"finish_reason\":\"stop\""),
         "{body}"
     );
-    // Callers of another dialect are told nothing of it.
+    // Callers of another dialect do not receive it.
     let message = edge
         .post("/v1/messages", &ask("/v1/messages", false))
         .await

@@ -1,4 +1,4 @@
-//! Lists of models, in OpenAI's form and in Anthropic's, and names with a slash.
+//! Lists of models in OpenAI's and in Anthropic's format, and names with a slash.
 
 use http::{Method, Request};
 use http_body_util::Full;

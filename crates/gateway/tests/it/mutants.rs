@@ -1,7 +1,6 @@
-//! Real bodies, damaged: whatever comes of them, it is an answer, and none of the 500s that say
-//! that something broke.
+//! Mutations of real bodies. Every one gets a response, and none gets a 500 for an internal error.
 //!
-//! `VOLLEY_MUTANTS` says how many of each body, `VOLLEY_SEED` which.
+//! `VOLLEY_MUTANTS` sets the number of mutants of each body, and `VOLLEY_SEED` the seed.
 
 #[path = "mutants/seeds.rs"]
 mod seeds;
@@ -26,7 +25,7 @@ use super::support::{Edge, SOON, Script, text};
 
 const LENGTH: &str = "inference-header-content-length";
 
-/// Models of every kind that the bodies name.
+/// Models of every kind that the bodies use.
 async fn edge() -> Edge {
     let edge = Edge::with(ApiConfig::default()).await;
     let end = GenerationChunk {
@@ -259,7 +258,7 @@ async fn run(seeds: &[Seed]) {
             assert!(refusal || status.as_u16() < 500, "{shown}: {status} {told}");
             good += u64::from(status.is_success());
         }
-        // Mutants that are all refused for one reason would tell nothing.
+        // The test would be meaningless if all mutants were rejected for one reason.
         assert!(good < count, "{}: no mutant was refused", from.path);
     }
 }

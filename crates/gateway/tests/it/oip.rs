@@ -24,7 +24,7 @@ fn refused(reply: &Reply, status: u16) -> String {
     body["error"].as_str().unwrap().to_owned()
 }
 
-/// Takes 2 × 2 floats and a number; gives the floats, and the number plus one.
+/// Takes 2 × 2 floats and a number, and returns the floats and the number plus one.
 fn signature() -> Signature {
     let item = Arc::new(Field::new("item", DataType::Float32, false));
     let extension = HashMap::from([
@@ -113,7 +113,7 @@ async fn tensors_go_in_flat_or_nested_and_come_out() {
         json!([{ "name": "n", "datatype": "INT64", "shape": [1], "data": [10] }])
     );
     let called = edge.cluster.last_call();
-    // What the model does not know is ignored, as the protocol wants.
+    // Unknown parameters are ignored, as the protocol requires.
     assert_eq!(called.dialect, Dialect::OpenInference);
     assert_eq!(called.parameters.iter().count(), 1);
 }
@@ -164,7 +164,7 @@ async fn what_does_not_fit_is_refused_by_name() {
         .await;
     refused(&reply, 404);
     refused(&edge.post("/v2/models/m/versions/x/infer", "{}").await, 404);
-    // Triton's clients do not say what they send, and binary tensors are told by a header.
+    // Triton's clients send no content type; binary tensors are declared by a header.
     for (header, value, status) in [
         ("content-type", "", 200),
         ("content-type", "text/plain", 200),
@@ -258,7 +258,7 @@ fn bytes(x: [f32; 4], k: i64) -> Vec<u8> {
     bytes
 }
 
-/// JSON, the bytes of one row behind it, and how long the JSON is.
+/// JSON, the bytes of one row after it, and the length of the JSON.
 fn binary(x: [f32; 4], k: i64, more: &Value) -> (Vec<u8>, usize) {
     let size = |size: usize| json!({ "binary_data_size": size });
     let mut head = json!({ "inputs": [
@@ -284,7 +284,7 @@ fn post(body: Vec<u8>, headers: &[(&'static str, String)]) -> http::Request<Full
 
 const LENGTH: &str = "inference-header-content-length";
 
-/// The outputs that the JSON tells of, and the bytes behind it.
+/// The outputs in the JSON, and the bytes after it.
 fn told(reply: &Reply) -> (Value, &[u8]) {
     assert_eq!(
         reply.status,
@@ -345,7 +345,7 @@ async fn binary_tensors_go_both_ways_as_they_are_asked_for() {
         let reply = edge.send(post(body.clone(), &[(LENGTH, length)])).await;
         assert!(refused(&reply, 400).contains(LENGTH));
     }
-    // Two inputs are more than raw bytes can tell.
+    // Raw bytes cannot describe two inputs.
     let reply = edge
         .send(post(body.clone(), &[(LENGTH, "0".to_owned())]))
         .await;
@@ -357,7 +357,7 @@ async fn binary_tensors_go_both_ways_as_they_are_asked_for() {
     assert!(refused(&edge.send(cut).await, 400).contains("'k'"));
 }
 
-/// As a compressor writes it that does not compress.
+/// Encodes without compression, as deflate permits.
 fn deflated(body: &[u8]) -> Vec<u8> {
     let (mut a, mut b) = (1_u32, 0_u32);
     for byte in body {
@@ -397,7 +397,7 @@ async fn bodies_may_be_compressed_both_ways() {
     assert_eq!(reply.body[..2], [0x1f, 0x8b]);
     assert!(reply.headers.contains_key(LENGTH));
 
-    // A small body that would fill the memory is cut off at the limit on bodies.
+    // A small body that decompresses to a large one is cut off at the limit of bodies.
     let config = ApiConfig::from(EdgeConfig {
         max_body_bytes: 100,
         max_tensor_bytes: 100,
@@ -449,7 +449,7 @@ async fn a_load_answers_when_the_model_is_there() {
     let edge = edge().await;
     let load = "/v2/repository/models/m/load";
     assert_eq!(edge.post(load, "{}").await.status, 200);
-    // Triton's clients do not say what they send; pages of other origins always tell theirs.
+    // Triton's clients send no content type. Pages of other origins always send their origin.
     for (origin, status) in [(None, 200), (Some("http://else.test"), 403)] {
         let mut asked = request(Method::POST, load, "{}");
         asked.headers_mut().remove("content-type");

@@ -1,5 +1,5 @@
-//! The Open Inference Protocol: bytes, versions, configurations, flat objects, shared memory,
-//! documents.
+//! The Open Inference Protocol: arbitrary bytes, versions, configurations, flat objects, shared
+//! memory and documents.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn refused(reply: &Reply, status: u16) -> String {
     reply.json()["error"].as_str().unwrap().to_owned()
 }
 
-/// Takes texts of any bytes and gives them back, with a number.
+/// Takes texts of arbitrary bytes, and returns them with a number.
 fn signature() -> Signature {
     let text = |name: &str| Field::new(name, DataType::Utf8, false);
     Signature {
@@ -73,7 +73,7 @@ async fn bytes_of_any_kind_go_both_ways_in_json() {
         volley_types::octets::to_bytes(column.value(0)).as_ref(),
         b"\xff\0"
     );
-    // What is text is told as text.
+    // Plain texts are returned as texts.
     let plain = json!({ "inputs": [texts(&json!(["hi"]), &json!({}))] });
     let told = edge.post(INFER, &plain.to_string()).await.ok();
     assert_eq!(told["outputs"][0]["data"], json!(["hi"]));

@@ -1,4 +1,4 @@
-//! Loads with a configuration and files, and ensembles, as the registry gets them.
+//! Loads with a configuration and files, and ensembles, as they are written to the registry.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn load(parameters: Value) -> String {
     json!({ "parameters": parameters }).to_string()
 }
 
-/// Keeps everything in one place.
+/// Stores all files in memory.
 #[derive(Default)]
 struct MemoryStore(Mutex<Vec<Vec<ModelFile>>>);
 
@@ -117,7 +117,7 @@ async fn a_load_with_files_registers_them_once_and_one_without_is_the_repository
     assert_eq!(deployed(), 1);
     assert_eq!(edge.post(LOAD, "{}").await.status, 200);
     assert_eq!(deployed(), 2);
-    // A configuration alone is one for the repository's files.
+    // A configuration alone applies to the repository's files.
     let config = load(json!({ "config": "{\"max_batch_size\":4}" }));
     assert_eq!(edge.post(LOAD, &config).await.status, 200);
     assert_eq!(deployed(), 3);
@@ -162,7 +162,7 @@ async fn an_ensemble_is_a_pipeline_that_keeps_its_configuration() {
         (&told["loaded"], &told["inputs"]["x"]),
         (&json!(true), &json!("tensor"))
     );
-    // What is told is what can be put again.
+    // The returned definition can be sent again.
     let again = json!({ "ensemble": told["ensemble"] }).to_string();
     let again = super::support::request(http::Method::PUT, "/_volley/pipelines/e", &again);
     assert_eq!(edge.send(again).await.status, 200);

@@ -112,7 +112,7 @@ async fn a_generation_comes_whole_where_that_is_asked_for() {
         whole["message"]["tool_calls"][0]["function"]["arguments"],
         json!({ "a": 1 })
     );
-    // Who asks nothing learns that the model is there.
+    // A request without a prompt reports that the model is available.
     let loaded = edge.post("/api/generate", r#"{"model":"m"}"#).await.ok();
     assert_eq!(
         (&loaded["done_reason"], &loaded["response"]),
@@ -137,7 +137,7 @@ async fn what_goes_wrong_is_told_as_ollama_does() {
         assert_eq!(reply.status, 400, "{body}");
         assert!(reply.json()["error"].is_string());
     }
-    // After the first line, the error is the last.
+    // After the first line, an error is the last line.
     let feed = edge.cluster.feed("cut");
     feed.send(Ok(volley_types::GenerationChunks::single(&text("a"))))
         .await

@@ -1,4 +1,4 @@
-//! OpenAI's dialect: what a body becomes, what comes back, byte for byte where clients care.
+//! OpenAI's dialect: parsed bodies and responses, byte for byte where clients depend on it.
 
 use std::sync::Arc;
 
@@ -156,7 +156,7 @@ async fn a_stream_begins_with_the_role_and_ends_with_usage_and_done() {
         (&json!([]), &json!(5))
     );
     assert_eq!(events.len(), 6);
-    // Without being asked for, there is no usage.
+    // The usage is only sent if requested.
     let reply = edge
         .send(request(
             Method::POST,

@@ -1,4 +1,4 @@
-//! The OpenAPI document and its page.
+//! The OpenAPI document and its HTML page.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! The plugin's interface: changes of connectors, model groups, searches, tasks, figures, nodes
+//! The plugin's interface: changes of connectors, model groups, searches, tasks, statistics, nodes
 //! and cluster settings.
 
 use http::Method;
@@ -52,7 +52,7 @@ async fn a_connector_is_changed_field_by_field() {
     assert_eq!(shown["client_config"]["retry_backoff_millis"], 100);
     assert_eq!(shown["credential"], "env:KEY");
 
-    // Another URL is another provider, and a model among the parameters is the model.
+    // A new URL changes the provider, and a model in the parameters changes the model.
     let change = json!({
         "parameters": { "model": "command" },
         "actions": [{ "action_type": "predict", "method": "POST", "url": "https://api.cohere.com/v2/chat" }],
@@ -129,7 +129,7 @@ async fn models_are_grouped_and_found_by_what_they_are() {
         .refused(400);
     assert!(reason.contains("match_phrase"), "{reason}");
 
-    // A model leaves its group, and its description is changed.
+    // Removes a model from its group and changes its description.
     let model = format!("{ML}/models/words");
     let change = json!({ "model_group_id": null, "description": "words" });
     put(&edge, &model, &change).await.ok();
@@ -402,7 +402,7 @@ async fn a_batch_is_predicted_while_nobody_waits() {
     edge.delete(&task).await.ok();
     edge.get(&task).await.refused(404);
 
-    // One that runs is ended, and with it the prediction.
+    // Cancelling a running batch ends its prediction.
     let _feed = edge.cluster.feed("slow");
     let slow = format!("{ML}/models/slow/_batch_predict");
     let begun = edge.post(&slow, prompt).await.ok();

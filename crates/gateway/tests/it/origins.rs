@@ -1,5 +1,5 @@
-//! What is refused before a route is looked for: pages of other origins, and requests whose frame
-//! or host is malformed.
+//! Requests that are rejected before routing: from pages of other origins, and with malformed
+//! framing or hosts.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use volley_security::Authenticator;
 
 use super::support::{Edge, SOON, Script, last, request, text};
 
-/// Every operation of the document that may change something, its path filled in.
+/// Every operation of the document that may change state, with its path parameters set.
 async fn unsafe_operations(edge: &Edge) -> Vec<(Method, String)> {
     let document = edge.get("/openapi.json").await.ok();
     let mut all = Vec::new();
@@ -71,7 +71,7 @@ async fn pages_of_other_origins_can_change_nothing_on_any_route() {
             assert_eq!(status(edge, &unknown, "/nothing", &evil).await, 403);
         }
     }
-    // Its own pages, people and programs go on.
+    // The server's own pages and programs are still served.
     for headers in [
         &[][..],
         &[("sec-fetch-site", "none")],
@@ -118,7 +118,7 @@ async fn a_named_page_may_call_and_a_refusal_has_its_dialects_form() {
     }
 }
 
-/// Sends this and reads until the server closes.
+/// Sends the bytes and reads until the server closes the connection.
 async fn raw(address: std::net::SocketAddr, bytes: &str) -> String {
     let mut socket = TcpStream::connect(address).await.unwrap();
     let _ = socket.write_all(bytes.as_bytes()).await;
@@ -205,7 +205,7 @@ async fn a_malformed_host_or_frame_is_refused_and_ends_the_connection() {
         "chunked\r\ntransfer-encoding: chunked",
         "gzip, chunked",
     ] {
-        // What follows is not read as another request: the connection ends.
+        // The following bytes are not parsed as another request, because the connection ends.
         let asked = format!(
             "POST /v2/repository/index HTTP/1.1\r\nhost: volley\r\ntransfer-encoding: {coding}\r\n\
              \r\n2\r\n{{}}\r\n0\r\n\r\nGET /v1/models HTTP/1.1\r\nhost: volley\r\n\r\n"

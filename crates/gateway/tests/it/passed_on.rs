@@ -1,5 +1,5 @@
-//! What a caller gets of an upstream's answer beside its text: the progress of tools that run at the
-//! provider, and the reasons of rows that failed.
+//! Parts of an upstream's response besides its text: the progress of tools that run at the
+//! provider, and the reasons of failed rows.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ async fn the_progress_of_a_providers_tool_stands_in_the_stream_of_responses() {
     let whole = json!({ "model": "m", "input": "x" }).to_string();
     let whole = edge.post("/v1/responses", &whole).await.ok();
     assert_eq!(whole["output"][1], item("completed"));
-    // Other dialects have no place for it.
+    // Other dialects have no field for it.
     let chat = json!({ "model": "m", "messages": [{ "role": "user", "content": "x" }] });
     let chat = edge
         .post("/v1/chat/completions", &chat.to_string())

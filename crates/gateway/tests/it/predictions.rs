@@ -1,4 +1,4 @@
-//! `_predict`: what a body becomes, what comes back, what is refused.
+//! `_predict`: parsed bodies, responses and rejected requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -337,7 +337,7 @@ async fn a_body_that_is_neither_json_nor_declared_as_such_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the bytes, the answer is a 4xx in the dialect's form, and the server lives.
+    /// For any bytes, the response is a 4xx in the dialect's format, and the server continues.
     #[test]
     fn any_body_is_answered(body in proptest::collection::vec(any::<u8>(), 0..200)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,4 +1,4 @@
-//! Probabilities of tokens in every form of OpenAI's interface, and what it refuses by name.
+//! Log probabilities in every format of OpenAI's interface, and rejected parameters.
 
 use serde_json::json;
 use volley_types::{FinishReason, GenerationChunk};

@@ -1,5 +1,5 @@
-//! What the public tests of other servers expect of them, told of this one: each module names the
-//! server. The behaviour is theirs, the tests are our own.
+//! Behaviour that the public tests of other servers check, tested on this server. Each module is
+//! named after the server. The behaviour is that of the server; the tests are our own.
 
 #[path = "reference/llama_cpp.rs"]
 mod llama_cpp;
@@ -24,7 +24,7 @@ use volley_types::{FinishReason, GenerationChunk, Signature, Usage};
 
 use super::support::{Script, last, text};
 
-/// A model that says two words.
+/// A model that generates two words.
 pub(crate) fn talker() -> Script {
     let end = GenerationChunk {
         finish_reason: Some(FinishReason::Length),
@@ -64,7 +64,7 @@ pub(crate) fn embedder() -> Script {
     Script::Tensors(Signature::embed(3).within(512), Box::new(answer))
 }
 
-/// A model for which longer texts fit better.
+/// A model that scores longer texts higher.
 pub(crate) fn ranker() -> Script {
     let answer = |rows: RecordBatch| {
         let texts = rows.column_by_name("text").unwrap().as_string::<i32>();
@@ -76,7 +76,7 @@ pub(crate) fn ranker() -> Script {
     Script::Tensors(Signature::rerank().within(512), Box::new(answer))
 }
 
-/// A model with two columns of names and numbers for each text: labels or terms.
+/// A model that returns two columns of names and numbers for each text: labels or terms.
 fn named(signature: Signature, names: [&'static str; 2], numbers: [f32; 2]) -> Script {
     let output = signature.output.clone();
     let answer = move |rows: RecordBatch| {

@@ -1,4 +1,4 @@
-//! Registrations that are rejected, and what the caller reads.
+//! Rejected registrations and their messages.
 
 use super::support::{Edge, Script, last};
 

@@ -1,4 +1,4 @@
-//! OpenAI's responses: whole, and as a sequence of typed events.
+//! OpenAI's responses: complete, and as a sequence of typed events.
 
 use serde_json::{Value, json};
 use volley_types::chat::conversation;
@@ -36,7 +36,7 @@ fn calls(deltas: &Value) -> GenerationChunk {
     }
 }
 
-/// Thinking, text, and two calls whose arguments interleave.
+/// Reasoning, text, and two calls whose arguments interleave.
 fn rich() -> Vec<GenerationChunk> {
     let begun = |index: usize, name: &str| {
         json!({ "index": index, "id": format!("c{index}"), "type": "function",
@@ -83,7 +83,8 @@ fn without_ids(output: &Value) -> Value {
     output
 }
 
-/// The events of a stream; their names are their types and their numbers have no gap.
+/// The events of a stream. Checks that their names are their types, and that their sequence numbers
+/// have no gap.
 fn events(reply: &Reply) -> Vec<Value> {
     assert_eq!(reply.status, 200, "{}", reply.text());
     let blocks = reply.text().split_terminator("\n\n").enumerate();

@@ -1,4 +1,4 @@
-//! Streams that are cut and taken up again: here, elsewhere, late, or not at all.
+//! Streams that are interrupted and resumed: on the same node, on another one, late, or never.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,8 +79,7 @@ async fn piece(response: &mut Response<Incoming>) -> Bytes {
         .unwrap()
 }
 
-/// Three edges, each of which knows the streams of the others; and the feed of one model on the
-/// first of them.
+/// Three edges with access to each other's streams, and the feed of a model on the first edge.
 async fn three(config: ApiConfig) -> [Edge; 3] {
     let streams = [1, 2, 3].map(|id| Streams::new(NodeId(id), config.resume));
     let all = streams.clone();
@@ -130,7 +129,7 @@ async fn a_stream_that_is_cut_goes_on_at_any_coordinator_byte_for_byte() {
     let mut had = 1;
     for sequence in 2..=40 {
         if sequence % 10 == 3 {
-            // Cut; some that was on its way is lost with the connection.
+            // Interrupted. Events in transit are lost with the connection.
             drop(response);
             send(&feed, text(&format!("n{sequence}"))).await;
             let lost = had - usize::from(sequence == 13);
@@ -159,13 +158,13 @@ async fn a_stream_that_is_cut_goes_on_at_any_coordinator_byte_for_byte() {
     drop(feed);
     assert!(response.body_mut().frame().await.is_none());
     eventually("the work is done", || open_streams(&edges[0]) == 0).await;
-    // The whole of it again, from the start and from amid.
+    // The complete stream again, from the start and from the middle.
     for edge in &edges {
         let whole = edge.send(rest(&id, None)).await;
         assert_eq!(whole.text(), (1..=40).map(written).collect::<String>());
         let path = format!("/_plugins/_ml/streams/{id}?after=38");
         assert_eq!(edge.get(&path).await.text(), written(39) + &written(40));
-        // An EventSource comes back after the end: it must not.
+        // An EventSource also reconnects after the end, and must be stopped.
         let end = edge.send(rest(&id, Some(&format!("{id}.40")))).await;
         assert_eq!((end.status.as_u16(), end.text()), (204, ""));
     }
@@ -259,7 +258,7 @@ async fn a_stream_that_nobody_takes_up_is_cancelled_and_then_gone() {
     let id = id_of(&response);
     piece(&mut response).await;
     drop(response);
-    // It waits for somebody, and goes on meanwhile.
+    // The stream waits for a reader, and continues meanwhile.
     send(&feed, text("b")).await;
     assert_eq!(open_streams(&edge), 1);
     tokio::time::timeout(SOON, feed.closed()).await.unwrap();
@@ -329,7 +328,7 @@ async fn a_reader_who_does_not_read_holds_the_model_back_and_memory_stays_bounde
             feed.send(Ok(GenerationChunks::single(&large)))
                 .await
                 .unwrap();
-            // What its connection holds is not told here, what the node holds is.
+            // The count has the memory of the node, not that of the connection.
             assert!(streams.counts().bytes <= 128 << 10);
         }
     };
@@ -339,7 +338,8 @@ async fn a_reader_who_does_not_read_holds_the_model_back_and_memory_stays_bounde
             .is_err()
     );
     drop(response);
-    // What the connection has swallowed is too long ago: that is said, not skipped.
+    // Events that only the connection has received are no longer buffered. This is reported as an
+    // error, not skipped.
     let late = edge.send(rest(&id, Some(&format!("{id}.1")))).await;
     assert!(late.refused(410).contains("no longer buffered"));
     assert_eq!(edge.delete(&format!("/v1/streams/{id}")).await.status, 200);

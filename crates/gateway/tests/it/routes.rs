@@ -1,4 +1,4 @@
-//! Registry, tasks, operations, and what every route has in common.
+//! Registry, tasks and operations, and the behaviour that all routes share.
 
 use http::Method;
 use serde_json::json;

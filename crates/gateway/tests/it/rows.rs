@@ -1,4 +1,4 @@
-//! Rows that arrive while answers go back: over both versions of HTTP, in every format.
+//! Rows that arrive while responses are sent: over both versions of HTTP, in every format.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const STREAM: &str = "/_plugins/_ml/models/m/_predict/stream";
 const LINES: &str = "application/x-ndjson";
 const ARROW: &str = "application/vnd.apache.arrow.stream";
 
-/// Numbers and names in, the same out.
+/// Takes numbers and names, and returns them.
 fn signature() -> Signature {
     let schema = Arc::new(Schema::new(vec![
         Field::new("x", DataType::Float32, false),
@@ -60,7 +60,7 @@ fn arrow(batches: &[RecordBatch]) -> Vec<u8> {
 
 type Body = StreamBody<futures::stream::BoxStream<'static, Result<Frame<Bytes>, Infallible>>>;
 
-/// A request whose body the test feeds, and its answer to come.
+/// A request whose body the test feeds, and its pending response.
 async fn begin(
     edge: &Edge,
     http2: bool,
@@ -74,7 +74,7 @@ async fn begin(
     (feed, answer)
 }
 
-/// The same, with its connection.
+/// As [`begin`], with the connection.
 async fn connect(
     edge: &Edge,
     http2: bool,
@@ -203,7 +203,7 @@ async fn arrow_in_and_arrow_out_are_the_same_rows_wherever_they_are_cut() {
             .collect();
         assert_eq!(told, batches);
     }
-    // And across formats.
+    // The same with different formats of request and response.
     let (feed, answer) = begin(&edge, false, ARROW, LINES).await;
     feed.send(sent.into()).await.unwrap();
     drop(feed);
@@ -241,7 +241,7 @@ async fn prompts_have_parameters_once_and_answers_say_whose_they_are() {
     assert_eq!(call.rows.num_rows(), 2);
     assert_eq!(call.parameters.float("temperature").unwrap(), Some(0.5));
 
-    // The dialect's own body, answered in lines.
+    // The dialect's own body, with a response in JSON lines.
     let mut plain = request(Method::POST, STREAM, r#"{"parameters":{"prompt":"tell"}}"#);
     plain.headers_mut().insert("accept", LINES.parse().unwrap());
     let told = edge.send(plain).await;
@@ -271,7 +271,7 @@ async fn what_is_wrong_is_told_with_its_line() {
             "{told:?}"
         );
     }
-    // Later it is the answer's last line; an Arrow stream breaks off.
+    // A later error is the last line of the response. An Arrow stream breaks off.
     for accept in [LINES, ARROW] {
         let (feed, answer) = begin(&edge, false, LINES, accept).await;
         feed.send("{\"x\": 1}\n".into()).await.unwrap();
@@ -318,7 +318,7 @@ async fn what_is_no_arrow_stream_is_refused() {
         drop(feed);
         let response = answer.await;
         if response.status() == 200 {
-            // Types are the cluster's to check, which is a script here.
+            // Types are checked by the cluster, which is scripted here.
             continue;
         }
         assert_eq!(response.status(), status);
@@ -374,7 +374,7 @@ async fn a_caller_who_leaves_in_a_pause_is_noticed_though_the_model_reads_nothin
         let left = std::time::Instant::now();
         connection.abort();
         eventually("the work ends", || open_streams(&edge) == 0).await;
-        // Without that, its keep-alive would find it after 15 s.
+        // Without this detection, the keep-alive would notice it after 15 s.
         assert!(left.elapsed() < Duration::from_secs(10), "at once");
     }
 }

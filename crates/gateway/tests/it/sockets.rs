@@ -1,5 +1,5 @@
-//! What arrives before HTTP is understood: hosts, sizes, slow senders, both versions, and the
-//! end of the server.
+//! Connections below HTTP: hosts, sizes, slow senders, both versions, and the shutdown of the
+//! server.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::support::{Edge, SOON, Script, event, last, request, text};
 /// Writes `bytes` and reads until the server closes.
 async fn raw(edge: &Edge, bytes: &[u8]) -> String {
     let mut socket = TcpStream::connect(edge.address).await.unwrap();
-    // The server may answer and close before it has read all.
+    // The server may respond and close before it has read everything.
     let _ = socket.write_all(bytes).await;
     let mut answer = Vec::new();
     let _ = tokio::time::timeout(SOON, socket.read_to_end(&mut answer))
@@ -69,7 +69,7 @@ async fn a_page_whose_name_was_made_to_lead_here_gets_nothing() {
     let named = Edge::allowing(named).await;
     let answer = ask(&named, "app.example.org").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    // Where a key is needed, a page has none.
+    // A page has no key where one is required.
     let gate = |registry| Authenticator::keys(registry, Some(&"b".repeat(40))).unwrap();
     let keyed = Edge::guarded(ApiConfig::default(), gate).await;
     let answer = ask(&keyed, "rebound.example.org").await;
@@ -126,7 +126,7 @@ async fn an_http_2_stream_whose_client_takes_no_more_is_cut() {
         .await
         .unwrap();
     let (mut sender, _connection) = http2(&edge).await;
-    // The client reads its socket, so the connection lives; it does not read this stream.
+    // The client reads its socket, so the connection is alive, but it does not read this stream.
     let stalled = sender.send_request(stream_request()).await.unwrap();
     let flood = text(&"x".repeat(64 << 10));
     let stopped = async {
@@ -174,7 +174,7 @@ async fn a_connection_on_which_nothing_is_asked_is_closed_and_one_that_waits_for
     drop(feed);
     let body = response.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(body, event("a", false) + &event("", true));
-    // The client would ask again, and answers pings meanwhile.
+    // The client would send another request, and meanwhile answers pings.
     let closed = tokio::time::timeout(SOON, connection).await;
     closed.expect("it is closed").unwrap().unwrap();
     drop(sender);
@@ -312,21 +312,21 @@ async fn past_the_cap_connections_are_refused_at_once_and_taken_again_once_there
 #[tokio::test]
 async fn a_connection_whose_requests_are_taken_back_as_they_come_is_closed() {
     let edge = Edge::start().await;
-    // It never says a word, so that none of them is answered.
+    // The model never responds, so none of the requests is answered.
     let silent = Script::Deaf(Signature::generation());
     edge.cluster.script("m", silent);
     let (mut sender, connection) = http2(&edge).await;
     let mut sent = 0;
     while sent < 20_000 && sender.ready().await.is_ok() {
         let asked = (0..100).map(|_| sender.clone().send_request(stream_request()));
-        // One of them that is not answered is enough.
+        // One unanswered request is sufficient.
         let asked = futures::future::try_join_all(asked.collect::<Vec<_>>());
         let answered = tokio::time::timeout(Duration::from_millis(5), asked).await;
         assert!(!matches!(answered, Ok(Ok(_))), "nothing is answered");
         sent += 100;
     }
     assert!((100..20_000).contains(&sent), "{sent} requests");
-    // Whether the client calls that an error or an end.
+    // The client may report this as an error or as an end.
     let _ = tokio::time::timeout(SOON, connection)
         .await
         .expect("the connection is closed");

@@ -1,4 +1,4 @@
-//! Responses that are held, and requests that go on behind them.
+//! Stored responses, and requests that continue from them.
 
 use std::sync::Arc;
 

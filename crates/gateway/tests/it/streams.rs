@@ -1,4 +1,4 @@
-//! `_predict/stream`: the bytes, when the status is known, silence, errors, and who leaves.
+//! `_predict/stream`: bytes, time of the status, keep-alives, errors and disconnects.
 
 use std::time::Duration;
 
@@ -211,7 +211,7 @@ async fn a_client_that_leaves_stops_the_work() {
     piece(&mut response).await;
     assert_eq!(open_streams(&edge), 1);
     drop(response);
-    // Without that, its keep-alive would find it after 15 s.
+    // Without this detection, the keep-alive would notice it after 15 s.
     tokio::time::timeout(Duration::from_secs(10), feed.closed())
         .await
         .unwrap();

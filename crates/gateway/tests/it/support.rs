@@ -1,4 +1,4 @@
-//! A server on a free port over a scripted cluster, a small client, and what stories share.
+//! A server on a free port with a scripted cluster, a small client, and shared helpers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use volley_types::{ClusterHandle, GenerationChunk, Registry};
 use crate::cluster::Cluster;
 pub(crate) use crate::cluster::Script;
 
-/// How long a test waits for what must happen.
+/// Time limit for events that must happen.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 const fn backend(name: BackendName, source: SourceKind) -> BackendInfo {
@@ -36,7 +36,7 @@ const fn backend(name: BackendName, source: SourceKind) -> BackendInfo {
     }
 }
 
-/// What models may be registered for.
+/// Backends that models may be registered for.
 static BACKENDS: [BackendInfo; 4] = [
     backend(BackendName::ONNX, SourceKind::Files),
     backend(BackendName::REMOTE, SourceKind::Connector),
@@ -68,7 +68,7 @@ impl Edge {
         Self::guarded(config, |_| Authenticator::open()).await
     }
 
-    /// With a gate over the scripted cluster's registry.
+    /// With authentication against the registry of the scripted cluster.
     pub(crate) async fn guarded(
         config: ApiConfig,
         gate: impl FnOnce(ReadRegistry) -> Authenticator,
@@ -76,13 +76,13 @@ impl Edge {
         Self::serving(config, gate, |server| server).await
     }
 
-    /// One that holds streams in `streams`, and knows others that do.
+    /// With the resumable streams `streams`, and access to those of other edges.
     pub(crate) async fn holding(config: ApiConfig, streams: Streams, peers: PeerStreams) -> Self {
         let finish = |server: ApiServer| server.with_streams(streams, peers);
         Self::serving(config, |_| Authenticator::open(), finish).await
     }
 
-    /// One that holds responses, and knows others that do.
+    /// With stored responses, and access to those of other edges.
     pub(crate) async fn holding_responses(held: LocalStreams, peers: PeerStreams) -> Self {
         let finish = |server: ApiServer| {
             let server = server.with_streams(held.streams, peers);
@@ -91,13 +91,13 @@ impl Edge {
         Self::serving(ApiConfig::default(), |_| Authenticator::open(), finish).await
     }
 
-    /// One that pages of these origins may call.
+    /// With permitted origins of web pages.
     pub(crate) async fn allowing(origins: Origins) -> Self {
         let finish = |server: ApiServer| server.with_origins(origins);
         Self::serving(ApiConfig::default(), |_| Authenticator::open(), finish).await
     }
 
-    /// One that keeps the files of models there.
+    /// With a store for the files of models.
     pub(crate) async fn keeping(models: Arc<dyn ModelStore>) -> Self {
         let finish = |server: ApiServer| server.with_models(Some(models));
         Self::serving(ApiConfig::default(), |_| Authenticator::open(), finish).await
@@ -129,7 +129,7 @@ impl Edge {
         }
     }
 
-    /// Sends a request on a connection of its own; the body is not read yet.
+    /// Sends a request on a new connection. The body of the response is not read yet.
     pub(crate) async fn open(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
         open(self.address, request).await
     }
@@ -163,7 +163,7 @@ async fn open(address: SocketAddr, request: Request<Full<Bytes>>) -> Response<In
         .unwrap()
 }
 
-/// Sends a request and reads the whole answer.
+/// Sends a request and reads the complete response.
 pub(crate) async fn ask(address: SocketAddr, request: Request<Full<Bytes>>) -> Reply {
     let (parts, body) = open(address, request).await.into_parts();
     let body = tokio::time::timeout(SOON, body.collect())
@@ -191,7 +191,7 @@ pub(crate) fn request(method: Method, path: &str, body: &str) -> Request<Full<By
         .unwrap()
 }
 
-/// The events of a stream, each of which is named by the type in its data.
+/// The events of a stream. Checks that each is named after the type in its data.
 pub(crate) fn typed_events(reply: &Reply) -> Vec<Value> {
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(reply.headers["content-type"], "text/event-stream");
@@ -204,7 +204,7 @@ pub(crate) fn typed_events(reply: &Reply) -> Vec<Value> {
     events.collect()
 }
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
@@ -229,13 +229,13 @@ impl Reply {
         self.json()
     }
 
-    /// The message of a refusal in OpenAI's shape.
+    /// The message of an error in OpenAI's format.
     pub(crate) fn refused_openai(&self, status: u16) -> String {
         assert_eq!(self.status, status, "{}", self.text());
         self.json()["error"]["message"].as_str().unwrap().to_owned()
     }
 
-    /// Checks that this is an error of `status` in the dialect's form, and gives its reason.
+    /// Checks that this is an error with `status` in the dialect's format. Returns its reason.
     #[track_caller]
     pub(crate) fn refused(&self, status: u16) -> String {
         assert_eq!(self.status, status, "{}", self.text());

@@ -1,4 +1,4 @@
-//! Tenants: what one has made does not exist for another.
+//! Tenants: objects of one tenant do not exist for another.
 
 use futures::stream;
 use http::Method;
@@ -65,7 +65,7 @@ fn with_key<T>(message: T, key: &str) -> tonic::Request<T> {
     request
 }
 
-/// What every call of the protocol that names a model answers for this one.
+/// The responses of every call of the protocol that names a model, for `model`.
 async fn calls(edge: &Edge, key: &str, model: &str) -> Vec<(&'static str, Code, String)> {
     let mut client = triton(edge).await;
     let name = || model.to_owned();
@@ -140,7 +140,7 @@ async fn no_grpc_call_tells_a_hidden_model_from_one_that_is_not_there() {
         assert!(hidden, "{call}: {code}");
         assert!(message.starts_with("no model 'it'"), "{call}: {message}");
     }
-    // A call that comes to the protocol is to be walked here too.
+    // New calls of the protocol must be covered here too.
     let of_no_model = [
         "ServerLive",
         "ServerReady",
@@ -199,7 +199,7 @@ async fn no_route_of_the_document_answers_without_a_key_but_health() {
         "/tei/{model}/health",
         "/tgi/{model}/health",
     ];
-    // What the interface is, and the page that shows it in the reader's name, tell nothing else.
+    // The OpenAPI document and its page, which names the reader, contain no objects of tenants.
     let interface = ["/docs", "/openapi.json"];
     let mut wanted = [&health[..], &interface, &oip, &single].concat();
     wanted.sort_unstable();

@@ -1,4 +1,4 @@
-//! The audit log: what stands in it, and what does not.
+//! The audit log: recorded and unrecorded requests.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -69,7 +69,7 @@ async fn whom_a_route_refuses_is_in_the_trail_too_and_fills_no_disk() {
     assert_eq!(told["action"], "request.refused");
     assert_eq!(told["target"], "POST /_volley/keys");
     assert_eq!(told["result"], "permission_denied");
-    // What only reads or asks is none of its business, nor is who shows no key.
+    // Reads, predictions and unauthenticated requests are not recorded.
     try_it("/_plugins/_ml/models/m/_predict").await;
     let nobody = request(Method::POST, "/_volley/keys", "{}");
     edge.send(nobody).await.refused(401);

@@ -1,11 +1,12 @@
-//! What the model is told of who asks: the dialect, and whether anybody reads parts of the answer.
+//! Information about the caller in a model's request: the dialect, and whether the response is
+//! streamed.
 
 use serde_json::{Value, json};
 use volley_types::{Dialect, ErrorCode, PredictError};
 
 use super::support::{Edge, Script, last, text};
 
-/// Routes of generations, their bodies, and whether `stream` is a field of them.
+/// Routes of generations with their bodies, and whether a body has the field `stream`.
 fn routes() -> Vec<(&'static str, Value, Dialect)> {
     let messages = json!([{ "role": "user", "content": "Hi" }]);
     vec![

@@ -1,4 +1,4 @@
-//! WebSockets: what is asked and told, limits, who may open one, and who leaves.
+//! WebSockets: requests and responses, limits, access, and disconnects.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -191,7 +191,7 @@ async fn a_request_can_be_cancelled_a_socket_has_so_many_and_one_that_goes_takes
         (&json!("a"), &json!("cancelled"))
     );
     eventually("its work stops", || open_streams(&edge) == 0).await;
-    // Whoever cancels too late is told nothing.
+    // A cancellation that is too late has no reply.
     say(&mut socket, json!({ "cancel": "a" })).await;
 
     edge.cluster.script("m", Script::Deaf(numbers()));
@@ -282,7 +282,7 @@ async fn a_silent_client_is_cut_and_a_server_that_stops_says_so() {
     });
     let edge = Edge::with(config).await;
     let feed = edge.cluster.feed("m");
-    // It answers no pings: nobody reads it.
+    // The client answers no pings, because nothing reads its socket.
     let mut silent = open(&edge).await;
     say(&mut silent, ask("a")).await;
     eventually("it runs", || open_streams(&edge) == 1).await;

@@ -17,7 +17,7 @@ fn event(sequence: u64) -> Bytes {
     Bytes::from(format!("{sequence};"))
 }
 
-/// What a reader behind `after` is given at once.
+/// The events that a reader after `after` receives at once.
 fn rest(held: &Arc<BufferedStream>, after: u64) -> String {
     let mut reader = held.read(after).unwrap().expect("there is more");
     let mut text = String::new();
@@ -32,7 +32,7 @@ proptest! {
     fn whatever_a_reader_has_had_the_rest_follows_without_gap_or_duplicate(
         steps in proptest::collection::vec((1..5_u64, 0..60_u64), 1..30),
     ) {
-        // Room for some 40 events.
+        // Space for about 40 events.
         let held = held(40 * (EVENT_BYTES + 3));
         let (mut written, mut had) = (0, 0);
         for (more, back) in steps {
@@ -67,7 +67,7 @@ async fn what_nobody_has_read_makes_its_writer_wait() {
     assert!(held.room(total(&[event(3)])).now_or_never().is_none());
     assert_eq!(rest(&held, 0), "1;2;");
     assert!(held.room(total(&[event(3)])).now_or_never().is_some());
-    // It is unread again for one who comes back to the start.
+    // The events are unread again for a reader that starts over.
     let _reader = held.read(0).unwrap().unwrap();
     assert!(held.room(total(&[event(3)])).now_or_never().is_none());
 }

@@ -81,7 +81,7 @@ async fn an_ended_stream_is_kept_for_the_window_or_until_its_room_is_needed() {
         };
         assert_eq!(events.count().await, 1);
     }
-    // The first is unread: its room is not taken.
+    // The memory of the first stream is not reused, because its events are unread.
     streams.keep(mine(), one(), tracing::Span::none()).unwrap();
     settle().await;
     assert!(streams.resume(&ids[0], 0, "me").await.is_ok());

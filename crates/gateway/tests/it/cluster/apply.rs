@@ -1,4 +1,4 @@
-//! The registry's rules that the edge's stories need.
+//! The rules of the registry that the tests of the edge need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -150,7 +150,7 @@ fn apply_access(registry: &mut RegistryState, command: RegistryCommand) {
     }
 }
 
-/// Names that stand for models.
+/// Aliases and pipelines.
 fn apply_name(registry: &mut RegistryState, command: RegistryCommand) {
     let revision = registry.revision;
     match command {

@@ -14,7 +14,7 @@ pub(super) struct Seed {
     pub(super) method: &'static str,
     pub(super) path: &'static str,
     pub(super) media: &'static str,
-    /// How many of the bytes are JSON, where tensors follow.
+    /// Length of the JSON in bytes, if tensors follow.
     pub(super) split: Option<usize>,
     pub(super) body: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! Ollama's routes of OpenAI's interface, and its own.
+//! Ollama's own routes, and its routes of OpenAI's interface.
 
 use http::Method;
 use serde_json::json;

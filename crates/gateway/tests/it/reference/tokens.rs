@@ -1,5 +1,5 @@
-//! Tokens and their text, at every route where a client of vLLM, llama.cpp, Text Embeddings Inference
-//! or Text Generation Inference asks for them, of models that generate and of text encoders.
+//! Tokenization on every route that clients of vLLM, llama.cpp, Text Embeddings Inference or Text
+//! Generation Inference use for it, with generation models and text encoders.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use volley_types::{FinishReason, GenerationChunk, GenerationChunks, Signature};
 use super::{list, tokens as counts};
 use crate::support::{Edge, Script};
 
-/// A model whose tokens are the letters of a text. It names them as `named` does.
+/// A model whose tokens are the letters of a text. `named` formats a token.
 fn speller(signature: Signature, column: &'static str, named: fn(usize, char) -> Value) -> Script {
     let answer = move |rows: RecordBatch| {
         let mut chunks = GenerationChunks::default();
         let texts = rows.column_by_name(column);
         let texts = texts.map(|texts| texts.as_string::<i32>());
         for row in 0..rows.num_rows() {
-            // A conversation has no text of its own here.
+            // A conversation has no templated text in this script.
             let text = texts.map_or("hi", |texts| texts.value(row));
             let ids = serde_json::from_str::<Vec<u32>>(text);
             let mut chunk = GenerationChunk {
@@ -184,7 +184,7 @@ async fn every_text_encoder_tells_its_tokens_too() {
         let chat = json!({ "messages": [{ "role": "user", "content": "hi" }] });
         let refused = edge.post("/tokenize", &chat.to_string()).await;
         assert!(refused.refused_openai(400).contains("'prompt'"));
-        // Beside a model that generates, it is asked where it is named.
+        // Beside a generation model, the encoder is used if the request names it.
         edge.cluster.script("chat", decoder());
         edge.post("/tokenize", r#"{"content":"a"}"#).await.ok();
         assert_eq!(edge.cluster.last_call().model.to_string(), "chat");
@@ -198,7 +198,7 @@ async fn every_text_encoder_tells_its_tokens_too() {
 #[tokio::test]
 async fn texts_become_the_vectors_of_their_tokens() {
     let edge = Edge::start().await;
-    // Three tokens of two numbers each, whatever the text.
+    // Three tokens with vectors of two numbers, for any text.
     let answer = |rows: RecordBatch| {
         let field = list(DataType::Float32);
         let mut vectors = ListBuilder::new(Float32Builder::new()).with_field(field);

@@ -1,4 +1,4 @@
-//! vLLM's server of OpenAI's interface.
+//! vLLM's server for OpenAI's interface.
 
 use std::sync::atomic::Ordering;
 
