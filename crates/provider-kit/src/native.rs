@@ -29,8 +29,8 @@ pub fn takes_images(provider: &Provider, connector: &ConnectorSpec) -> bool {
 /// Whether the connector's server accepts the request unchanged.
 ///
 /// # Errors
-/// `InvalidInput` if it does not, and the request's rows cannot express the request. The message
-/// names what they lack.
+/// `InvalidInput` if it does not, and the request's rows cannot express the request; the message
+/// names what they lack. `InvalidInput` if it does, and the request has a reserved name.
 pub fn fits(
     native: &Native,
     provider: &Provider,
@@ -42,7 +42,8 @@ pub fn fits(
             "{lost}: it cannot be sent to servers of the provider '{}'",
             provider.name.as_str()
         ))),
-        _ => Ok(fits),
+        _ if fits => reserved::refuse_fields(&native.body).map(|()| true),
+        _ => Ok(false),
     }
 }
 

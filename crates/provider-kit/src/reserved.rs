@@ -1,11 +1,12 @@
 //! Names of parameters that only a connector may set: the address and credentials of its server,
 //! and how its answers are read. Requests with such a parameter are rejected. Pure.
 
+use serde_json::{Map, Value};
 use volley_types::{ParamValue, Parameters, PredictError};
 
 /// Names of endpoints and credentials, in lower case without `_`, `-` and `.`, because clients
 /// write `api_base`, `apiBase` and `api-base`.
-const NAMES: [&str; 71] = [
+const NAMES: [&str; 81] = [
     "accesskey",
     "accesskeyid",
     "accesstoken",
@@ -41,17 +42,22 @@ const NAMES: [&str; 71] = [
     "extrabody",
     "extraheaders",
     "extraquery",
+    "fallbacks",
+    "gateway",
     "headers",
     "host",
     "hostname",
+    "httpclient",
     "httpheaders",
     "httpproxy",
     "httpsproxy",
     "idtoken",
     "key",
-    "orgid",
+    "modellist",
+    "ocpapimsubscriptionkey",
     "organization",
     "organizationid",
+    "orgid",
     "passwd",
     "password",
     "project",
@@ -66,34 +72,52 @@ const NAMES: [&str; 71] = [
     "secretaccesskey",
     "secretkey",
     "secrets",
+    "server",
     "serverurl",
     "serviceaccount",
+    "serviceaccountjson",
     "servicename",
     "sessiontoken",
+    "sslverify",
     "targeturl",
     "token",
     "uri",
     "url",
+    "userconfig",
     "username",
+    "verifyssl",
     "xapikey",
     "xgoogapikey",
 ];
 /// Prefixes of names that belong to a cloud or a library: `aws_secret_access_key`.
-const BEGINNINGS: [&str; 3] = ["aws_", "azure_", "vertex_"];
-/// Suffixes of names with a prefix: `openai_api_key`.
-const ENDS: [&str; 12] = [
+const BEGINNINGS: [&str; 4] = ["aws_", "azure_", "litellm_", "vertex_"];
+/// Suffixes of names with a prefix, in the singular: `openai_api_key`, `inference_endpoints`.
+const ENDS: [&str; 25] = [
     "accesskey",
     "accesstoken",
+    "adtoken",
     "apibase",
     "apikey",
+    "apitoken",
     "apiversion",
-    "baseurl",
-    "credentials",
-    "headers",
+    "authtoken",
+    "credential",
+    "endpoint",
+    "githubtoken",
+    "header",
+    "hftoken",
+    "host",
+    "oauthtoken",
     "organization",
     "password",
+    "privatekey",
+    "proxy",
     "secret",
     "secretkey",
+    "sessiontoken",
+    "subscriptionkey",
+    "uri",
+    "url",
 ];
 /// Parameters of a connector about its server's answers and their prices.
 const OF_ANSWERS: [&str; 9] = [
@@ -128,14 +152,17 @@ pub const STREAM_UPSTREAM: &str = "stream_upstream";
 /// # Errors
 /// `InvalidInput` naming the parameter.
 pub fn refuse(given: &Parameters) -> Result<(), PredictError> {
-    match given.iter().find(|(name, _)| is_reserved(name)) {
-        Some((name, _)) => Err(PredictError::invalid(format!(
-            "parameter '{}' is not allowed in a request: only the connector sets the address and \
-             headers of its server",
-            shown(name)
-        ))),
-        None => Ok(()),
+    if let Some((name, _)) = given.iter().find(|(name, _)| is_reserved(name)) {
+        return Err(refused(name));
     }
+    for name in NESTED {
+        if let Some(ParamValue::Json(text)) = given.get(name)
+            && let Ok(nested) = serde_json::from_str(text)
+        {
+            refuse_fields(&nested)?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether only a connector may set the parameter.
@@ -150,9 +177,43 @@ fn is_endpoint(name: &str) -> bool {
         .chars()
         .filter(|c| c.is_ascii_alphanumeric())
         .collect();
-    NAMES.contains(&squeezed.as_str())
+    let singular = squeezed.strip_suffix('s').unwrap_or(&squeezed);
+    let is_named = |name: &str| NAMES.contains(&name) || ENDS.iter().any(|end| name.ends_with(end));
+    is_named(&squeezed)
+        || is_named(singular)
         || BEGINNINGS.iter().any(|begin| lower.starts_with(begin))
-        || ENDS.iter().any(|end| squeezed.ends_with(end))
+}
+
+/// Parameters whose values are objects of further parameters.
+const NESTED: [&str; 2] = ["options", "chat_template_kwargs"];
+/// Fields of a body with a list of messages.
+const LISTS: [&str; 2] = ["messages", "input"];
+
+/// Rejects a body in the format of its server that has a reserved name: among its fields, its
+/// options, or the fields of its messages. Metadata may have any names.
+///
+/// # Errors
+/// `InvalidInput` naming the field.
+pub fn refuse_fields(body: &Map<String, Value>) -> Result<(), PredictError> {
+    let nested = NESTED
+        .iter()
+        .filter_map(|name| body.get(*name)?.as_object());
+    let lists = LISTS.iter().filter_map(|name| body.get(*name)?.as_array());
+    let messages = lists.flatten().filter_map(Value::as_object);
+    let objects = std::iter::once(body).chain(nested).chain(messages);
+    let mut names = objects.flat_map(Map::keys);
+    match names.find(|name| is_endpoint(name)) {
+        Some(name) => Err(refused(name)),
+        None => Ok(()),
+    }
+}
+
+fn refused(name: &str) -> PredictError {
+    PredictError::invalid(format!(
+        "parameter '{}' is not allowed in a request: only the connector sets the address and \
+         headers of its server",
+        shown(name)
+    ))
 }
 
 /// A caller's parameter name for error messages: without control characters, at most 64 characters.
@@ -173,6 +234,7 @@ pub fn always_streams(connector: &Parameters) -> Result<bool, PredictError> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use volley_types::ErrorCode;
 
     use super::*;
@@ -215,6 +277,25 @@ mod tests {
             "prices",
             "stream_upstream",
             "provider_tools",
+            "api_host",
+            "inference_endpoint",
+            "endpoints",
+            "base_uri",
+            "ollama_host",
+            "callback_url",
+            "urls",
+            "server",
+            "auth_header",
+            "openai_proxy",
+            "hf_token",
+            "hf_api_token",
+            "private_key",
+            "service_account_json",
+            "Ocp-Apim-Subscription-Key",
+            "litellm_params",
+            "fallbacks",
+            "model_list",
+            "ssl_verify",
         ] {
             let error = refused(name).unwrap_or_else(|| panic!("{name}"));
             assert_eq!(error.code, ErrorCode::InvalidInput);
@@ -240,9 +321,38 @@ mod tests {
             "anthropic_version",
             "safety_identifier",
             "monkey",
+            "skip_special_tokens",
+            "add_bos_token",
+            "max_completion_tokens",
+            "include",
         ] {
             assert!(refused(name).is_none(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_body_in_its_servers_format_is_searched_where_parameters_are() {
+        for (body, name) in [
+            (json!({ "api_base": "http://evil" }), Some("api_base")),
+            (json!({ "options": { "headers": {} } }), Some("headers")),
+            (
+                json!({ "messages": [{ "role": "user", "base_url": "x" }] }),
+                Some("base_url"),
+            ),
+            (
+                json!({ "metadata": { "url": "x" }, "options": { "seed": 1 } }),
+                None,
+            ),
+        ] {
+            let refused = refuse_fields(body.as_object().unwrap()).err();
+            assert_eq!(refused.is_some(), name.is_some(), "{body}");
+            if let Some((refused, name)) = refused.zip(name) {
+                assert!(refused.message.contains(&format!("'{name}'")), "{refused}");
+            }
+        }
+        let nested = ParamValue::Json(r#"{"api_key":"x"}"#.to_owned());
+        let given = [("chat_template_kwargs".to_owned(), nested)];
+        assert!(refuse(&given.into_iter().collect()).is_err());
     }
 
     #[test]
