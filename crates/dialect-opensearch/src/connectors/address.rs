@@ -6,12 +6,21 @@ use volley_types::PredictError;
 
 /// Base URLs that SDKs accept, under which servers have no route for requests.
 const BASES: [&str; 6] = ["", "/v1", "/v2", "/api", "/api/v1", "/openai/v1"];
+/// Paths that stand for one format of requests, with the providers that have it.
+const ROUTES: [(&str, &[&str]); 4] = [
+    ("/v1/chat/completions", &["openai", "mistral", "azure"]),
+    ("/v1/responses", &["openai_responses"]),
+    ("/v1/messages", &["anthropic"]),
+    ("/v2/chat", &["cohere"]),
+];
 
-/// Checks that `url` is the URL of a route and not the base URL of a server.
+/// Checks that `url` is the URL of a route of `provider`, and not the base URL of a server or the
+/// route of another provider.
 ///
 /// # Errors
-/// `InvalidInput` if the URL is not an HTTP URL, or if it is a base URL; the error then suggests
-/// the complete URL.
+/// `InvalidInput` if the URL is not an HTTP URL; if it is a base URL, with the complete URL; if its
+/// path is another provider's, with that provider; if the path lacks the method that the provider's
+/// routes end in.
 pub(super) fn check(url: &str, provider: &Provider) -> Result<(), PredictError> {
     let shown: String = url
         .chars()
@@ -27,6 +36,7 @@ pub(super) fn check(url: &str, provider: &Provider) -> Result<(), PredictError> 
         ));
     };
     let path = parsed.path().trim_end_matches('/');
+    check_route(path, provider)?;
     // A URL with a credential is rejected by the egress rules, whose error does not repeat it.
     let has_user = !parsed.username().is_empty() || parsed.password().is_some();
     if !BASES.contains(&path) || parsed.query().is_some() || has_user {
@@ -48,6 +58,34 @@ pub(super) fn check(url: &str, provider: &Provider) -> Result<(), PredictError> 
         "field 'url' has no path: requests are sent to '{shown}' unchanged; did you mean '{}'?",
         meant.unwrap_or_else(|_| route.to_owned())
     )))
+}
+
+/// Checks that a path is not the route of another provider, and has the method of its own.
+fn check_route(path: &str, provider: &Provider) -> Result<(), PredictError> {
+    if provider.is_configured() {
+        return Ok(());
+    }
+    let own = provider.name.as_str();
+    let other = ROUTES.iter().find(|(route, _)| path.ends_with(route));
+    if let Some((route, owners)) = other
+        && !owners.contains(&own)
+    {
+        return Err(PredictError::invalid(format!(
+            "field 'url' ends in '{route}', which is a route of the provider '{}' and not of \
+             '{own}'; correct the URL or the field 'provider'",
+            owners[0]
+        )));
+    }
+    let method = provider
+        .route
+        .rsplit_once("{model}:")
+        .map(|(_, method)| method);
+    match method {
+        Some(method) if !path.is_empty() && !path.contains(':') => Err(PredictError::invalid(
+            format!("field 'url' has no model and method: its path must end in '/MODEL:{method}'"),
+        )),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -83,6 +121,22 @@ mod tests {
             "http:///x",
         ] {
             assert!(check(no_url, named("openai")).is_err(), "{no_url}");
+        }
+        for (url, provider, expected) in [
+            (
+                "https://a.example/v1/chat/completions",
+                "anthropic",
+                "'openai'",
+            ),
+            ("https://a.example/v1/messages", "cohere", "'anthropic'"),
+            (
+                "https://a.example/v1beta/models",
+                "gemini",
+                ":streamGenerateContent",
+            ),
+        ] {
+            let message = refused(url, named(provider));
+            assert!(message.contains(expected), "{message}");
         }
         for (url, provider) in [
             ("https://llm.example/v1/chat/completions", named("openai")),
