@@ -110,7 +110,8 @@ pub(super) async fn whole(
     chosen: ResolvedModel,
     body: Body,
 ) -> Result<Value, PredictError> {
-    let asked = read(caller, context, chosen, body, false)?;
+    let mut asked = read(caller, context, chosen, body, false)?;
+    asked.request.whole = true;
     let batches = answer::collect(caller.cluster.inference.predict(asked.request).await?).await?;
     let choice = answer::choices(&batches)?.into_iter().next();
     let choice = choice.ok_or_else(volley_dialect_kit::sse::silent_end)?;

@@ -70,7 +70,8 @@ async fn texts(
         Tensors::Told(body, raw) => binary::told(body, raw)?,
         Tensors::Raw(bytes) => binary::text(&bytes)?,
     };
-    let (texts, request) = Texts::request(&body, found, context)?;
+    let (texts, mut request) = Texts::request(&body, found, context)?;
+    request.whole = true;
     run.is_read(texts.count());
     let chunks = found.predict(caller, request).await?;
     let version = found.answering(caller, &chunks);

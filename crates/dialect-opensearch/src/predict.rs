@@ -169,6 +169,13 @@ fn output(choice: Choice, form: Option<UpstreamDialect>) -> Value {
             "completion_tokens": usage.completion_tokens,
             "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
         });
+        if usage.reasoning_tokens != 0 {
+            let details = json!({ "reasoning_tokens": usage.reasoning_tokens });
+            map["usage"]["completion_tokens_details"] = details;
+        }
+    }
+    if !choice.thinking.is_empty() {
+        map["thinking"] = choice.thinking.as_str().into();
     }
     if let Some(form) = form {
         form.write_into(&choice, &mut map);

@@ -8,6 +8,7 @@ use volley_types::{FinishReason, ModelRef, Usage};
 
 use volley_dialect_kit::answer::Choice;
 use volley_dialect_kit::blocks as anthropic;
+use volley_dialect_kit::pieces::Piece;
 use volley_http_edge::body::Fields;
 
 /// The provider whose response format is added to Volley's own.
@@ -59,7 +60,6 @@ impl UpstreamDialect {
 
     /// Adds the response in this format to `map`.
     pub(crate) fn write_into(self, choice: &Choice, map: &mut Value) {
-        let usage = choice.usage.unwrap_or_default();
         match self {
             Self::OpenAi => {
                 let calls = !choice.tool_calls.is_empty();
@@ -68,19 +68,41 @@ impl UpstreamDialect {
                 if calls {
                     message["tool_calls"] = choice.tool_calls.clone().into();
                 }
+                if !choice.thinking.is_empty() {
+                    message["reasoning_content"] = choice.thinking.as_str().into();
+                }
+                if !choice.refusal.is_empty() {
+                    message["refusal"] = choice.refusal.as_str().into();
+                }
                 let reason = choice.finish_reason.unwrap_or(FinishReason::Stop).as_str();
                 map["choices"] =
                     json!([{ "index": 0, "message": message, "finish_reason": reason }]);
             }
             Self::Converse => {
-                let message = json!({ "role": "assistant", "content": blocks(choice, converse) });
+                let thought = |text: &str, signature: Option<&str>| {
+                    let mut reasoning = json!({ "text": text });
+                    if let Some(signature) = signature {
+                        reasoning["signature"] = signature.into();
+                    }
+                    json!({ "reasoningContent": { "reasoningText": reasoning } })
+                };
+                let content = blocks(choice, thought, converse);
+                let message = json!({ "role": "assistant", "content": content });
                 map["output"] = json!({ "message": message });
                 map["stopReason"] = stop_reason(choice.finish_reason).into();
                 let names = ["inputTokens", "outputTokens", "totalTokens"];
-                count(usage, names, &mut map["usage"]);
+                count(choice.usage, names, &mut map["usage"]);
             }
             Self::Gemini => {
-                let content = json!({ "role": "model", "parts": blocks(choice, gemini) });
+                let thought = |text: &str, signature: Option<&str>| {
+                    let mut part = json!({ "text": text, "thought": true });
+                    if let Some(signature) = signature {
+                        part["thoughtSignature"] = signature.into();
+                    }
+                    part
+                };
+                let parts = blocks(choice, thought, gemini);
+                let content = json!({ "role": "model", "parts": parts });
                 let reason = match choice.finish_reason {
                     Some(FinishReason::Length) => "MAX_TOKENS",
                     Some(FinishReason::ContentFilter) => "SAFETY",
@@ -93,11 +115,20 @@ impl UpstreamDialect {
                     "candidatesTokenCount",
                     "totalTokenCount",
                 ];
-                count(usage, names, &mut map["usageMetadata"]);
+                if let Some(usage) = choice.usage {
+                    count(Some(usage), names, &mut map["usageMetadata"]);
+                    if usage.reasoning_tokens != 0 {
+                        map["usageMetadata"]["thoughtsTokenCount"] = usage.reasoning_tokens.into();
+                    }
+                }
             }
             Self::Anthropic => {
                 map["role"] = "assistant".into();
-                let mut content = blocks(choice, anthropic::tool_use);
+                let thought = |text: &str, signature: Option<&str>| {
+                    let signature = signature.unwrap_or_default();
+                    json!({ "type": "thinking", "thinking": text, "signature": signature })
+                };
+                let mut content = blocks(choice, thought, anthropic::tool_use);
                 for block in content.as_array_mut().into_iter().flatten() {
                     if block.get("text").is_some() {
                         block["type"] = "text".into();
@@ -105,8 +136,10 @@ impl UpstreamDialect {
                 }
                 map["content"] = content;
                 map["stop_reason"] = anthropic::stop_reason(choice.finish_reason).into();
-                map["usage"]["input_tokens"] = usage.prompt_tokens.into();
-                map["usage"]["output_tokens"] = usage.completion_tokens.into();
+                if let Some(usage) = choice.usage {
+                    map["usage"]["input_tokens"] = usage.prompt_tokens.into();
+                    map["usage"]["output_tokens"] = usage.completion_tokens.into();
+                }
             }
         }
     }
@@ -126,14 +159,23 @@ fn provider(registry: &RegistryState, model: &ModelRef) -> Option<ProviderName> 
     }
 }
 
-/// The content blocks: the text, unless it is empty beside calls, and the calls formatted by
-/// `call`.
-fn blocks(choice: &Choice, call: impl Fn(&Value) -> Value) -> Value {
+/// The content blocks: the reasoning formatted by `thought`, the text, unless it is empty beside
+/// calls, and the calls formatted by `call`.
+fn blocks(
+    choice: &Choice,
+    thought: impl Fn(&str, Option<&str>) -> Value,
+    call: impl Fn(&Value) -> Value,
+) -> Value {
+    let signature = choice.pieces.iter().find_map(|piece| match piece {
+        Piece::Details(details) => details.signature.as_deref(),
+        _ => None,
+    });
+    let thinks = !choice.thinking.is_empty() || signature.is_some();
+    let thought = thinks.then(|| thought(&choice.thinking, signature));
     let text = !choice.text.is_empty() || choice.tool_calls.is_empty();
     let text = text.then(|| json!({ "text": choice.text }));
-    text.into_iter()
-        .chain(choice.tool_calls.iter().map(call))
-        .collect()
+    let before = thought.into_iter().chain(text);
+    before.chain(choice.tool_calls.iter().map(call)).collect()
 }
 
 /// The arguments of a call. Invalid JSON stays text.
@@ -164,7 +206,11 @@ fn stop_reason(reason: Option<FinishReason>) -> &'static str {
     }
 }
 
-fn count(usage: Usage, names: [&str; 3], into: &mut Value) {
+/// Writes the usage, if the server reported one.
+fn count(usage: Option<Usage>, names: [&str; 3], into: &mut Value) {
+    let Some(usage) = usage else {
+        return;
+    };
     let total = u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens);
     into[names[0]] = usage.prompt_tokens.into();
     into[names[1]] = usage.completion_tokens.into();
@@ -226,6 +272,47 @@ mod tests {
         );
         assert_eq!(anthropic["content"][1]["input"], json!({ "a": 1 }));
         assert_eq!(anthropic["stop_reason"], "tool_use");
+    }
+
+    #[test]
+    fn reasoning_has_each_servers_form_and_an_unknown_usage_has_no_zeros() {
+        let choice = Choice {
+            text: "Hi".to_owned(),
+            thinking: "hm".to_owned(),
+            finish_reason: Some(FinishReason::Stop),
+            ..Choice::default()
+        };
+        for (form, place, expected) in [
+            (
+                UpstreamDialect::OpenAi,
+                "/choices/0/message/reasoning_content",
+                json!("hm"),
+            ),
+            (
+                UpstreamDialect::Converse,
+                "/output/message/content/0",
+                json!({ "reasoningContent": { "reasoningText": { "text": "hm" } } }),
+            ),
+            (
+                UpstreamDialect::Gemini,
+                "/candidates/0/content/parts/0",
+                json!({ "text": "hm", "thought": true }),
+            ),
+            (
+                UpstreamDialect::Anthropic,
+                "/content/0",
+                json!({ "type": "thinking", "thinking": "hm", "signature": "" }),
+            ),
+        ] {
+            let mut map = json!({});
+            form.write_into(&choice, &mut map);
+            assert_eq!(map.pointer(place), Some(&expected), "{map}");
+            let names = map.as_object().unwrap().keys();
+            assert!(
+                names.into_iter().all(|name| !name.starts_with("usage")),
+                "{map}"
+            );
+        }
     }
 
     #[test]

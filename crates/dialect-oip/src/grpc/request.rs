@@ -119,7 +119,7 @@ impl ModelInferCall {
     ) -> Result<ModelInferResponse, PredictError> {
         let Self {
             found,
-            request,
+            mut request,
             mut reply,
             share: _share,
             ..
@@ -129,6 +129,7 @@ impl ModelInferCall {
             .statistics()
             .start(&reply.model_name, &reply.model_version);
         run.is_read(rows(&request));
+        request.whole = found.signature.task == Task::Generate;
         let chunks = found.predict(caller, request).await?;
         reply.model_version = found.answering(caller, &chunks);
         let batches = answer::collect(chunks).await?;

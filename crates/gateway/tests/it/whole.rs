@@ -58,27 +58,56 @@ async fn a_model_is_told_the_dialect_and_whether_the_answer_is_read_as_it_comes(
             assert_eq!((call.dialect, call.whole), (dialect, !stream), "{path}");
         }
     }
-    for (path, body, whole) in [
-        ("/v2/models/m/generate", json!({ "text_input": "Hi" }), true),
+    for (path, body, dialect, whole) in [
+        (
+            "/v2/models/m/generate",
+            json!({ "text_input": "Hi" }),
+            Dialect::Own,
+            true,
+        ),
         (
             "/v2/models/m/generate_stream",
             json!({ "text_input": "Hi" }),
+            Dialect::Own,
+            false,
+        ),
+        (
+            "/v2/models/m/infer",
+            json!({ "inputs": [
+                { "name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["Hi"] },
+            ] }),
+            Dialect::Own,
+            true,
+        ),
+        (
+            "/tgi/m/generate",
+            json!({ "inputs": "Hi" }),
+            Dialect::OpenAi,
+            true,
+        ),
+        ("/tgi/m", json!({ "inputs": "Hi" }), Dialect::OpenAi, true),
+        (
+            "/tgi/m/generate_stream",
+            json!({ "inputs": "Hi" }),
+            Dialect::OpenAi,
             false,
         ),
         (
             "/_plugins/_ml/models/m/_predict",
             json!({ "parameters": { "prompt": "Hi" } }),
+            Dialect::Own,
             true,
         ),
         (
             "/_plugins/_ml/models/m/_predict/stream",
             json!({ "parameters": { "prompt": "Hi" } }),
+            Dialect::Own,
             false,
         ),
     ] {
         edge.post(path, &body.to_string()).await;
         let call = edge.cluster.last_call();
-        assert_eq!((call.dialect, call.whole), (Dialect::Own, whole), "{path}");
+        assert_eq!((call.dialect, call.whole), (dialect, whole), "{path}");
     }
 }
 
