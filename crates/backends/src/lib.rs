@@ -10,6 +10,7 @@ use std::sync::Arc;
 use volley_artifacts::{ArtifactConfig, Artifacts, FetchingLoader};
 use volley_backend::BackendLoader;
 use volley_backend::{fake, text};
+use volley_backend_python::{PythonConfig, PythonLoader};
 use volley_backend_remote::{RemoteConfig, RemoteLoader};
 use volley_telemetry::Metrics;
 use volley_types::registry::{BackendInfo, BackendList, OpenSecret};
@@ -32,6 +33,10 @@ pub static BACKENDS: &[Entry] = &[
     entry(&volley_backend_remote::INFO, |setup| {
         Ok(setup.remote.clone())
     }),
+    entry(&volley_backend_python::INFO, |setup| {
+        let loader = PythonLoader::new(setup.python.clone(), setup.metrics.clone());
+        Ok(setup.fetching(Arc::new(loader)))
+    }),
     entry(&text::INFO, |_| Ok(Arc::new(text::TextLoader))),
     entry(&fake::INFO, |setup| Ok(setup.fake())),
 ];
@@ -51,6 +56,8 @@ pub fn list() -> BackendList {
 pub struct BackendsConfig {
     /// ONNX models and their processes.
     pub onnx: OnnxPlan,
+    /// Python models and their environments.
+    pub python: PythonConfig,
     /// The client of remote models.
     pub remote: RemoteConfig,
     /// Download and cache of model files.
@@ -64,6 +71,7 @@ pub struct BackendsConfig {
 /// Input of the loaders' constructors.
 pub struct Setup {
     onnx: OnnxPlan,
+    python: PythonConfig,
     remote: Arc<RemoteLoader>,
     artifacts: Artifacts,
     allow_fake: bool,
@@ -106,6 +114,7 @@ pub fn loaders(config: BackendsConfig, metrics: &Metrics) -> Result<Loaders, Pre
     });
     let setup = Setup {
         onnx: config.onnx,
+        python: config.python,
         remote: remote.clone(),
         artifacts: Artifacts::new(config.artifacts, metrics.clone())?,
         allow_fake: config.allow_fake,

@@ -169,6 +169,10 @@ pub(crate) struct AllowFake {
 
 #[derive(Debug, Args)]
 pub(crate) struct Up {
+    /// Allow Python models. Their code runs as your user, so every caller who may register models
+    /// runs code on this machine.
+    #[arg(long)]
+    pub(crate) allow_python: bool,
     /// Directory for all data [default: volley/up in the user's data directory].
     #[arg(long, env = "VOLLEY_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,

@@ -39,6 +39,9 @@ pub struct WorkerFile {
     /// Models of ONNX Runtime.
     #[serde(default)]
     pub onnx: OnnxSection,
+    /// Python models.
+    #[serde(default)]
+    pub python: PythonSection,
     /// Models at other servers.
     #[serde(default)]
     pub remote: RemoteSection,
@@ -222,6 +225,34 @@ pub struct OnnxSection {
     /// Beyond: Beyond it, the request ends with `too_large`, or the process ends and is started
     /// again.
     /// Default: the machine's memory
+    pub process_memory: Option<Size>,
+}
+
+/// The section `[python]`: Python models.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PythonSection {
+    /// Whether Python models may be loaded. Their code runs as the worker's user, so whoever may
+    /// register models runs code on this machine.
+    /// Default: `false`
+    pub enabled: Option<bool>,
+    /// Interpreter of models that neither name one nor have a virtual environment.
+    /// Default: `"python3"`
+    pub interpreter: Option<PathBuf>,
+    /// Directory of the environments that are built from a model's packages, one for each set of
+    /// packages.
+    /// Default: `volley-python-environments` in the directory for temporary files
+    pub environments_dir: Option<PathBuf>,
+    /// Directory with wheels, besides the directory `wheels` of a model.
+    /// Default: none
+    pub wheels_dir: Option<PathBuf>,
+    /// Whether packages come from wheels only, and from no package index.
+    /// Default: `false`
+    pub offline: Option<bool>,
+    /// Memory that each process of a model may use, unless the model sets `memory_limit_bytes`.
+    /// Beyond: An allocation fails in Python with `MemoryError`, or the process ends and is started
+    /// again.
+    /// Default: no limit
     pub process_memory: Option<Size>,
 }
 

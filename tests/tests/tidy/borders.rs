@@ -81,6 +81,10 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "remote-http",
         ],
     ),
+    (
+        "backend-python",
+        &["types", "telemetry", "backend", "model-host"],
+    ),
     // The list of backends. Its line for a backend is all that names it.
     (
         "backends",
@@ -90,6 +94,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "artifacts",
             "backend",
             "backend-onnx",
+            "backend-python",
             "backend-remote",
             "model-host",
         ],
@@ -172,6 +177,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "backend",
             "backends",
             "backend-onnx",
+            "backend-python",
             "backend-remote",
             "worker",
             "registry",
@@ -246,6 +252,7 @@ const NEVER: &[(&str, &[&str])] = &[
     ("backend", &["tonic", "axum", "openraft"]),
     ("artifacts", &["tonic", "axum", "openraft", "ort"]),
     ("backend-onnx", &["tonic", "axum", "openraft"]),
+    ("backend-python", &["tonic", "axum", "openraft"]),
     ("backend-remote", &["tonic", "axum", "openraft"]),
     ("provider-kit", &["tokio", "futures", "reqwest", "axum"]),
     ("providers", &["tokio", "futures", "reqwest", "axum"]),

@@ -8,6 +8,8 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use volley_backend::{Backend, BackendLoader};
 use volley_backend_onnx::{OnnxConfig, OnnxLoader, Runtime, describe, resolve_device};
+use volley_backend_python::{PythonConfig, PythonLoader, is_python};
+use volley_telemetry::Metrics;
 use volley_types::registry::{Assignment, BackendName, ModelSource, ModelVersionSpec};
 use volley_types::signature::DIMENSIONS;
 use volley_types::{ModelName, ModelRef, ModelVersion, ParamValue, Parameters, PredictError, Task};
@@ -29,20 +31,81 @@ pub(crate) async fn run(
         .with_context(|| format!("{}", path.display()))?;
     let parameters = parameters(variant, model_config)?;
     let name = ModelName::new("inspected").map_err(told)?;
+    let understood = match is_python(&path) {
+        true => inspect_python(&path, name, parameters).await?,
+        false => inspect_graph(&path, name, parameters).await?,
+    };
+    let mut out = Terminal::stdout();
+    if as_json {
+        out.json(&understood.to_json())
+    } else {
+        out.table(&["", "MODEL"], &understood.rows())
+    }
+}
+
+/// Loads a Python model with the interpreter of this machine.
+async fn inspect_python(
+    path: &Path,
+    name: ModelName,
+    parameters: Parameters,
+) -> anyhow::Result<InspectedModel> {
+    let config = PythonConfig {
+        enabled: true,
+        ..PythonConfig::default()
+    };
+    let loader = PythonLoader::new(config, Metrics::new());
+    let assignment = assignment(
+        volley_backend_python::INFO.name,
+        path,
+        name.clone(),
+        parameters,
+    );
+    let (description, backend) = loader.inspect(&assignment).await.map_err(told)?;
+    let signature = backend
+        .signature(&ModelRef::deployed(name))
+        .await
+        .map_err(told)?;
+    let interpreter = description.interpreter.display().to_string();
+    let details = [
+        ("interface", description.interface),
+        ("description", description.description),
+        ("interpreter", interpreter),
+    ];
+    Ok(InspectedModel {
+        kind: "python",
+        task: signature.task,
+        inputs: columns(&signature.input),
+        outputs: columns(&signature.output),
+        device: "a process of its own".to_owned(),
+        capacity: backend.capacity(),
+        memory_bytes: backend.memory_bytes(),
+        details: details
+            .into_iter()
+            .filter(|(_, value)| !value.is_empty())
+            .collect(),
+    })
+}
+
+/// Loads a model of ONNX Runtime.
+async fn inspect_graph(
+    path: &Path,
+    name: ModelName,
+    parameters: Parameters,
+) -> anyhow::Result<InspectedModel> {
     let library = Runtime::locate(None).map_err(told)?;
     let runtime = Runtime::init(&library).map_err(told)?;
     let config = resolve_device(&runtime, OnnxConfig::default());
-    let mut description = describe(&path, &parameters, &config).map_err(told)?;
-    let device = volley_backend_onnx::device(&runtime, &path, &parameters, &config);
+    let mut description = describe(path, &parameters, &config).map_err(told)?;
+    let device = volley_backend_onnx::device(&runtime, path, &parameters, &config);
     let device = device.map_err(told)?;
-    let backend = load(runtime, &path, name.clone(), parameters, config).await?;
+    let backend = load(runtime, path, name.clone(), parameters, config).await?;
     let model = ModelRef::deployed(name);
     let signature = backend.signature(&model).await.map_err(told)?;
     let vectors = signature.output.fields().iter();
     let dimensions = vectors.filter_map(|field| field.metadata().get(DIMENSIONS));
     let dimensions = dimensions.map(|size| ("dimensions", size.clone()));
     description.details.extend(dimensions);
-    let understood = InspectedModel {
+    Ok(InspectedModel {
         kind: description.kind,
         task: signature.task,
         inputs: columns(&signature.input),
@@ -51,13 +114,7 @@ pub(crate) async fn run(
         capacity: backend.capacity(),
         memory_bytes: backend.memory_bytes(),
         details: description.details,
-    };
-    let mut out = Terminal::stdout();
-    if as_json {
-        out.json(&understood.to_json())
-    } else {
-        out.table(&["", "MODEL"], &understood.rows())
-    }
+    })
 }
 
 /// A model as a worker interprets it.
@@ -177,20 +234,29 @@ async fn load(
     parameters: Parameters,
     config: OnnxConfig,
 ) -> anyhow::Result<Arc<dyn Backend>> {
-    let assignment = Assignment {
+    let assignment = assignment(BackendName::ONNX, path, model, parameters);
+    let loader = OnnxLoader::new(Ok(runtime), config);
+    loader.load(&assignment).await.map_err(told)
+}
+
+fn assignment(
+    backend: BackendName,
+    path: &Path,
+    model: ModelName,
+    parameters: Parameters,
+) -> Assignment {
+    Assignment {
         model,
         spec: ModelVersionSpec {
             version: ModelVersion(1),
-            backend: BackendName::ONNX,
+            backend,
             source: ModelSource::Path(path.to_string_lossy().into_owned()),
             parameters,
             description: String::new(),
             created_ms: 0,
         },
         connector: None,
-    };
-    let loader = OnnxLoader::new(Ok(runtime), config);
-    loader.load(&assignment).await.map_err(told)
+    }
 }
 
 /// Includes the cause in the message: without a worker, no log contains it.

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use volley_backend_onnx::{Device, OnnxConfig};
+use volley_backend_python::PythonConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_backends::{Isolation, OnnxPlan};
-use volley_config::worker::{OnnxSection, RemoteSection, WorkerFile};
+use volley_config::worker::{OnnxSection, PythonSection, RemoteSection, WorkerFile};
 use volley_flight::server::FlightServerConfig;
 use volley_gateway::EdgeConfig;
 use volley_types::WorkerId;
@@ -48,6 +49,7 @@ fn plan(file: WorkerFile) -> anyhow::Result<WorkerPlan> {
         flight,
         shutdown,
         onnx,
+        python,
         remote,
         security,
         artifacts,
@@ -98,6 +100,7 @@ fn plan(file: WorkerFile) -> anyhow::Result<WorkerPlan> {
             .drain_timeout
             .map_or(Duration::from_secs(30), |span| span.0),
         onnx,
+        python: python_config(python),
         remote: remote_config(remote)?,
         security,
         artifacts: artifacts::config(artifacts)?,
@@ -151,6 +154,19 @@ fn onnx_config(section: OnnxSection) -> anyhow::Result<OnnxConfig> {
         .map(|count| count.0)
         .or(config.max_context);
     Ok(config)
+}
+
+fn python_config(section: PythonSection) -> PythonConfig {
+    let mut config = PythonConfig::default();
+    set(&mut config.enabled, section.enabled);
+    set(&mut config.interpreter, section.interpreter);
+    set(&mut config.environments, section.environments_dir);
+    set(&mut config.offline, section.offline);
+    PythonConfig {
+        wheels: section.wheels_dir,
+        process_memory: section.process_memory.map(|size| size.0),
+        ..config
+    }
 }
 
 fn remote_config(section: RemoteSection) -> anyhow::Result<RemoteConfig> {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::net::TcpListener;
 use volley_artifacts::ArtifactConfig;
+use volley_backend_python::PythonConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_backends::OnnxPlan;
 use volley_cluster::ClusterConfig;
@@ -85,6 +86,11 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     let worker = worker::start(
         WorkerPlan {
             allow_fake: up.fake.allow_fake_backend,
+            python: PythonConfig {
+                enabled: up.allow_python,
+                environments: data_dir.join("python"),
+                ..PythonConfig::default()
+            },
             ..worker_plan(&data_dir, &addresses, own_worker)?
         },
         listeners.flight,
@@ -221,6 +227,7 @@ fn worker_plan(
             bundled: Some(data_dir.join("models")),
             ..OnnxPlan::default()
         },
+        python: PythonConfig::default(),
         remote: RemoteConfig::default(),
         allow_fake: false,
         security,

@@ -11,6 +11,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::server::Router;
 use volley_artifacts::ArtifactConfig;
 use volley_backend_remote::RemoteConfig;
+use volley_backend_python::PythonConfig;
 use volley_backends::{BackendsConfig, OnnxPlan};
 use volley_flight::server::{FlightServer, FlightServerConfig};
 use volley_flight::transport;
@@ -36,6 +37,7 @@ pub(crate) struct WorkerPlan {
     pub(crate) max_body_memory: usize,
     pub(crate) drain_timeout: Duration,
     pub(crate) onnx: OnnxPlan,
+    pub(crate) python: PythonConfig,
     pub(crate) remote: RemoteConfig,
     pub(crate) security: SecurityPlan,
     pub(crate) artifacts: ArtifactConfig,
@@ -83,6 +85,7 @@ pub(crate) fn start(
     let (tracer, exporter) = export(plan.otlp.as_ref(), "volley-worker", instance)?;
     let backends = BackendsConfig {
         onnx: plan.onnx,
+        python: plan.python,
         remote: plan.remote,
         artifacts: plan.artifacts,
         secrets: plan.security.open_secrets(),

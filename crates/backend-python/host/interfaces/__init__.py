@@ -1,0 +1,69 @@
+"""The programming interfaces of models. A new one is one file here and one line in `FILES`."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+
+from .base import LoadError, Model, Source
+
+#: The file of each interface; it has a function `load(source) -> Model`.
+FILES = {
+    "plain": "plain",
+    "inferless": "inferless",
+    "mlserver": "mlserver",
+    "triton": "triton",
+}
+
+
+def load(interface: str, source: Source) -> Model:
+    """Loads the model of a directory."""
+    if not os.path.isdir(source.directory):
+        raise LoadError("the model's directory does not exist")
+    if interface == "auto":
+        interface = recognise(source)
+    file = FILES.get(interface)
+    if file is None:
+        raise LoadError("the interface '%s' is unknown; there are auto, %s"
+                        % (interface, ", ".join(FILES)))
+    module = importlib.import_module("." + file, __package__)
+    return module.load(source)
+
+
+def recognise(source: Source) -> str:
+    """The interface that the files of a directory are written for."""
+    def has(*names: str) -> bool:
+        return os.path.isfile(os.path.join(source.directory, *names))
+
+    if "file" in source.parameters:
+        file = str(source.parameters["file"])
+        is_app = os.path.basename(file) == "app.py"
+        return "inferless" if is_app and defines_inferless(source.directory, file) else "plain"
+    if has("model-settings.json"):
+        return "mlserver"
+    if has("app.py") and (has("input_schema.py") or defines_inferless(source.directory, "app.py")):
+        return "inferless"
+    if has("config.pbtxt") and (has("1", "model.py") or has("model.py")):
+        return "triton"
+    if any(name.endswith(".py") for name in os.listdir(source.directory)):
+        return "plain"
+    raise LoadError(
+        "the directory has no Python model; looked for model-settings.json (MLServer), app.py with "
+        "input_schema.py or a class InferlessPythonModel (Inferless), config.pbtxt with 1/model.py "
+        "(Triton), and model.py, predict.py, app.py, main.py or a single .py file (plain Python)"
+    )
+
+
+def defines_inferless(directory: str, file: str) -> bool:
+    """Whether a file has Inferless' class; the file is not run."""
+    try:
+        with open(os.path.join(directory, file), "rb") as source:
+            tree = ast.parse(source.read())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return any(isinstance(node, ast.ClassDef) and node.name == "InferlessPythonModel"
+               for node in tree.body)
+
+
+__all__ = ["FILES", "LoadError", "Model", "Source", "load", "recognise"]

@@ -1,0 +1,332 @@
+"""Frames and columns of the contract between a worker and the process of a model.
+
+A frame is a list of messages as JSON and one body with the buffers of all of them. Numbers are
+never copied on their way in: a column is a view of the frame's memory, which is writable.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import socket
+import struct
+import sys
+from array import array
+from itertools import accumulate
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+ALIGN = 64
+MAX_JSON = 16 << 20
+MAX_BODY = 1 << 30
+HEADER = struct.Struct("<IIQ")
+#: Buffers that one call of sendmsg takes (IOV_MAX).
+MAX_BUFFERS = 1024
+#: Formats of the types of fixed width, for `memoryview.cast`, `array` and `struct`.
+FORMATS = {
+    "bool": "B", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B",
+    "uint16": "H", "uint32": "I", "uint64": "Q", "fp16": "e", "fp32": "f", "fp64": "d",
+}
+WIDTHS = {name: struct.calcsize(letter) for name, letter in FORMATS.items()}
+#: Types of texts: offsets and bytes.
+TEXTS = ("utf8", "bytes", "json")
+NUMPY = {
+    "bool": "bool", "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
+    "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
+    "fp16": "float16", "fp32": "float32", "fp64": "float64",
+}
+
+
+class WireError(Exception):
+    """A frame or column that breaks the contract."""
+
+
+class Field(NamedTuple):
+    """The declaration of an input or output."""
+
+    name: str
+    type: str
+    shape: Tuple[int, ...] = ()
+    nullable: bool = False
+
+    def described(self) -> Dict[str, Any]:
+        """The declaration as the worker reads it."""
+        return {
+            "name": self.name, "type": self.type, "shape": list(self.shape),
+            "nullable": self.nullable,
+        }
+
+    def size(self) -> int:
+        """Values per row."""
+        size = 1
+        for length in self.shape:
+            size *= length
+        return size
+
+
+class Column:
+    """Values of one name, one per row, in the layout of the contract."""
+
+    __slots__ = ("name", "type", "shape", "rows", "buffers", "valid")
+
+    def __init__(self, name: str, type: str, shape: Sequence[int], rows: int,
+                 buffers: List[Any], valid: Optional[Any] = None) -> None:
+        self.name = name
+        self.type = type
+        self.shape = tuple(shape)
+        self.rows = rows
+        #: The values, or the offsets and the bytes of texts.
+        self.buffers = buffers
+        #: One byte per row, or None when there are no nulls.
+        self.valid = valid
+
+    def numbers(self) -> Any:
+        """All values of a type of fixed width, in a flat view or list."""
+        data = self.buffers[0]
+        if self.type == "fp16":
+            return struct.unpack("<%de" % (len(data) // 2), data)
+        return memoryview(data).cast(FORMATS[self.type]) if len(data) else []
+
+    def values(self, read_json: bool = False) -> List[Any]:
+        """One Python value per row, None for null. JSON texts are parsed if `read_json`."""
+        if self.type in TEXTS:
+            values = self._texts(read_json or self.type == "json")
+        else:
+            values = list(self.numbers())
+            if self.type == "bool":
+                values = [value != 0 for value in values]
+            values = nested(values, self.shape, self.rows) if self.shape else values
+        if self.valid is None:
+            return values
+        return [value if is_valid else None for value, is_valid in zip(values, self.valid)]
+
+    def _texts(self, read_json: bool) -> List[Any]:
+        offsets = memoryview(self.buffers[0]).cast("q")
+        data = self.buffers[1]
+        if self.type == "bytes" and not read_json:
+            return [bytes(data[offsets[row]:offsets[row + 1]]) for row in range(self.rows)]
+        texts = [str(data[offsets[row]:offsets[row + 1]], "utf-8") for row in range(self.rows)]
+        if not read_json:
+            return texts
+        return [None if self.is_null(row) else json.loads(text) for row, text in enumerate(texts)]
+
+    def is_null(self, row: int) -> bool:
+        """Whether the row has no value."""
+        return self.valid is not None and not self.valid[row]
+
+    def array(self) -> Any:
+        """A numpy array of the values; its memory is the frame's, and writable."""
+        import numpy
+        if self.type in TEXTS:
+            values = numpy.empty(self.rows, dtype=object)
+            values[:] = self.values()
+            return values
+        flat = numpy.frombuffer(self.buffers[0], dtype=NUMPY[self.type])
+        return flat.reshape((self.rows,) + self.shape)
+
+    def slice(self, start: int, stop: int) -> "Column":
+        """The rows from `start` up to `stop`, without a copy of numbers."""
+        valid = None if self.valid is None else memoryview(self.valid)[start:stop]
+        rows = stop - start
+        if self.type in TEXTS:
+            offsets = memoryview(self.buffers[0]).cast("q")[start:stop + 1]
+            first, last = offsets[0], offsets[-1]
+            rebased = array("q", [offset - first for offset in offsets])
+            data = memoryview(self.buffers[1])[first:last]
+            buffers = [memoryview(rebased).cast("B"), data]
+        else:
+            width = WIDTHS[self.type]
+            for length in self.shape:
+                width *= length
+            buffers = [memoryview(self.buffers[0])[start * width:stop * width]]
+        return Column(self.name, self.type, self.shape, rows, buffers, valid)
+
+    def size(self) -> int:
+        """Bytes of all buffers."""
+        return sum(len(buffer) for buffer in self.buffers) + len(self.valid or b"")
+
+
+def nested(flat: Sequence[Any], shape: Sequence[int], rows: int) -> List[Any]:
+    """Lists of lists of `flat`, one per row of `shape`."""
+    values = list(flat)
+    for length in reversed(tuple(shape)):
+        count = rows if length == 0 else len(values) // length
+        values = [values[at * length:(at + 1) * length] for at in range(count)]
+    return values
+
+
+def text_column(name: str, type: str, values: Iterable[Optional[Any]]) -> Column:
+    """A column of texts (str or bytes), None for null."""
+    values = list(values)
+    valid = None
+    if None in values:
+        valid = bytes(value is not None for value in values)
+    encoded = [
+        value if isinstance(value, bytes) else (value or "").encode("utf-8", "replace")
+        for value in values
+    ]
+    offsets = array("q", accumulate(map(len, encoded), initial=0))
+    return Column(name, type, (), len(values), [memoryview(offsets).cast("B"), b"".join(encoded)],
+                  valid)
+
+
+def decode_columns(message: Dict[str, Any], body: memoryview) -> Dict[str, Column]:
+    """The columns of a message, by name."""
+    rows = message["rows"]
+    columns = {}
+    for described in message["columns"]:
+        column = decode_column(described, rows, body)
+        columns[column.name] = column
+    return columns
+
+
+def decode_column(described: Dict[str, Any], rows: int, body: memoryview) -> Column:
+    """One column of a message; checks that its buffers fit."""
+    name, type, shape = described["name"], described["type"], described.get("shape", [])
+    buffers = []
+    for offset, length in described["at"]:
+        if offset + length > len(body) or offset % ALIGN:
+            raise WireError("a buffer of column '%s' is outside of the frame" % name)
+        buffers.append(body[offset:offset + length])
+    valid = buffers.pop() if described.get("nulls") else None
+    column = Column(name, type, shape, rows, buffers, valid)
+    if type in TEXTS:
+        fits = len(buffers) == 2 and len(buffers[0]) == (rows + 1) * 8
+    else:
+        size = Field(name, type, column.shape).size()
+        fits = len(buffers) == 1 and len(buffers[0]) == rows * size * WIDTHS[type]
+    if not fits or (valid is not None and len(valid) != rows):
+        raise WireError("a buffer of column '%s' has a wrong length" % name)
+    return column
+
+
+class Body:
+    """The body of a frame that is being built."""
+
+    __slots__ = ("parts", "length")
+
+    def __init__(self) -> None:
+        self.parts: List[Any] = []
+        self.length = 0
+
+    def add(self, buffer: Any) -> Tuple[int, int]:
+        """Appends a buffer of bytes; returns its offset and its length."""
+        gap = -self.length % ALIGN
+        if gap:
+            self.parts.append(bytes(gap))
+            self.length += gap
+        place = (self.length, len(buffer))
+        if place[1]:
+            self.parts.append(buffer)
+            self.length += place[1]
+        return place
+
+    def describe(self, column: Column) -> Dict[str, Any]:
+        """The descriptor of a column whose buffers are appended."""
+        described: Dict[str, Any] = {
+            "name": column.name, "type": column.type, "shape": list(column.shape),
+        }
+        buffers = list(column.buffers)
+        if column.valid is not None:
+            described["nulls"] = True
+            buffers.append(column.valid)
+        described["at"] = [self.add(buffer) for buffer in buffers]
+        return described
+
+
+def pack(messages: Sequence[bytes], body: Body) -> List[Any]:
+    """The buffers of one frame, in order; short neighbours are joined."""
+    text = b"[" + b",".join(messages) + b"]"
+    if len(text) > MAX_JSON or body.length > MAX_BODY:
+        raise WireError("a frame is too long")
+    short: List[Any] = [HEADER.pack(len(text), 0, body.length), text]
+    joined: List[Any] = []
+    for part in body.parts:
+        if len(part) < 65_536:
+            short.append(part)
+            continue
+        joined.append(b"".join(short))
+        joined.append(part)
+        short = []
+    if short:
+        joined.append(b"".join(short))
+    return joined
+
+
+def send(connection: socket.socket, parts: List[Any], flags: int = 0) -> List[Any]:
+    """Writes the buffers; returns those that a non-blocking send left over."""
+    parts = [memoryview(part).cast("B") for part in parts]
+    while parts:
+        try:
+            sent = connection.sendmsg(parts[:MAX_BUFFERS], [], flags)
+        except (BlockingIOError, InterruptedError):
+            return parts
+        first = 0
+        while first < len(parts) and sent >= len(parts[first]):
+            sent -= len(parts[first])
+            first += 1
+        del parts[:first]
+        if sent:
+            parts[0] = parts[0][sent:]
+    return parts
+
+
+def aligned(length: int) -> memoryview:
+    """Writable memory that begins at a multiple of 64 bytes."""
+    if length == 0:
+        return memoryview(bytearray())
+    numpy = sys.modules.get("numpy")
+    if length >= 65_536 and numpy is not None and hasattr(numpy, "empty"):
+        # Memory that is not filled with zeros first.
+        memory = numpy.empty(length + ALIGN, dtype="uint8")
+        start = -memory.ctypes.data % ALIGN
+    else:
+        memory = bytearray(length + ALIGN)
+        start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % ALIGN
+    return memoryview(memory)[start:start + length]
+
+
+class Reader:
+    """The frames of a socket. Short ones arrive with one system call."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._buffer = memoryview(bytearray(65_536))
+        self._start = 0
+        self._end = 0
+
+    def read(self) -> Optional[Tuple[List[Dict[str, Any]], memoryview]]:
+        """The messages and the body of the next frame; None at the end of the socket."""
+        head = bytearray(HEADER.size)
+        if not self._fill(memoryview(head)):
+            return None
+        json_length, _, body_length = HEADER.unpack(head)
+        if json_length > MAX_JSON or body_length > MAX_BODY:
+            raise WireError("a frame is too long")
+        text = bytearray(json_length)
+        body = aligned(body_length)
+        if not (self._fill(memoryview(text)) and self._fill(body)):
+            return None
+        return json.loads(text), body
+
+    def _fill(self, target: memoryview) -> bool:
+        """Reads until `target` is full; False when the socket ends before."""
+        filled = 0
+        while filled < len(target):
+            ready = self._end - self._start
+            missing = len(target) - filled
+            if ready:
+                count = min(ready, missing)
+                target[filled:filled + count] = self._buffer[self._start:self._start + count]
+                self._start += count
+            elif missing >= len(self._buffer):
+                count = self._connection.recv_into(target[filled:])
+            else:
+                self._end = self._connection.recv_into(self._buffer)
+                self._start = 0
+                if self._end == 0:
+                    return False
+                continue
+            if count == 0:
+                return False
+            filled += count
+        return True

@@ -1,0 +1,116 @@
+//! The host program: the Python files that every model's process runs.
+
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use volley_types::PredictError;
+
+/// The files, by their path below the program's directory.
+const FILES: &[(&str, &str)] = &[
+    ("__main__.py", include_str!("../host/__main__.py")),
+    ("answers.py", include_str!("../host/answers.py")),
+    ("arrow.py", include_str!("../host/arrow.py")),
+    ("calls.py", include_str!("../host/calls.py")),
+    ("context.py", include_str!("../host/context.py")),
+    ("errors.py", include_str!("../host/errors.py")),
+    ("hints.py", include_str!("../host/hints.py")),
+    (
+        "interfaces/__init__.py",
+        include_str!("../host/interfaces/__init__.py"),
+    ),
+    (
+        "interfaces/base.py",
+        include_str!("../host/interfaces/base.py"),
+    ),
+    (
+        "interfaces/inferless.py",
+        include_str!("../host/interfaces/inferless.py"),
+    ),
+    (
+        "interfaces/mlserver.py",
+        include_str!("../host/interfaces/mlserver.py"),
+    ),
+    (
+        "interfaces/plain.py",
+        include_str!("../host/interfaces/plain.py"),
+    ),
+    (
+        "interfaces/plain_table.py",
+        include_str!("../host/interfaces/plain_table.py"),
+    ),
+    (
+        "interfaces/plain_text.py",
+        include_str!("../host/interfaces/plain_text.py"),
+    ),
+    (
+        "interfaces/triton.py",
+        include_str!("../host/interfaces/triton.py"),
+    ),
+    ("logs.py", include_str!("../host/logs.py")),
+    ("loop.py", include_str!("../host/loop.py")),
+    ("outbox.py", include_str!("../host/outbox.py")),
+    ("wire.py", include_str!("../host/wire.py")),
+];
+
+/// The host program on this machine's disk. Dropping it removes the files.
+#[derive(Debug)]
+pub(crate) struct HostProgram(TempDir);
+
+impl HostProgram {
+    /// Writes the program to a new directory that only this user can read.
+    ///
+    /// # Errors
+    /// `Unavailable` when the directory for temporary files cannot be written.
+    pub(crate) fn write() -> Result<Self, PredictError> {
+        let failed = |error: std::io::Error| {
+            let message = "the program for Python models cannot be written; check the directory \
+                           for temporary files";
+            PredictError::new(volley_types::ErrorCode::Unavailable, message).with_source(error)
+        };
+        let directory = tempfile::Builder::new().prefix("volley-python-").tempdir();
+        let directory = directory.map_err(failed)?;
+        for (name, text) in FILES {
+            let file: PathBuf = directory.path().join(name);
+            if let Some(parent) = file.parent() {
+                std::fs::create_dir_all(parent).map_err(failed)?;
+            }
+            std::fs::write(&file, text).map_err(failed)?;
+        }
+        Ok(Self(directory))
+    }
+
+    /// The program's directory, which Python runs.
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Paths of the Python files below a directory, relative to `root`.
+    fn python_files(directory: &Path, root: &Path, into: &mut Vec<String>) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                python_files(&path, root, into);
+            } else if path.extension().is_some_and(|ending| ending == "py") {
+                let name = path.strip_prefix(root).unwrap().to_string_lossy();
+                into.push(name.into_owned());
+            }
+        }
+    }
+
+    #[test]
+    fn the_program_has_every_file_of_its_directory() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("host");
+        let mut found = Vec::new();
+        python_files(&root, &root, &mut found);
+        found.sort();
+        let listed: Vec<_> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(listed, found);
+        let program = HostProgram::write().unwrap();
+        assert!(program.path().join("interfaces/plain.py").is_file());
+    }
+}

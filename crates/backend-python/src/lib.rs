@@ -1,0 +1,36 @@
+//! The backend `python`: models that are Python classes and functions.
+//!
+//! Each instance of a model is a process of its own: a Python interpreter that runs the host
+//! program (`host/`), which loads the model's file. The worker and the process exchange frames over
+//! a Unix socket ([`frame`]): columns in Arrow's layout, calls, credits and cancels. The model's
+//! code cannot reach the worker's memory, and its end is an error of its own calls only.
+//!
+//! Reading order: [`PythonLoader`] (`loader`: environment, processes), `model` (a request on one
+//! process), `session` (the connection), `frame` and `column` (the bytes), `process` (start, limits,
+//! end), `environment` (interpreters and packages), `host` (the Python files).
+
+mod column;
+mod config;
+mod environment;
+mod frame;
+mod host;
+mod instances;
+mod loader;
+mod log;
+mod model;
+mod process;
+mod session;
+mod settings;
+
+use volley_types::registry::{BackendInfo, BackendName, SourceKind};
+
+pub use crate::config::PythonConfig;
+pub use crate::loader::{Description, PythonLoader, is_python};
+
+/// This backend.
+pub static INFO: BackendInfo = BackendInfo {
+    name: BackendName::from_static("python"),
+    summary: "a Python class or function, in processes of its own",
+    source: SourceKind::Files,
+    takes_model_config: false,
+};
