@@ -66,7 +66,7 @@ pub(crate) async fn create(
     let whole = async { answer::choices(&answer::collect(begun.await?).await?) };
     let choice = context.in_time(whole).await?.into_iter().next();
     let choice = choice.ok_or_else(sse::silent_end)?;
-    Ok(Json(message(&id, &asked.name, choice)).into_response())
+    Ok(Json(message(&id, &asked.name, choice)?).into_response())
 }
 
 /// Counts the prompt tokens of a message with the model's own tokenizer.
@@ -118,13 +118,13 @@ async fn begin(
 }
 
 /// Formats a complete message.
-fn message(id: &str, model: &str, choice: Choice) -> Value {
+fn message(id: &str, model: &str, choice: Choice) -> Result<Value, PredictError> {
     let mut message = json!({
         "id": id,
         "type": "message",
         "role": "assistant",
         "model": model,
-        "content": content::blocks(id, &choice),
+        "content": content::blocks(id, &choice)?,
     });
     let ending = ending(
         choice.finish_reason,
@@ -138,7 +138,7 @@ fn message(id: &str, model: &str, choice: Choice) -> Value {
     if let Some(given) = supplement::of(&choice.details, FORMAT) {
         supplement::supplement(&mut message, given);
     }
-    message
+    Ok(message)
 }
 
 /// The id of a call; a generated id if the model gave none. The provider's signature becomes part

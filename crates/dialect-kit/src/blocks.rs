@@ -1,18 +1,7 @@
 //! Message blocks in Anthropic's format, which responses of other dialects use too. Pure.
 
 use serde_json::{Value, json};
-use volley_types::FinishReason;
-
-/// Converts a call in OpenAI's format to a message block.
-pub fn tool_use(call: &Value) -> Value {
-    let arguments = call.pointer("/function/arguments").and_then(Value::as_str);
-    json!({
-        "type": "tool_use",
-        "id": call.get("id"),
-        "name": call.pointer("/function/name"),
-        "input": input(arguments.unwrap_or_default()),
-    })
-}
+use volley_types::{ErrorCode, FinishReason, PredictError};
 
 /// Anthropic's name of a finish reason.
 pub fn stop_reason(reason: Option<FinishReason>) -> &'static str {
@@ -24,10 +13,49 @@ pub fn stop_reason(reason: Option<FinishReason>) -> &'static str {
     }
 }
 
-/// The input of a call. Arguments that are not JSON become a text.
-pub fn input(arguments: &str) -> Value {
+/// The input of a call of `name`, which is an object. No arguments mean an empty one. `None` if the
+/// end of the answer cut the arguments off: such a call must not be run.
+///
+/// # Errors
+/// `UpstreamFailed` naming the function if complete arguments are not an object.
+pub fn input(
+    name: &str,
+    arguments: &str,
+    reason: Option<FinishReason>,
+) -> Result<Option<Value>, PredictError> {
     if arguments.trim().is_empty() {
-        return json!({});
+        return Ok(Some(json!({})));
     }
-    serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "text": arguments }))
+    match (serde_json::from_str(arguments), reason) {
+        (Ok(input @ Value::Object(_)), _) => Ok(Some(input)),
+        (_, Some(FinishReason::Length | FinishReason::ContentFilter)) => Ok(None),
+        _ => Err(PredictError::new(
+            ErrorCode::UpstreamFailed,
+            format!(
+                "the model called '{name}' with arguments that are not a JSON object; send the \
+                 request again"
+            ),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_never_made_up() {
+        let stop = Some(FinishReason::ToolCalls);
+        assert_eq!(input("f", " ", stop).unwrap(), Some(json!({})));
+        assert_eq!(
+            input("f", "{\"a\":1}", Some(FinishReason::Length)).unwrap(),
+            Some(json!({ "a": 1 }))
+        );
+        for bad in ["{\"city\":\"Be", "[1]", "\"a\"", "text"] {
+            let error = input("weather", bad, stop).unwrap_err();
+            assert_eq!(error.code, ErrorCode::UpstreamFailed);
+            assert!(error.message.contains("'weather'"), "{error}");
+            assert_eq!(input("f", bad, Some(FinishReason::Length)).unwrap(), None);
+        }
+    }
 }

@@ -85,10 +85,14 @@ impl Lines {
         write(&line, out);
     }
 
-    fn end(&mut self, details: &Details, out: &mut BytesMut) {
-        if !self.calls.is_empty() && self.kind == EventsInterface::Chat {
+    fn end(&mut self, details: &Details, out: &mut BytesMut) -> Result<(), PredictError> {
+        let told = match self.kind {
+            EventsInterface::Chat => calls(&self.calls, self.reason)?,
+            EventsInterface::Generate => json!([]),
+        };
+        if told != json!([]) {
             let mut line = self.kind.object(&self.model, "", "", false);
-            line["message"]["tool_calls"] = calls(&self.calls);
+            line["message"]["tool_calls"] = told;
             write(&line, out);
         }
         let mut line = self.kind.object(&self.model, "", "", true);
@@ -96,6 +100,7 @@ impl Lines {
         self.times.write_into(self.usage, details, &mut line);
         write(&line, out);
         self.finished = true;
+        Ok(())
     }
 }
 
@@ -111,7 +116,7 @@ impl Events for Lines {
             self.row(&row, out);
             if row.last() {
                 let details = row.details().map(Details::from_json);
-                self.end(&details.unwrap_or_default(), out);
+                self.end(&details.unwrap_or_default(), out)?;
                 break;
             }
         }

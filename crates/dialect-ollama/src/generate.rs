@@ -1,6 +1,6 @@
 //! `POST /api/chat` and `POST /api/generate`.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use volley_http_edge::axum::Json;
 use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{Dialect, GenerationRow, Input, PredictError, PredictRequest, Task};
@@ -118,7 +118,10 @@ fn whole(
     let choice = choices.swap_remove(0);
     let mut object = kind.object(name, &choice.text, &choice.thinking, true);
     if !choice.tool_calls.is_empty() && kind == EventsInterface::Chat {
-        object["message"]["tool_calls"] = calls(&choice.tool_calls);
+        let told = calls(&choice.tool_calls, choice.finish_reason)?;
+        if told != json!([]) {
+            object["message"]["tool_calls"] = told;
+        }
     }
     if !choice.tokens.is_empty() {
         object["logprobs"] = choice.tokens.clone().into();

@@ -153,10 +153,10 @@ fn generation(
 ) -> Result<Value, PredictError> {
     let choices = answer::choices(batches)?;
     let outputs = choices.into_iter().map(|choice| output(choice, form));
-    Ok(outputs.collect())
+    outputs.collect()
 }
 
-fn output(choice: Choice, form: Option<UpstreamDialect>) -> Value {
+fn output(choice: Choice, form: Option<UpstreamDialect>) -> Result<Value, PredictError> {
     let mut map = json!({ "response": choice.text });
     if let Some(reason) = choice.finish_reason {
         map["finish_reason"] = reason.as_str().into();
@@ -169,7 +169,7 @@ fn output(choice: Choice, form: Option<UpstreamDialect>) -> Value {
         });
     }
     if let Some(form) = form {
-        form.write_into(&choice, &mut map);
+        form.write_into(&choice, &mut map)?;
     }
     if !choice.citations.is_empty() {
         map["citations"] = choice.citations.iter().map(Citation::value).collect();
@@ -177,5 +177,5 @@ fn output(choice: Choice, form: Option<UpstreamDialect>) -> Value {
     if !choice.tool_calls.is_empty() {
         map["tool_calls"] = choice.tool_calls.into();
     }
-    json!({ "name": "response", "dataAsMap": map })
+    Ok(json!({ "name": "response", "dataAsMap": map }))
 }

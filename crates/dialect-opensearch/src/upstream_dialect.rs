@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 use volley_providers::AnswerForm;
 use volley_types::registry::{ModelSource, ProviderName, RegistryState};
-use volley_types::{FinishReason, ModelRef, Usage};
+use volley_types::{FinishReason, ModelRef, PredictError, Usage};
 
 use volley_dialect_kit::answer::Choice;
 use volley_dialect_kit::blocks as anthropic;
@@ -58,7 +58,10 @@ impl UpstreamDialect {
     }
 
     /// Adds the answer in this form to `map`.
-    pub(crate) fn write_into(self, choice: &Choice, map: &mut Value) {
+    ///
+    /// # Errors
+    /// `UpstreamFailed` if the arguments of a call are not an object, which this form needs.
+    pub(crate) fn write_into(self, choice: &Choice, map: &mut Value) -> Result<(), PredictError> {
         let usage = choice.usage.unwrap_or_default();
         match self {
             Self::OpenAi => {
@@ -73,14 +76,14 @@ impl UpstreamDialect {
                     json!([{ "index": 0, "message": message, "finish_reason": reason }]);
             }
             Self::Converse => {
-                let message = json!({ "role": "assistant", "content": blocks(choice, converse) });
+                let message = json!({ "role": "assistant", "content": blocks(choice, converse)? });
                 map["output"] = json!({ "message": message });
                 map["stopReason"] = stop_reason(choice.finish_reason).into();
                 let names = ["inputTokens", "outputTokens", "totalTokens"];
                 count(usage, names, &mut map["usage"]);
             }
             Self::Gemini => {
-                let content = json!({ "role": "model", "parts": blocks(choice, gemini) });
+                let content = json!({ "role": "model", "parts": blocks(choice, gemini)? });
                 let reason = match choice.finish_reason {
                     Some(FinishReason::Length) => "MAX_TOKENS",
                     Some(FinishReason::ContentFilter) => "SAFETY",
@@ -97,7 +100,7 @@ impl UpstreamDialect {
             }
             Self::Anthropic => {
                 map["role"] = "assistant".into();
-                let mut content = blocks(choice, anthropic::tool_use);
+                let mut content = blocks(choice, tool_use)?;
                 for block in content.as_array_mut().into_iter().flatten() {
                     if block.get("text").is_some() {
                         block["type"] = "text".into();
@@ -109,6 +112,7 @@ impl UpstreamDialect {
                 map["usage"]["output_tokens"] = usage.completion_tokens.into();
             }
         }
+        Ok(())
     }
 }
 
@@ -126,33 +130,38 @@ fn provider(registry: &RegistryState, model: &ModelRef) -> Option<ProviderName> 
 }
 
 /// The text, where there is any or no calls are, and the calls as `call` has them.
-fn blocks(choice: &Choice, call: impl Fn(&Value) -> Value) -> Value {
+fn blocks(choice: &Choice, call: impl Fn(&Value, Value) -> Value) -> Result<Value, PredictError> {
     let text = !choice.text.is_empty() || choice.tool_calls.is_empty();
     let text = text.then(|| json!({ "text": choice.text }));
-    text.into_iter()
-        .chain(choice.tool_calls.iter().map(call))
-        .collect()
-}
-
-/// A call's arguments; what is no JSON is told as text.
-fn arguments(call: &Value) -> Value {
-    let text = call.pointer("/function/arguments").and_then(Value::as_str);
-    let text = text.unwrap_or_default();
-    match text.trim() {
-        "" => json!({}),
-        text => serde_json::from_str(text).unwrap_or_else(|_| json!({ "text": text })),
+    let mut told: Vec<_> = text.into_iter().collect();
+    for given in &choice.tool_calls {
+        let text = |path: &str| given.pointer(path).and_then(Value::as_str);
+        let name = text("/function/name").unwrap_or_default();
+        let arguments = text("/function/arguments").unwrap_or_default();
+        let input = anthropic::input(name, arguments, choice.finish_reason)?;
+        told.extend(input.map(|input| call(given, input)));
     }
+    Ok(told.into())
 }
 
-fn converse(call: &Value) -> Value {
+fn tool_use(call: &Value, input: Value) -> Value {
+    json!({
+        "type": "tool_use",
+        "id": call.get("id"),
+        "name": call.pointer("/function/name"),
+        "input": input,
+    })
+}
+
+fn converse(call: &Value, input: Value) -> Value {
     json!({ "toolUse": {
-        "toolUseId": call["id"], "name": call.pointer("/function/name"), "input": arguments(call),
+        "toolUseId": call["id"], "name": call.pointer("/function/name"), "input": input,
     } })
 }
 
-fn gemini(call: &Value) -> Value {
+fn gemini(call: &Value, input: Value) -> Value {
     let name = call.pointer("/function/name");
-    json!({ "functionCall": { "name": name, "args": arguments(call) } })
+    json!({ "functionCall": { "name": name, "args": input } })
 }
 
 fn stop_reason(reason: Option<FinishReason>) -> &'static str {
@@ -188,7 +197,13 @@ mod tests {
             ..Choice::default()
         };
         let mut map = json!({ "response": "I look.", "usage": { "total_tokens": 5 } });
-        form.write_into(&choice, &mut map);
+        form.write_into(&choice, &mut map).unwrap();
+        let broken = Choice {
+            tool_calls: vec![json!({ "function": { "name": "f", "arguments": "{\"a" } })],
+            ..choice
+        };
+        let error = form.write_into(&broken, &mut json!({}));
+        assert_eq!(error.is_err(), form != UpstreamDialect::OpenAi, "{form:?}");
         assert_eq!(map["response"], "I look.", "Volley's own stays");
         map
     }

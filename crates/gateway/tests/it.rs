@@ -87,6 +87,8 @@ mod support;
 mod tenants;
 #[path = "it/texts.rs"]
 mod texts;
+#[path = "it/tool_arguments.rs"]
+mod tool_arguments;
 #[path = "it/trail.rs"]
 mod trail;
 #[path = "it/whole.rs"]
