@@ -3,10 +3,11 @@
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
-use volley_types::{FinishReason, GenerationRow, PredictError, Usage};
+use volley_types::{Details, FinishReason, GenerationRow, PredictError, Usage};
 
 use crate::error::error as huggingface_error;
 use volley_dialect_kit::answer::{self, failure};
+use volley_dialect_kit::refusal;
 use volley_dialect_kit::sse::Events;
 
 /// Writes the events of one answer.
@@ -33,7 +34,7 @@ impl TokenEvents {
         }
     }
 
-    fn row(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) {
+    fn row(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) -> Result<(), PredictError> {
         if let Some(usage) = row.usage() {
             self.usage += usage;
         }
@@ -45,8 +46,12 @@ impl TokenEvents {
             self.event(&token, &Value::Null, &Value::Null, out);
         }
         if row.last() {
+            // The format has no finish reason for a content filter.
+            let details = row.details().map(Details::from_json).unwrap_or_default();
+            refusal::filtered(self.reason, &details)?;
             self.end(out);
         }
+        Ok(())
     }
 
     /// Writes the end as an event of its own, so that no token is held back until it is known
@@ -80,7 +85,7 @@ impl Events for TokenEvents {
     fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError> {
         for row in GenerationRow::rows(batch)? {
             failure(&row)?;
-            self.row(&row, out);
+            self.row(&row, out)?;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use volley_types::{Details, FinishReason, GenerationRow, PredictError, Usage};
 
 use super::{Times, calls, done_reason, now};
 use volley_dialect_kit::answer::{self, failure, merge_tool_calls};
+use volley_dialect_kit::refusal;
 use volley_dialect_kit::sse::Events;
 
 /// The route that a stream belongs to.
@@ -45,6 +46,9 @@ pub(super) struct Lines {
     times: Times,
     /// Calls so far. Ollama's format has complete calls only, so they are written at the end.
     calls: Vec<Value>,
+    /// Whether there was any text.
+    said: bool,
+    refused: bool,
     usage: Option<Usage>,
     reason: Option<FinishReason>,
     finished: bool,
@@ -57,6 +61,8 @@ impl Lines {
             model: model.to_owned(),
             times,
             calls: Vec::new(),
+            said: false,
+            refused: false,
             usage: None,
             reason: None,
             finished: false,
@@ -73,6 +79,10 @@ impl Lines {
             merge_tool_calls(&mut self.calls, deltas);
         }
         let text = row.text().unwrap_or_default();
+        self.said |= !text.is_empty();
+        self.refused |= row
+            .details()
+            .is_some_and(|told| Details::from_json(told).refusal);
         let thinking = row.thinking().unwrap_or_default();
         let told = answer::tokens(row);
         if text.is_empty() && thinking.is_empty() && told.is_empty() {
@@ -95,8 +105,11 @@ impl Lines {
             line["message"]["tool_calls"] = told;
             write(&line, out);
         }
+        if let Some(note) = refusal::note(self.reason, details, !self.said) {
+            write(&self.kind.object(&self.model, note, "", false), out);
+        }
         let mut line = self.kind.object(&self.model, "", "", true);
-        line["done_reason"] = done_reason(self.reason).into();
+        line["done_reason"] = done_reason(self.reason, self.refused).into();
         self.times.write_into(self.usage, details, &mut line);
         write(&line, out);
         self.finished = true;

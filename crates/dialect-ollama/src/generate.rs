@@ -116,7 +116,7 @@ fn whole(
         return Err(sse::silent_end());
     }
     let choice = choices.swap_remove(0);
-    let mut object = kind.object(name, &choice.text, &choice.thinking, true);
+    let mut object = kind.object(name, &choice.text_or_note(), &choice.thinking, true);
     if !choice.tool_calls.is_empty() && kind == EventsInterface::Chat {
         let told = calls(&choice.tool_calls, choice.finish_reason)?;
         if told != json!([]) {
@@ -126,7 +126,7 @@ fn whole(
     if !choice.tokens.is_empty() {
         object["logprobs"] = choice.tokens.clone().into();
     }
-    object["done_reason"] = done_reason(choice.finish_reason).into();
+    object["done_reason"] = done_reason(choice.finish_reason, choice.is_refused()).into();
     times.write_into(usage, &choice.details, &mut object);
     if let Some(Value::Object(given)) = supplement::of(&choice.details, FORMAT) {
         let mut given = given.clone();

@@ -85,10 +85,12 @@ impl Times {
     }
 }
 
-/// The finish reason in Ollama's terms.
-fn done_reason(reason: Option<FinishReason>) -> &'static str {
+/// The finish reason in Ollama's terms, which has none for a refusal.
+fn done_reason(reason: Option<FinishReason>, refused: bool) -> &'static str {
     match reason {
         Some(FinishReason::Length) => "length",
+        Some(FinishReason::ContentFilter) => "content_filter",
+        _ if refused => "content_filter",
         _ => "stop",
     }
 }

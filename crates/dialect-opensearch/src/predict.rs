@@ -17,6 +17,7 @@ use crate::upstream_dialect::UpstreamDialect;
 use crate::{settings, texts};
 use volley_dialect_kit::answer;
 use volley_dialect_kit::answer::Choice;
+use volley_dialect_kit::refusal;
 use volley_dialect_kit::sse;
 use volley_dialect_kit::tensors;
 use volley_http_edge::body;
@@ -160,6 +161,11 @@ fn output(choice: Choice, form: Option<UpstreamDialect>) -> Result<Value, Predic
     let mut map = json!({ "response": choice.text });
     if let Some(reason) = choice.finish_reason {
         map["finish_reason"] = reason.as_str().into();
+    }
+    let explained = refusal::explanation(&choice.details).unwrap_or_default();
+    let refused = format!("{}{explained}", choice.refusal);
+    if !refused.is_empty() {
+        map["refusal"] = refused.into();
     }
     if let Some(usage) = choice.usage {
         map["usage"] = json!({

@@ -66,8 +66,14 @@ impl UpstreamDialect {
         match self {
             Self::OpenAi => {
                 let calls = !choice.tool_calls.is_empty();
-                let content = (!choice.text.is_empty() || !calls).then_some(&choice.text);
+                let said = choice.said();
+                let refusal = &map["refusal"];
+                let says = !said.is_empty() || !calls && refusal.is_null();
+                let content = says.then_some(said);
                 let mut message = json!({ "role": "assistant", "content": content });
+                if !refusal.is_null() {
+                    message["refusal"] = refusal.clone();
+                }
                 if calls {
                     message["tool_calls"] = choice.tool_calls.clone().into();
                 }

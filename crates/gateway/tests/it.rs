@@ -65,6 +65,8 @@ mod predictions;
 mod probabilities;
 #[path = "it/reference.rs"]
 mod reference;
+#[path = "it/refusals.rs"]
+mod refusals;
 #[path = "it/registrations.rs"]
 mod registrations;
 #[path = "it/responses.rs"]

@@ -99,6 +99,19 @@ pub fn image(part: &Value) -> Option<Image> {
     })
 }
 
+/// An assistant's text without its refusal, and the refusal; `None` for messages without one.
+pub fn refusal(message: &ChatMessage) -> Option<(String, String)> {
+    let details = details(message);
+    let refusal = details["refusal"]
+        .as_str()
+        .filter(|text| !text.is_empty())?;
+    let content = message.content.as_str();
+    let text = content
+        .strip_suffix(refusal)
+        .or_else(|| content.strip_prefix(refusal));
+    Some((text?.to_owned(), refusal.to_owned()))
+}
+
 /// The error for an image URL, for servers that only accept image data.
 pub fn no_address(server: &str) -> PredictError {
     PredictError::invalid(format!(
