@@ -25,7 +25,7 @@ use volley_types::{
 use self::events::MessageEvents;
 use self::request::{Limit, MessagesRequest};
 use volley_dialect_kit::answer::{self, Choice};
-use volley_dialect_kit::blocks::stop_reason;
+use volley_dialect_kit::blocks::{is_stop_sequence, stop_reason};
 use volley_dialect_kit::chat;
 use volley_dialect_kit::parameters;
 use volley_dialect_kit::pieces::CallPiece;
@@ -166,9 +166,12 @@ fn ending(reason: Option<FinishReason>, details: &Details, refused: bool) -> Val
         (Some("tool_use" | "end_turn"), reason) if !refused => stop_reason(reason),
         (Some(own), _) => own,
         (None, _) if refused => "refusal",
+        (None, Some(FinishReason::Stop) | None) if is_stop_sequence(details) => "stop_sequence",
         (None, reason) => stop_reason(reason),
     };
-    let mut ending = json!({ "stop_reason": reason, "stop_sequence": details.stop_sequence });
+    let sequence = details.stop_sequence.as_ref();
+    let sequence = sequence.filter(|_| reason == "stop_sequence");
+    let mut ending = json!({ "stop_reason": reason, "stop_sequence": sequence });
     if let Some(told) = details.stop_details.as_ref().filter(|_| native) {
         ending["stop_details"] = told.clone();
     }

@@ -20,6 +20,7 @@ use volley_types::{
 
 use self::events::ChatEvents;
 use volley_dialect_kit::answer::{self, Choice};
+use volley_dialect_kit::blocks::is_stop_sequence;
 use volley_dialect_kit::chat;
 use volley_dialect_kit::generation::stream;
 use volley_dialect_kit::pieces::{CallPiece, Piece};
@@ -193,10 +194,8 @@ fn finish_reason(reason: Option<FinishReason>, details: &Details, refused: bool)
         (Some(FinishReason::ContentFilter), _) => "ERROR_TOXIC",
         (Some(FinishReason::Error), _) => "ERROR",
         (Some(FinishReason::Stop) | None, _) if refused => "ERROR_TOXIC",
-        (Some(FinishReason::Stop) | None, _) => match details.stop_sequence {
-            Some(_) => "STOP_SEQUENCE",
-            None => "COMPLETE",
-        },
+        (Some(FinishReason::Stop) | None, _) if is_stop_sequence(details) => "STOP_SEQUENCE",
+        (Some(FinishReason::Stop) | None, _) => "COMPLETE",
     };
     reason.to_owned()
 }

@@ -7,6 +7,7 @@ use volley_types::{Details, FinishReason, GenerationRow, PredictError, Usage};
 
 use crate::error::error as huggingface_error;
 use volley_dialect_kit::answer::{self, failure};
+use volley_dialect_kit::blocks::is_stop_sequence;
 use volley_dialect_kit::refusal;
 use volley_dialect_kit::sse::Events;
 
@@ -49,20 +50,20 @@ impl TokenEvents {
             // The format has no finish reason for a content filter.
             let details = row.details().map(Details::from_json).unwrap_or_default();
             refusal::filtered(self.reason, &details)?;
-            self.end(out);
+            self.end(&details, out);
         }
         Ok(())
     }
 
     /// Writes the end as an event of its own, so that no token is held back until it is known
     /// whether it is the last one.
-    fn end(&mut self, out: &mut BytesMut) {
+    fn end(&mut self, details: &Details, out: &mut BytesMut) {
         let token = json!({ "id": 0, "text": "", "logprob": null, "special": true });
         self.written += 1;
         let details = match self.details {
             false => Value::Null,
             true => json!({
-                "finish_reason": finish_reason(self.reason),
+                "finish_reason": finish_reason(self.reason, details),
                 "generated_tokens": self.usage.completion_tokens,
                 "seed": self.seed,
                 "input_length": self.usage.prompt_tokens,
@@ -134,9 +135,10 @@ fn ids(row: &GenerationRow<'_>) -> Vec<u32> {
 }
 
 /// The finish reason in the terms of Text Generation Inference.
-pub(super) fn finish_reason(reason: Option<FinishReason>) -> &'static str {
+pub(super) fn finish_reason(reason: Option<FinishReason>, details: &Details) -> &'static str {
     match reason {
         Some(FinishReason::Length) => "length",
+        _ if is_stop_sequence(details) => "stop_sequence",
         _ => "eos_token",
     }
 }

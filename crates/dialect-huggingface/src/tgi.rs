@@ -133,7 +133,7 @@ pub(super) async fn whole(
     }
     let usage = choice.usage.unwrap_or_default();
     told["details"] = json!({
-        "finish_reason": events::finish_reason(choice.finish_reason),
+        "finish_reason": events::finish_reason(choice.finish_reason, &choice.details),
         "generated_tokens": usage.completion_tokens,
         "seed": asked.options.seed,
         "prefill": [],

@@ -1,7 +1,7 @@
 //! Message blocks in Anthropic's format, which responses of other dialects use too. Pure.
 
 use serde_json::{Value, json};
-use volley_types::{ErrorCode, FinishReason, PredictError};
+use volley_types::{Details, ErrorCode, FinishReason, PredictError};
 
 /// Anthropic's name of a finish reason.
 pub fn stop_reason(reason: Option<FinishReason>) -> &'static str {
@@ -11,6 +11,12 @@ pub fn stop_reason(reason: Option<FinishReason>) -> &'static str {
         Some(FinishReason::ContentFilter) => "refusal",
         Some(FinishReason::Stop | FinishReason::Error) | None => "end_turn",
     }
+}
+
+/// Whether a stop string ended the answer. Some providers do not report which one.
+pub fn is_stop_sequence(details: &Details) -> bool {
+    let reason = details.stop_reason.as_deref().unwrap_or_default();
+    details.stop_sequence.is_some() || reason.eq_ignore_ascii_case("stop_sequence")
 }
 
 /// The input of a call of `name`, which is an object. No arguments mean an empty one. `None` if the

@@ -79,6 +79,8 @@ mod routes;
 mod rows;
 #[path = "it/sockets.rs"]
 mod sockets;
+#[path = "it/stop_sequences.rs"]
+mod stop_sequences;
 #[path = "it/stored.rs"]
 mod stored;
 #[path = "it/streams.rs"]
