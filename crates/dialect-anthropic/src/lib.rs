@@ -15,7 +15,7 @@ mod request;
 use http::HeaderMap;
 use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
-use volley_http_edge::axum::response::{IntoResponse, Response};
+use volley_http_edge::axum::response::Response;
 use volley_types::params::COUNT_TOKENS;
 use volley_types::{
     ChunkStream, Details, Dialect, FinishReason, GenerationRow, Input, PredictError,
@@ -25,7 +25,7 @@ use volley_types::{
 use self::events::MessageEvents;
 use self::request::{Limit, MessagesRequest};
 use volley_dialect_kit::answer::{self, Choice};
-use volley_dialect_kit::blocks::{is_stop_sequence, stop_reason};
+use volley_dialect_kit::blocks::{self, is_stop_sequence, stop_reason};
 use volley_dialect_kit::chat;
 use volley_dialect_kit::parameters;
 use volley_dialect_kit::pieces::CallPiece;
@@ -66,7 +66,7 @@ pub(crate) async fn create(
     let whole = async { answer::choices(&answer::collect(begun.await?).await?) };
     let choice = context.in_time(whole).await?.into_iter().next();
     let choice = choice.ok_or_else(sse::silent_end)?;
-    Ok(Json(message(&id, &asked.name, choice)?).into_response())
+    Ok(blocks::body(&message(&id, &asked.name, choice)?))
 }
 
 /// Counts the prompt tokens of a message with the model's own tokenizer.

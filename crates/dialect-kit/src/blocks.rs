@@ -1,7 +1,9 @@
 //! Message blocks in Anthropic's format, which responses of other dialects use too. Pure.
 
+use http::{HeaderValue, header};
 use serde_json::{Value, json};
-use volley_types::{Details, ErrorCode, FinishReason, PredictError};
+use volley_http_edge::axum::response::{IntoResponse, Response};
+use volley_types::{Details, ErrorCode, FinishReason, PredictError, exact};
 
 /// Anthropic's name of a finish reason.
 pub fn stop_reason(reason: Option<FinishReason>) -> &'static str {
@@ -19,7 +21,7 @@ pub fn is_stop_sequence(details: &Details) -> bool {
     details.stop_sequence.is_some() || reason.eq_ignore_ascii_case("stop_sequence")
 }
 
-/// The input of a call of `name`, which is an object. No arguments mean an empty one. `None` if the
+/// The input of a call of `name`, an object for a body that [`body`] or [`exact::write`] writes. No arguments mean an empty one. `None` if the
 /// end of the answer cut the arguments off: such a call must not be run.
 ///
 /// # Errors
@@ -29,11 +31,12 @@ pub fn input(
     arguments: &str,
     reason: Option<FinishReason>,
 ) -> Result<Option<Value>, PredictError> {
-    if arguments.trim().is_empty() {
-        return Ok(Some(json!({})));
-    }
-    match (serde_json::from_str(arguments), reason) {
-        (Ok(input @ Value::Object(_)), _) => Ok(Some(input)),
+    let read = match arguments.trim() {
+        "" => Some(json!({})),
+        text => exact::object(text),
+    };
+    match (read, reason) {
+        (Some(input), _) => Ok(Some(input)),
         (_, Some(FinishReason::Length | FinishReason::ContentFilter)) => Ok(None),
         _ => Err(PredictError::new(
             ErrorCode::UpstreamFailed,
@@ -43,6 +46,12 @@ pub fn input(
             ),
         )),
     }
+}
+
+/// A response with this body.
+pub fn body(body: &Value) -> Response {
+    let media = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, media)], exact::write(body)).into_response()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
-use volley_types::{Details, FinishReason, GenerationRow, PredictError, Usage};
+use volley_types::{Details, FinishReason, GenerationRow, PredictError, Usage, exact};
 
 use super::{Times, calls, done_reason, now};
 use volley_dialect_kit::answer::{self, failure, merge_tool_calls};
@@ -118,7 +118,7 @@ impl Lines {
 }
 
 fn write(line: &Value, out: &mut BytesMut) {
-    out.put_slice(line.to_string().as_bytes());
+    out.put_slice(exact::write(line).as_bytes());
     out.put_u8(b'\n');
 }
 

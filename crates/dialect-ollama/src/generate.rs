@@ -9,6 +9,7 @@ use super::events::{EventsInterface, Lines};
 use super::request::{self, ParsedRequest};
 use super::{FORMAT, Times, calls, done_reason, named};
 use volley_dialect_kit::answer;
+use volley_dialect_kit::blocks;
 use volley_dialect_kit::sse;
 use volley_dialect_kit::supplement;
 use volley_http_edge::body::JsonObject;
@@ -93,7 +94,7 @@ async fn answer(
         batches.extend(answer::collect(chunks).await?);
         whole(kind, &name, times, &batches)
     };
-    Ok(Json(context.in_time(whole).await?).into_response())
+    Ok(blocks::body(&context.in_time(whole).await?))
 }
 
 /// The response to a request without a prompt, by which clients load a model. The model is already

@@ -144,8 +144,11 @@ fn blocks(choice: &Choice, call: impl Fn(&Value, Value) -> Value) -> Result<Valu
         let text = |path: &str| given.pointer(path).and_then(Value::as_str);
         let name = text("/function/name").unwrap_or_default();
         let arguments = text("/function/arguments").unwrap_or_default();
-        let input = anthropic::input(name, arguments, choice.finish_reason)?;
-        told.extend(input.map(|input| call(given, input)));
+        if anthropic::input(name, arguments, choice.finish_reason)?.is_some() {
+            // Arguments without text are an empty object.
+            let input = serde_json::from_str(arguments);
+            told.push(call(given, input.unwrap_or_else(|_| json!({}))));
+        }
     }
     Ok(told.into())
 }

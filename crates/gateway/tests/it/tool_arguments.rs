@@ -56,6 +56,42 @@ async fn a_call_that_was_cut_off_is_left_out() {
 }
 
 #[tokio::test]
+async fn numbers_in_arguments_keep_their_text() {
+    let edge = Edge::start().await;
+    let arguments = r#"{"a":12345678901234567890123,"e":1e2}"#;
+    let call = json!({ "index": 0, "id": "c", "type": "function",
+                       "function": { "name": "f", "arguments": arguments } });
+    let called = GenerationChunk {
+        tool_calls: Some(json!([call]).to_string()),
+        ..GenerationChunk::default()
+    };
+    let end = GenerationChunk {
+        finish_reason: Some(FinishReason::ToolCalls),
+        ..last()
+    };
+    edge.cluster.script("m", Script::Chunks(vec![called, end]));
+    for (path, stream) in [
+        ("/v1/messages", false),
+        ("/api/chat", false),
+        ("/api/chat", true),
+    ] {
+        let reply = asked(&edge, path, stream).await;
+        assert!(
+            reply.text().contains(&format!(":{arguments}")),
+            "{}",
+            reply.text()
+        );
+        assert_eq!(
+            reply.headers["content-type"].to_str().unwrap(),
+            match stream {
+                true => "application/x-ndjson",
+                false => "application/json",
+            }
+        );
+    }
+}
+
+#[tokio::test]
 async fn arguments_that_are_no_object_are_an_error() {
     let edge = Edge::start().await;
     edge.cluster.script("m", script(FinishReason::ToolCalls));
