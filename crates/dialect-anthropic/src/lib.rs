@@ -31,7 +31,7 @@ use volley_dialect_kit::parameters;
 use volley_dialect_kit::pieces::CallPiece;
 use volley_dialect_kit::sse;
 use volley_dialect_kit::supplement;
-use volley_http_edge::body::JsonObject;
+use volley_http_edge::body::JsonMessages;
 use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
@@ -44,7 +44,7 @@ pub(crate) async fn create(
     caller: Caller,
     context: RequestContext,
     headers: HeaderMap,
-    JsonObject(body): JsonObject,
+    JsonMessages(body): JsonMessages,
 ) -> Result<Response, ApiError> {
     let asked = request::read(body, Limit::Needed, &headers)?;
     let id = format!("msg_{}", context.request_id);
@@ -74,7 +74,7 @@ pub(crate) async fn count_tokens(
     caller: Caller,
     context: RequestContext,
     headers: HeaderMap,
-    JsonObject(body): JsonObject,
+    JsonMessages(body): JsonMessages,
 ) -> Result<Json<Value>, ApiError> {
     let mut asked = request::read(body, Limit::Open, &headers)?;
     asked

@@ -1,10 +1,12 @@
 //! JSON objects whose numbers a [`Value`] cannot hold, such as integers of more than 64 bits. Such
 //! an object is part of a body as its text, and [`write`] restores it.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
-use serde_json::{Deserializer, Value};
+use serde_json::value::RawValue;
+use serde_json::{Deserializer, Map, Value};
 
 /// Prefix of the text of such an object. It differs between processes and is never sent, so that no
 /// text of a caller or an upstream can have it.
@@ -23,6 +25,47 @@ pub fn object(text: &str) -> Option<Value> {
         true => value,
         false => format!("{}{text}", *MARK).into(),
     })
+}
+
+/// Makes the inputs of calls exact, in the messages of a body in Anthropic's format. `text` is the
+/// JSON of the body.
+pub fn keep_inputs(body: &mut Map<String, Value>, text: &str) {
+    if !text.contains("tool_use") {
+        return;
+    }
+    let given = fields(text).and_then(|fields| items(fields.get("messages")?.get()));
+    let messages = body.get_mut("messages").and_then(Value::as_array_mut);
+    let pairs = messages
+        .into_iter()
+        .flatten()
+        .zip(given.into_iter().flatten());
+    for (message, given) in pairs {
+        let given = fields(given.get()).and_then(|fields| items(fields.get("content")?.get()));
+        let blocks = message.get_mut("content").and_then(Value::as_array_mut);
+        let pairs = blocks
+            .into_iter()
+            .flatten()
+            .zip(given.into_iter().flatten());
+        for (block, given) in pairs {
+            if block.get("type").is_none_or(|kind| kind != "tool_use") {
+                continue;
+            }
+            let exact = fields(given.get()).and_then(|fields| object(fields.get("input")?.get()));
+            if let Some(exact) = exact {
+                block["input"] = exact;
+            }
+        }
+    }
+}
+
+/// The texts of an object's fields.
+pub(crate) fn fields(text: &str) -> Option<BTreeMap<String, &RawValue>> {
+    serde_json::from_str(text).ok()
+}
+
+/// The texts of a list's items.
+fn items(text: &str) -> Option<Vec<&RawValue>> {
+    serde_json::from_str(text).ok()
 }
 
 /// Serializes a body with values of [`object`].
@@ -102,6 +145,18 @@ mod tests {
             assert_eq!(write(&body), expected);
         }
         assert_eq!(write(&object(text).unwrap()), text);
+    }
+
+    #[test]
+    fn inputs_in_messages_keep_their_numbers() {
+        let input = r#"{"a":12345678901234567890123,"e":1e2}"#;
+        let call = format!(r#"{{"id":"c","input":{input},"name":"f","type":"tool_use"}}"#);
+        let text = format!(
+            r#"{{"messages":[{{"content":"Hi","role":"user"}},{{"content":[{{"text":"a","type":"text"}},{call}],"role":"assistant"}}],"top":1}}"#
+        );
+        let mut body = serde_json::from_str(&text).unwrap();
+        keep_inputs(&mut body, &text);
+        assert_eq!(write(&Value::Object(body)), text);
     }
 
     #[test]
