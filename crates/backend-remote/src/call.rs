@@ -23,7 +23,7 @@ use volley_remote_http::event::MAX_EVENT_BYTES;
 use volley_remote_http::upstream;
 use volley_remote_http::upstream_error::Refusal;
 use volley_types::registry::ConnectorSpec;
-use volley_types::{Deadline, Native, ParamValue, PredictError};
+use volley_types::{Deadline, Native, ParamValue, PredictError, exact};
 
 use crate::answer_check::AnswerCheck;
 use crate::server::Server;
@@ -195,8 +195,7 @@ impl UpstreamCall {
         limit: Duration,
     ) -> Result<(Response, BodyFraming), PredictError> {
         let connector = &server.connector;
-        let body = serde_json::to_vec(body)
-            .map_err(|error| PredictError::internal("the request cannot be written", error))?;
+        let body = exact::write(body).into_bytes();
         let mut headers = headers(
             server.wire.provider,
             connector,

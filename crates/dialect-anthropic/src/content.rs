@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use volley_dialect_kit::blocks::input;
-use volley_types::{Citation, Details};
+use volley_types::{Citation, Details, FinishReason, PredictError};
 
 use super::{FORMAT, call_id};
 use volley_dialect_kit::answer::Choice;
@@ -23,6 +23,9 @@ struct Blocks<'a> {
     begun: u32,
     /// Index of the open call, and its arguments so far.
     call: (u64, String),
+    reason: Option<FinishReason>,
+    /// The first call with unusable arguments.
+    failure: Option<PredictError>,
     cited: &'a [Citation],
 }
 
@@ -35,7 +38,10 @@ enum OpenBlock {
 }
 
 /// The content blocks of an answer. An empty answer has one empty text block.
-pub(super) fn blocks(id: &str, choice: &Choice) -> Vec<Value> {
+///
+/// # Errors
+/// `UpstreamFailed` if the arguments of a call are not an object.
+pub(super) fn blocks(id: &str, choice: &Choice) -> Result<Vec<Value>, PredictError> {
     let (mut order, mut ready) = (Stretches::default(), Vec::new());
     for piece in &choice.pieces {
         // The size limit of `Stretches` is not needed here, because the answer as a whole is
@@ -50,14 +56,19 @@ pub(super) fn blocks(id: &str, choice: &Choice) -> Vec<Value> {
         said: 0,
         begun: 0,
         call: (0, String::new()),
+        reason: choice.finish_reason,
+        failure: None,
         cited: &choice.citations,
     };
     ready.into_iter().for_each(|piece| blocks.add(piece));
     blocks.close();
+    if let Some(failure) = blocks.failure {
+        return Err(failure);
+    }
     if blocks.content.is_empty() {
         blocks.content.push(json!({ "type": "text", "text": "" }));
     }
-    blocks.content
+    Ok(blocks.content)
 }
 
 impl Blocks<'_> {
@@ -139,17 +150,29 @@ impl Blocks<'_> {
     fn close(&mut self) {
         match std::mem::replace(&mut self.open, OpenBlock::None) {
             OpenBlock::None | OpenBlock::Thinking => {}
-            OpenBlock::Call => {
-                if let Some(block) = self.content.last_mut() {
-                    block["input"] = input(&self.call.1);
-                }
-            }
+            OpenBlock::Call => self.close_call(),
             OpenBlock::Text => {
                 let block = self.content.pop().unwrap_or_default();
                 let text = block["text"].as_str().unwrap_or_default();
                 let cited = self.cited_here();
                 self.content.extend(citations::blocks(text, &cited));
             }
+        }
+    }
+
+    /// Sets the input of the last block, a call. A call that was cut off is left out.
+    fn close_call(&mut self) {
+        let Some(mut block) = self.content.pop() else {
+            return;
+        };
+        let name = block["name"].as_str().unwrap_or_default();
+        match input(name, &self.call.1, self.reason) {
+            Ok(Some(input)) => {
+                block["input"] = input;
+                self.content.push(block);
+            }
+            Ok(None) => {}
+            Err(error) => _ = self.failure.get_or_insert(error),
         }
     }
 

@@ -8,6 +8,7 @@ use volley_types::{Citation, Details, FinishReason, GenerationRow, PredictError,
 use super::{FORMAT, ending, usage};
 use crate::error::error as anthropic_error;
 use volley_dialect_kit::answer::failure;
+use volley_dialect_kit::blocks::input;
 use volley_dialect_kit::citations;
 use volley_dialect_kit::envelope;
 use volley_dialect_kit::pieces::{self, CallPiece, Piece, Stretches};
@@ -35,6 +36,10 @@ pub(crate) struct MessageEvents {
     /// Number of started blocks.
     blocks: usize,
     order: Stretches,
+    /// Name and arguments of the open call.
+    called: (String, String),
+    /// Calls whose arguments are not an object.
+    broken: Vec<(String, String)>,
     refused: bool,
     usage: Option<Usage>,
     reason: Option<FinishReason>,
@@ -55,6 +60,8 @@ impl MessageEvents {
             cited: false,
             blocks: 0,
             order: Stretches::default(),
+            called: Default::default(),
+            broken: Vec::new(),
             refused: false,
             usage: None,
             reason: None,
@@ -99,7 +106,7 @@ impl MessageEvents {
         self.reason = row.finish_reason().or(self.reason);
         if row.last() {
             let details = row.details().map(Details::from_json);
-            self.end(&details.unwrap_or_default(), out);
+            return self.end(&details.unwrap_or_default(), out);
         }
         Ok(())
     }
@@ -210,6 +217,11 @@ impl MessageEvents {
     fn call(&mut self, call: CallPiece, out: &mut BytesMut) {
         let id = super::call_id(&call, &self.id);
         let name = call.name.unwrap_or_default();
+        if self.open != Some(Block::Tool(call.index)) {
+            self.close(out);
+            self.called = (name.clone(), String::new());
+        }
+        self.called.1.push_str(&call.arguments);
         self.begin(Block::Tool(call.index), out, || {
             let mut block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
             supplement(&mut block, call.more.as_ref().unwrap_or(&Value::Null));
@@ -240,7 +252,14 @@ impl MessageEvents {
 
     fn close(&mut self, out: &mut BytesMut) {
         self.cited = false;
-        if self.open.take().is_some() {
+        let open = self.open.take();
+        if let Some(Block::Tool(_)) = open {
+            let (name, arguments) = std::mem::take(&mut self.called);
+            if input(&name, &arguments, None).is_err() {
+                self.broken.push((name, arguments));
+            }
+        }
+        if open.is_some() {
             let body = json!({ "type": "content_block_stop", "index": self.blocks - 1 });
             event("content_block_stop", &body, out);
         }
@@ -258,11 +277,15 @@ impl MessageEvents {
         out.put_slice(b"}}\n\n");
     }
 
-    fn end(&mut self, details: &Details, out: &mut BytesMut) {
+    fn end(&mut self, details: &Details, out: &mut BytesMut) -> Result<(), PredictError> {
         let mut rest = Vec::new();
         self.order.finish(&mut rest);
         rest.into_iter().for_each(|piece| self.piece(piece, out));
         self.close(out);
+        // Broken arguments are those of an answer that was cut off, or a failure of the model.
+        for (name, arguments) in &self.broken {
+            input(name, arguments, self.reason)?;
+        }
         let mut delta = ending(self.reason, details, self.refused);
         // `context_management` is a field of the event, not of its delta.
         let edits = delta.as_object_mut();
@@ -277,6 +300,7 @@ impl MessageEvents {
         event("message_delta", &body, out);
         event("message_stop", &json!({ "type": "message_stop" }), out);
         self.finished = true;
+        Ok(())
     }
 }
 

@@ -15,7 +15,7 @@ mod request;
 use http::HeaderMap;
 use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
-use volley_http_edge::axum::response::{IntoResponse, Response};
+use volley_http_edge::axum::response::Response;
 use volley_types::params::COUNT_TOKENS;
 use volley_types::{
     ChunkStream, Details, Dialect, FinishReason, GenerationRow, Input, PredictError,
@@ -25,13 +25,13 @@ use volley_types::{
 use self::events::MessageEvents;
 use self::request::{Limit, MessagesRequest};
 use volley_dialect_kit::answer::{self, Choice};
-use volley_dialect_kit::blocks::stop_reason;
+use volley_dialect_kit::blocks::{self, is_stop_sequence, stop_reason};
 use volley_dialect_kit::chat;
 use volley_dialect_kit::parameters;
 use volley_dialect_kit::pieces::CallPiece;
 use volley_dialect_kit::sse;
 use volley_dialect_kit::supplement;
-use volley_http_edge::body::JsonObject;
+use volley_http_edge::body::JsonMessages;
 use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
@@ -44,7 +44,7 @@ pub(crate) async fn create(
     caller: Caller,
     context: RequestContext,
     headers: HeaderMap,
-    JsonObject(body): JsonObject,
+    JsonMessages(body): JsonMessages,
 ) -> Result<Response, ApiError> {
     let asked = request::read(body, Limit::Needed, &headers)?;
     let id = format!("msg_{}", context.request_id);
@@ -66,7 +66,7 @@ pub(crate) async fn create(
     let whole = async { answer::choices(&answer::collect(begun.await?).await?) };
     let choice = context.in_time(whole).await?.into_iter().next();
     let choice = choice.ok_or_else(sse::silent_end)?;
-    Ok(Json(message(&id, &asked.name, choice)).into_response())
+    Ok(blocks::body(&message(&id, &asked.name, choice)?))
 }
 
 /// Counts the prompt tokens of a message with the model's own tokenizer.
@@ -74,7 +74,7 @@ pub(crate) async fn count_tokens(
     caller: Caller,
     context: RequestContext,
     headers: HeaderMap,
-    JsonObject(body): JsonObject,
+    JsonMessages(body): JsonMessages,
 ) -> Result<Json<Value>, ApiError> {
     let mut asked = request::read(body, Limit::Open, &headers)?;
     asked
@@ -118,13 +118,13 @@ async fn begin(
 }
 
 /// Formats a complete message.
-fn message(id: &str, model: &str, choice: Choice) -> Value {
+fn message(id: &str, model: &str, choice: Choice) -> Result<Value, PredictError> {
     let mut message = json!({
         "id": id,
         "type": "message",
         "role": "assistant",
         "model": model,
-        "content": content::blocks(id, &choice),
+        "content": content::blocks(id, &choice)?,
     });
     let ending = ending(
         choice.finish_reason,
@@ -138,7 +138,7 @@ fn message(id: &str, model: &str, choice: Choice) -> Value {
     if let Some(given) = supplement::of(&choice.details, FORMAT) {
         supplement::supplement(&mut message, given);
     }
-    message
+    Ok(message)
 }
 
 /// The id of a call; a generated id if the model gave none. The provider's signature becomes part
@@ -166,9 +166,12 @@ fn ending(reason: Option<FinishReason>, details: &Details, refused: bool) -> Val
         (Some("tool_use" | "end_turn"), reason) if !refused => stop_reason(reason),
         (Some(own), _) => own,
         (None, _) if refused => "refusal",
+        (None, Some(FinishReason::Stop) | None) if is_stop_sequence(details) => "stop_sequence",
         (None, reason) => stop_reason(reason),
     };
-    let mut ending = json!({ "stop_reason": reason, "stop_sequence": details.stop_sequence });
+    let sequence = details.stop_sequence.as_ref();
+    let sequence = sequence.filter(|_| reason == "stop_sequence");
+    let mut ending = json!({ "stop_reason": reason, "stop_sequence": sequence });
     if let Some(told) = details.stop_details.as_ref().filter(|_| native) {
         ending["stop_details"] = told.clone();
     }

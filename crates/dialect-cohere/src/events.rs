@@ -9,6 +9,7 @@ use volley_types::{Citation, Details, FinishReason, GenerationRow, PredictError,
 use super::{FORMAT, call_id, citation, finish_reason, is_plan, logprobs, usage};
 use volley_dialect_kit::answer::failure;
 use volley_dialect_kit::pieces::{self, CallPiece, Piece, Stretches};
+use volley_dialect_kit::refusal;
 use volley_dialect_kit::sse::{Events, json_string, named_event as event};
 
 /// Maximum number of bytes of an answer's text that are kept for the passages of citations.
@@ -34,6 +35,7 @@ pub(super) struct ChatEvents {
     cited: usize,
     text: String,
     order: Stretches,
+    refused: bool,
     usage: Option<Usage>,
     reason: Option<FinishReason>,
     finished: bool,
@@ -49,6 +51,7 @@ impl ChatEvents {
             cited: 0,
             text: String::new(),
             order: Stretches::default(),
+            refused: false,
             usage: None,
             reason: None,
             finished: false,
@@ -84,7 +87,12 @@ impl ChatEvents {
             self.order.finish(&mut rest);
             self.pieces(rest, out);
             let details = row.details().map(Details::from_json).unwrap_or_default();
-            let mut delta = json!({ "finish_reason": finish_reason(self.reason, &details) });
+            if let Some(note) = refusal::note(self.reason, &details, self.text.is_empty()) {
+                self.begin(Part::Text, out);
+                self.delta("text", note, &[], out);
+            }
+            let reason = finish_reason(self.reason, &details, self.refused);
+            let mut delta = json!({ "finish_reason": reason });
             if let Some(told) = self.usage {
                 delta["usage"] = usage(told, &details);
             }
@@ -108,7 +116,12 @@ impl ChatEvents {
                         }
                     }
                 }
-                Piece::Text { text, tokens, .. } => {
+                Piece::Text {
+                    text,
+                    tokens,
+                    refusal,
+                } => {
+                    self.refused |= refusal;
                     self.begin(Part::Text, out);
                     self.delta("text", &text, &tokens, out);
                     if self.text.len() < HELD_BYTES {

@@ -20,6 +20,7 @@ use volley_types::{
 
 use self::events::ChatEvents;
 use volley_dialect_kit::answer::{self, Choice};
+use volley_dialect_kit::blocks::is_stop_sequence;
 use volley_dialect_kit::chat;
 use volley_dialect_kit::generation::stream;
 use volley_dialect_kit::pieces::{CallPiece, Piece};
@@ -75,13 +76,15 @@ async fn read(
 
 fn message(id: &str, choice: Choice) -> Value {
     let mut content = Vec::new();
+    let refused = !choice.refusal.is_empty();
     let (thinking, plan) = thoughts(&choice.pieces);
     if !thinking.is_empty() {
         content.push(json!({ "type": "thinking", "thinking": thinking }));
     }
     let place = content.len();
-    if !choice.text.is_empty() || choice.tool_calls.is_empty() {
-        content.push(json!({ "type": "text", "text": choice.text }));
+    let text = choice.text_or_note();
+    if !text.is_empty() || choice.tool_calls.is_empty() {
+        content.push(json!({ "type": "text", "text": text }));
     }
     let mut message = json!({ "role": "assistant", "content": content });
     if !plan.is_empty() {
@@ -103,7 +106,7 @@ fn message(id: &str, choice: Choice) -> Value {
     }
     let mut told = json!({
         "id": id,
-        "finish_reason": finish_reason(choice.finish_reason, &choice.details),
+        "finish_reason": finish_reason(choice.finish_reason, &choice.details, refused),
         "message": message,
     });
     if let Some(used) = choice.usage {
@@ -179,9 +182,9 @@ fn call_id(call: &CallPiece, message: &str) -> String {
     }
 }
 
-/// The finish reason. An upstream of this format supplies its own. A content filter is reported as
-/// `ERROR_TOXIC`, the value of Cohere's version 1.
-fn finish_reason(reason: Option<FinishReason>, details: &Details) -> String {
+/// The finish reason. An upstream of this format supplies its own. A content filter and a refusal
+/// are reported as `ERROR_TOXIC`, the value of Cohere's version 1.
+fn finish_reason(reason: Option<FinishReason>, details: &Details, refused: bool) -> String {
     let native = details.format.as_deref() == Some(FORMAT);
     let own = details.stop_reason.as_deref().filter(|_| native);
     let reason = match (reason, own) {
@@ -190,10 +193,9 @@ fn finish_reason(reason: Option<FinishReason>, details: &Details) -> String {
         (Some(FinishReason::Length), _) => "MAX_TOKENS",
         (Some(FinishReason::ContentFilter), _) => "ERROR_TOXIC",
         (Some(FinishReason::Error), _) => "ERROR",
-        (Some(FinishReason::Stop) | None, _) => match details.stop_sequence {
-            Some(_) => "STOP_SEQUENCE",
-            None => "COMPLETE",
-        },
+        (Some(FinishReason::Stop) | None, _) if refused => "ERROR_TOXIC",
+        (Some(FinishReason::Stop) | None, _) if is_stop_sequence(details) => "STOP_SEQUENCE",
+        (Some(FinishReason::Stop) | None, _) => "COMPLETE",
     };
     reason.to_owned()
 }

@@ -3,10 +3,12 @@
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
-use volley_types::{FinishReason, GenerationRow, PredictError, Usage};
+use volley_types::{Details, FinishReason, GenerationRow, PredictError, Usage};
 
 use crate::error::error as huggingface_error;
 use volley_dialect_kit::answer::{self, failure};
+use volley_dialect_kit::blocks::is_stop_sequence;
+use volley_dialect_kit::refusal;
 use volley_dialect_kit::sse::Events;
 
 /// Writes the events of one answer.
@@ -33,7 +35,7 @@ impl TokenEvents {
         }
     }
 
-    fn row(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) {
+    fn row(&mut self, row: &GenerationRow<'_>, out: &mut BytesMut) -> Result<(), PredictError> {
         if let Some(usage) = row.usage() {
             self.usage += usage;
         }
@@ -45,19 +47,23 @@ impl TokenEvents {
             self.event(&token, &Value::Null, &Value::Null, out);
         }
         if row.last() {
-            self.end(out);
+            // The format has no finish reason for a content filter.
+            let details = row.details().map(Details::from_json).unwrap_or_default();
+            refusal::filtered(self.reason, &details)?;
+            self.end(&details, out);
         }
+        Ok(())
     }
 
     /// Writes the end as an event of its own, so that no token is held back until it is known
     /// whether it is the last one.
-    fn end(&mut self, out: &mut BytesMut) {
+    fn end(&mut self, details: &Details, out: &mut BytesMut) {
         let token = json!({ "id": 0, "text": "", "logprob": null, "special": true });
         self.written += 1;
         let details = match self.details {
             false => Value::Null,
             true => json!({
-                "finish_reason": finish_reason(self.reason),
+                "finish_reason": finish_reason(self.reason, details),
                 "generated_tokens": self.usage.completion_tokens,
                 "seed": self.seed,
                 "input_length": self.usage.prompt_tokens,
@@ -80,7 +86,7 @@ impl Events for TokenEvents {
     fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError> {
         for row in GenerationRow::rows(batch)? {
             failure(&row)?;
-            self.row(&row, out);
+            self.row(&row, out)?;
         }
         Ok(())
     }
@@ -129,9 +135,10 @@ fn ids(row: &GenerationRow<'_>) -> Vec<u32> {
 }
 
 /// The finish reason in the terms of Text Generation Inference.
-pub(super) fn finish_reason(reason: Option<FinishReason>) -> &'static str {
+pub(super) fn finish_reason(reason: Option<FinishReason>, details: &Details) -> &'static str {
     match reason {
         Some(FinishReason::Length) => "length",
+        _ if is_stop_sequence(details) => "stop_sequence",
         _ => "eos_token",
     }
 }

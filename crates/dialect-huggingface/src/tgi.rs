@@ -13,6 +13,7 @@ use volley_dialect_kit::answer;
 use volley_dialect_kit::catalogue;
 use volley_dialect_kit::chat;
 use volley_dialect_kit::generation;
+use volley_dialect_kit::refusal;
 use volley_dialect_kit::requests::{ResolvedModel, RouteModel, choose, request};
 use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::context::RequestContext;
@@ -115,6 +116,8 @@ pub(super) async fn whole(
     let batches = answer::collect(caller.cluster.inference.predict(asked.request).await?).await?;
     let choice = answer::choices(&batches)?.into_iter().next();
     let choice = choice.ok_or_else(volley_dialect_kit::sse::silent_end)?;
+    // The format has no finish reason for a content filter.
+    refusal::filtered(choice.finish_reason, &choice.details)?;
     let text = match asked.options.return_full_text {
         true => asked.inputs + &choice.text,
         false => choice.text.clone(),
@@ -131,7 +134,7 @@ pub(super) async fn whole(
     }
     let usage = choice.usage.unwrap_or_default();
     told["details"] = json!({
-        "finish_reason": events::finish_reason(choice.finish_reason),
+        "finish_reason": events::finish_reason(choice.finish_reason, &choice.details),
         "generated_tokens": usage.completion_tokens,
         "seed": asked.options.seed,
         "prefill": [],

@@ -12,6 +12,7 @@ use volley_types::{
 use crate::citations;
 pub use crate::pieces::tokens;
 use crate::pieces::{self, Piece};
+use crate::refusal;
 use crate::sse;
 
 /// Maximum size of a complete response in bytes of Arrow memory.
@@ -138,6 +139,18 @@ impl Choice {
         if stops && !self.tool_calls.is_empty() {
             self.finish_reason = Some(FinishReason::ToolCalls);
         }
+    }
+
+    /// Whether the model or a content filter refused to answer.
+    pub fn is_refused(&self) -> bool {
+        !self.refusal.is_empty() || self.finish_reason == Some(FinishReason::ContentFilter)
+    }
+
+    /// The text with the refusal's explanation, for dialects without a field for it. An answer that
+    /// a content filter left empty has a note.
+    pub fn text_or_note(&self) -> String {
+        let note = refusal::note(self.finish_reason, &self.details, self.text.is_empty());
+        format!("{}{}", self.text, note.unwrap_or_default())
     }
 
     /// The text without refusals.

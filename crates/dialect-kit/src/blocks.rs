@@ -1,18 +1,9 @@
 //! Message blocks in Anthropic's format, which responses of other dialects use too. Pure.
 
+use http::{HeaderValue, header};
 use serde_json::{Value, json};
-use volley_types::FinishReason;
-
-/// Converts a call in OpenAI's format to a message block.
-pub fn tool_use(call: &Value) -> Value {
-    let arguments = call.pointer("/function/arguments").and_then(Value::as_str);
-    json!({
-        "type": "tool_use",
-        "id": call.get("id"),
-        "name": call.pointer("/function/name"),
-        "input": input(arguments.unwrap_or_default()),
-    })
-}
+use volley_http_edge::axum::response::{IntoResponse, Response};
+use volley_types::{Details, ErrorCode, FinishReason, PredictError, exact};
 
 /// Anthropic's name of a finish reason.
 pub fn stop_reason(reason: Option<FinishReason>) -> &'static str {
@@ -24,10 +15,62 @@ pub fn stop_reason(reason: Option<FinishReason>) -> &'static str {
     }
 }
 
-/// The input of a call. Arguments that are not JSON become a text.
-pub fn input(arguments: &str) -> Value {
-    if arguments.trim().is_empty() {
-        return json!({});
+/// Whether a stop string ended the answer. Some providers do not report which one.
+pub fn is_stop_sequence(details: &Details) -> bool {
+    let reason = details.stop_reason.as_deref().unwrap_or_default();
+    details.stop_sequence.is_some() || reason.eq_ignore_ascii_case("stop_sequence")
+}
+
+/// The input of a call of `name`, an object for a body that [`body`] or [`exact::write`] writes. No arguments mean an empty one. `None` if the
+/// end of the answer cut the arguments off: such a call must not be run.
+///
+/// # Errors
+/// `UpstreamFailed` naming the function if complete arguments are not an object.
+pub fn input(
+    name: &str,
+    arguments: &str,
+    reason: Option<FinishReason>,
+) -> Result<Option<Value>, PredictError> {
+    let read = match arguments.trim() {
+        "" => Some(json!({})),
+        text => exact::object(text),
+    };
+    match (read, reason) {
+        (Some(input), _) => Ok(Some(input)),
+        (_, Some(FinishReason::Length | FinishReason::ContentFilter)) => Ok(None),
+        _ => Err(PredictError::new(
+            ErrorCode::UpstreamFailed,
+            format!(
+                "the model called '{name}' with arguments that are not a JSON object; send the \
+                 request again"
+            ),
+        )),
     }
-    serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "text": arguments }))
+}
+
+/// A response with this body.
+pub fn body(body: &Value) -> Response {
+    let media = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, media)], exact::write(body)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_never_made_up() {
+        let stop = Some(FinishReason::ToolCalls);
+        assert_eq!(input("f", " ", stop).unwrap(), Some(json!({})));
+        assert_eq!(
+            input("f", "{\"a\":1}", Some(FinishReason::Length)).unwrap(),
+            Some(json!({ "a": 1 }))
+        );
+        for bad in ["{\"city\":\"Be", "[1]", "\"a\"", "text"] {
+            let error = input("weather", bad, stop).unwrap_err();
+            assert_eq!(error.code, ErrorCode::UpstreamFailed);
+            assert!(error.message.contains("'weather'"), "{error}");
+            assert_eq!(input("f", bad, Some(FinishReason::Length)).unwrap(), None);
+        }
+    }
 }

@@ -138,8 +138,10 @@ pub fn openai_message(message: &Value) -> Option<ChatMessage> {
         Some(Value::Array(parts)) => text_parts(parts)?,
         Some(_) => return None,
     };
-    if let Some(refusal) = message.get("refusal").and_then(Value::as_str) {
-        content.push_str(refusal);
+    let mut refusal = refused_parts(message.get("content"));
+    if let Some(told) = message.get("refusal").and_then(Value::as_str) {
+        content.push_str(told);
+        refusal.push_str(told);
     }
     let tool_calls = match (message.get("tool_calls"), message.get("function_call")) {
         (None | Some(Value::Null), None | Some(Value::Null)) => None,
@@ -167,14 +169,35 @@ pub fn openai_message(message: &Value) -> Option<ChatMessage> {
         .iter()
         .find_map(|name| message.get(name)?.as_str());
     let reasoning = reasoning.filter(|text| !text.is_empty());
-    Some(ChatMessage {
+    let mut read = ChatMessage {
         // The role `function` is the old name of `tool`.
         role: if role == "function" { "tool" } else { role }.to_owned(),
         content,
         tool_calls,
         tool_call_id,
         details: reasoning.map(|text| json!({ "thinking": [{ "text": text }] }).to_string()),
-    })
+    };
+    mark_refusal(&mut read, &refusal);
+    Some(read)
+}
+
+/// The refusals among the parts of a content.
+pub fn refused_parts(content: Option<&Value>) -> String {
+    let parts = content.and_then(Value::as_array).into_iter().flatten();
+    let told = parts.filter_map(|part| part.get("refusal")?.as_str());
+    told.collect()
+}
+
+/// Marks a part of a message's content as a refusal, for providers with a field for it.
+pub fn mark_refusal(message: &mut ChatMessage, refusal: &str) {
+    if refusal.is_empty() {
+        return;
+    }
+    let details = message.details.as_deref();
+    let details = details.and_then(|details| serde_json::from_str(details).ok());
+    let mut details: Value = details.unwrap_or_else(|| json!({}));
+    details["refusal"] = refusal.into();
+    message.details = Some(details.to_string());
 }
 
 /// Parses a message with text and images, in parts of OpenAI's format; `None` if it has other parts
@@ -250,6 +273,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_refusal_in_the_history_stays_one() {
+        let part = json!({ "role": "assistant", "content": [
+            { "type": "text", "text": "Hm. " }, { "type": "refusal", "refusal": "No." }] });
+        let field = json!({ "role": "assistant", "content": "Hm. ", "refusal": "No." });
+        for message in [part, field] {
+            let read = openai_message(&message).unwrap();
+            assert_eq!(read.content, "Hm. No.");
+            assert_eq!(read.details.as_deref(), Some(r#"{"refusal":"No."}"#));
+        }
+    }
 
     #[test]
     fn messages_are_read_and_what_is_none_is_not() {

@@ -19,6 +19,7 @@ pub mod parameters;
 pub mod peers;
 pub mod pieces;
 pub mod ranking;
+pub mod refusal;
 pub mod requests;
 pub mod rollout;
 pub mod sse;

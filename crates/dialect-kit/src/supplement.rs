@@ -10,13 +10,25 @@ pub fn of<'a>(details: &'a Details, format: &str) -> Option<&'a Value> {
     (details.format.as_deref() == Some(format)).then_some(answer)
 }
 
+/// The tool calls of a message. Their id, type and arguments are normalized, which the server's
+/// list is not, so that it never replaces them.
+const CALLS: &str = "tool_calls";
+
 /// Adds the fields of `given` that `own` lacks. Fields of both stay unchanged. If lists differ in
-/// length or in the types of their items, the server's list replaces the other.
+/// length or in the types of their items, the server's list replaces the other; tool calls are
+/// always merged by their index.
 pub fn supplement(own: &mut Value, given: &Value) {
     match (own, given) {
         (Value::Object(own), Value::Object(given)) => {
+            let calls = own.contains_key(CALLS);
             for (name, given) in given {
                 match own.get_mut(name) {
+                    Some(Value::Array(own)) if name == CALLS => {
+                        let pairs = own.iter_mut().zip(given.as_array().into_iter().flatten());
+                        pairs.for_each(|(one, other)| supplement(one, other));
+                    }
+                    // The predecessor of tool calls: its call is one of them already.
+                    None if name == "function_call" && calls => {}
                     Some(Value::Null) | None => _ = own.insert(name.clone(), given.clone()),
                     Some(own) => supplement(own, given),
                 }
@@ -66,6 +78,34 @@ mod tests {
             "fewer": [{ "type": "a" }], "numbers": [1, 2],
         });
         assert_eq!(own, expected);
+    }
+
+    #[test]
+    fn tool_calls_keep_their_normalized_fields() {
+        let call = json!({ "id": "c", "type": "function",
+                           "function": { "name": "g", "arguments": "{}" } });
+        let own = json!({ "tool_calls": [call] });
+        for given in [
+            json!({ "tool_calls": [{ "id": "b", "function": { "name": "g", "arguments": "" } }] }),
+            json!({ "tool_calls": [{ "function": { "name": "g", "arguments": { "a": 1 } } }] }),
+            json!({ "tool_calls": [] }),
+            json!({ "tool_calls": null }),
+            json!({ "function_call": { "name": "g", "arguments": { "a": 1 } } }),
+        ] {
+            let mut told = own.clone();
+            supplement(&mut told, &given);
+            assert_eq!(told, own, "{given}");
+        }
+        let mut told = own.clone();
+        supplement(
+            &mut told,
+            &json!({ "tool_calls": [{ "note": 1 }, { "note": 2 }] }),
+        );
+        assert_eq!(told["tool_calls"][0]["note"], 1);
+        assert_eq!(told["tool_calls"].as_array().map(Vec::len), Some(1));
+        let mut plain = json!({});
+        supplement(&mut plain, &json!({ "function_call": null }));
+        assert_eq!(plain, json!({ "function_call": null }));
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
-use volley_types::{GenerationRow, PredictError};
+use volley_types::{Details, GenerationRow, PredictError};
 
 use volley_dialect_kit::answer::failure;
+use volley_dialect_kit::refusal;
 use volley_dialect_kit::sse::{Events, json_string};
 
 /// Writes the events of one stream.
@@ -15,6 +16,8 @@ pub(crate) struct GenerateEvents {
     head: String,
     /// Whether the last event also has the finish reason in the protocol's `details`.
     details: bool,
+    /// Whether there was any text.
+    said: bool,
     finished: bool,
 }
 
@@ -29,6 +32,7 @@ impl GenerateEvents {
                 Value::from(version)
             ),
             details,
+            said: false,
             finished: false,
         }
     }
@@ -38,7 +42,13 @@ impl Events for GenerateEvents {
     fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError> {
         for row in GenerationRow::rows(batch)? {
             failure(&row)?;
-            let text = row.text().unwrap_or_default();
+            let mut text = row.text().unwrap_or_default();
+            self.said |= !text.is_empty();
+            let told = row.details().map(Details::from_json).unwrap_or_default();
+            if text.is_empty() {
+                let note = refusal::note(row.finish_reason(), &told, !self.said);
+                text = note.unwrap_or_default();
+            }
             if text.is_empty() && !row.last() {
                 continue;
             }

@@ -14,6 +14,7 @@ use crate::state::OipCaller;
 use volley_dialect_kit::answer;
 use volley_dialect_kit::chat;
 use volley_dialect_kit::parameters;
+use volley_dialect_kit::refusal;
 use volley_dialect_kit::sse;
 use volley_http_edge::body::{Fields, Tensors, UntypedJsonObject};
 use volley_http_edge::context::RequestContext;
@@ -45,10 +46,14 @@ pub(crate) async fn generate(
         let version = asked.found.answering(&caller, &chunks);
         let choices = answer::choices(&answer::collect(chunks).await?)?;
         let choice = choices.into_iter().next().ok_or_else(sse::silent_end)?;
+        // Without details, the answer has no field for the finish reason.
+        if !asked.details {
+            refusal::filtered(choice.finish_reason, &choice.details)?;
+        }
         let mut told = json!({
             "model_name": asked.found.model.name.as_str(),
             "model_version": version,
-            "text_output": choice.text,
+            "text_output": choice.text_or_note(),
         });
         if asked.details {
             let reason = choice.finish_reason.map(|reason| reason.as_str());

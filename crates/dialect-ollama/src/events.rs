@@ -3,10 +3,11 @@
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
-use volley_types::{Details, FinishReason, GenerationRow, PredictError, Usage};
+use volley_types::{Details, FinishReason, GenerationRow, PredictError, Usage, exact};
 
 use super::{Times, calls, done_reason, now};
 use volley_dialect_kit::answer::{self, failure, merge_tool_calls};
+use volley_dialect_kit::refusal;
 use volley_dialect_kit::sse::Events;
 
 /// The route that a stream belongs to.
@@ -45,6 +46,9 @@ pub(super) struct Lines {
     times: Times,
     /// Calls so far. Ollama's format has complete calls only, so they are written at the end.
     calls: Vec<Value>,
+    /// Whether there was any text.
+    said: bool,
+    refused: bool,
     usage: Option<Usage>,
     reason: Option<FinishReason>,
     finished: bool,
@@ -57,6 +61,8 @@ impl Lines {
             model: model.to_owned(),
             times,
             calls: Vec::new(),
+            said: false,
+            refused: false,
             usage: None,
             reason: None,
             finished: false,
@@ -73,6 +79,10 @@ impl Lines {
             merge_tool_calls(&mut self.calls, deltas);
         }
         let text = row.text().unwrap_or_default();
+        self.said |= !text.is_empty();
+        self.refused |= row
+            .details()
+            .is_some_and(|told| Details::from_json(told).refusal);
         let thinking = row.thinking().unwrap_or_default();
         let told = answer::tokens(row);
         if text.is_empty() && thinking.is_empty() && told.is_empty() {
@@ -85,22 +95,30 @@ impl Lines {
         write(&line, out);
     }
 
-    fn end(&mut self, details: &Details, out: &mut BytesMut) {
-        if !self.calls.is_empty() && self.kind == EventsInterface::Chat {
+    fn end(&mut self, details: &Details, out: &mut BytesMut) -> Result<(), PredictError> {
+        let told = match self.kind {
+            EventsInterface::Chat => calls(&self.calls, self.reason)?,
+            EventsInterface::Generate => json!([]),
+        };
+        if told != json!([]) {
             let mut line = self.kind.object(&self.model, "", "", false);
-            line["message"]["tool_calls"] = calls(&self.calls);
+            line["message"]["tool_calls"] = told;
             write(&line, out);
         }
+        if let Some(note) = refusal::note(self.reason, details, !self.said) {
+            write(&self.kind.object(&self.model, note, "", false), out);
+        }
         let mut line = self.kind.object(&self.model, "", "", true);
-        line["done_reason"] = done_reason(self.reason).into();
+        line["done_reason"] = done_reason(self.reason, self.refused).into();
         self.times.write_into(self.usage, details, &mut line);
         write(&line, out);
         self.finished = true;
+        Ok(())
     }
 }
 
 fn write(line: &Value, out: &mut BytesMut) {
-    out.put_slice(line.to_string().as_bytes());
+    out.put_slice(exact::write(line).as_bytes());
     out.put_u8(b'\n');
 }
 
@@ -111,7 +129,7 @@ impl Events for Lines {
             self.row(&row, out);
             if row.last() {
                 let details = row.details().map(Details::from_json);
-                self.end(&details.unwrap_or_default(), out);
+                self.end(&details.unwrap_or_default(), out)?;
                 break;
             }
         }

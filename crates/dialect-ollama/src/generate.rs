@@ -1,6 +1,6 @@
 //! `POST /api/chat` and `POST /api/generate`.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use volley_http_edge::axum::Json;
 use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{Dialect, GenerationRow, Input, PredictError, PredictRequest, Task};
@@ -9,6 +9,7 @@ use super::events::{EventsInterface, Lines};
 use super::request::{self, ParsedRequest};
 use super::{FORMAT, Times, calls, done_reason, named};
 use volley_dialect_kit::answer;
+use volley_dialect_kit::blocks;
 use volley_dialect_kit::sse;
 use volley_dialect_kit::supplement;
 use volley_http_edge::body::JsonObject;
@@ -93,7 +94,7 @@ async fn answer(
         batches.extend(answer::collect(chunks).await?);
         whole(kind, &name, times, &batches)
     };
-    Ok(Json(context.in_time(whole).await?).into_response())
+    Ok(blocks::body(&context.in_time(whole).await?))
 }
 
 /// The response to a request without a prompt, by which clients load a model. The model is already
@@ -116,14 +117,17 @@ fn whole(
         return Err(sse::silent_end());
     }
     let choice = choices.swap_remove(0);
-    let mut object = kind.object(name, &choice.text, &choice.thinking, true);
+    let mut object = kind.object(name, &choice.text_or_note(), &choice.thinking, true);
     if !choice.tool_calls.is_empty() && kind == EventsInterface::Chat {
-        object["message"]["tool_calls"] = calls(&choice.tool_calls);
+        let told = calls(&choice.tool_calls, choice.finish_reason)?;
+        if told != json!([]) {
+            object["message"]["tool_calls"] = told;
+        }
     }
     if !choice.tokens.is_empty() {
         object["logprobs"] = choice.tokens.clone().into();
     }
-    object["done_reason"] = done_reason(choice.finish_reason).into();
+    object["done_reason"] = done_reason(choice.finish_reason, choice.is_refused()).into();
     times.write_into(usage, &choice.details, &mut object);
     if let Some(Value::Object(given)) = supplement::of(&choice.details, FORMAT) {
         let mut given = given.clone();

@@ -15,6 +15,7 @@ use std::time::Instant;
 use serde_json::{Map, Value, json};
 use volley_types::{Details, FinishReason, ModelRef, PredictError, Usage};
 
+use volley_dialect_kit::blocks::input;
 use volley_dialect_kit::clock::{now_ms, time};
 use volley_dialect_kit::requests;
 use volley_http_edge::body::Fields;
@@ -84,29 +85,32 @@ impl Times {
     }
 }
 
-/// The finish reason in Ollama's terms.
-fn done_reason(reason: Option<FinishReason>) -> &'static str {
+/// The finish reason in Ollama's terms, which has none for a refusal.
+fn done_reason(reason: Option<FinishReason>, refused: bool) -> &'static str {
     match reason {
         Some(FinishReason::Length) => "length",
+        Some(FinishReason::ContentFilter) => "content_filter",
+        _ if refused => "content_filter",
         _ => "stop",
     }
 }
 
 /// Converts calls from OpenAI's format to Ollama's, in which arguments are objects and calls have
-/// no ids.
-fn calls(calls: &[Value]) -> Value {
-    let calls = calls.iter().map(|call| {
+/// no ids. A call that the end of the answer cut off is left out.
+///
+/// # Errors
+/// `UpstreamFailed` if the arguments of a call are not an object.
+fn calls(calls: &[Value], reason: Option<FinishReason>) -> Result<Value, PredictError> {
+    let mut told = Vec::with_capacity(calls.len());
+    for call in calls {
         let function = &call["function"];
+        let name = function["name"].as_str().unwrap_or_default();
         let arguments = function["arguments"].as_str().unwrap_or_default();
-        let arguments = match serde_json::from_str(arguments) {
-            Ok(arguments @ Value::Object(_)) => arguments,
-            _ if arguments.trim().is_empty() => json!({}),
-            // The arguments are not an object, and the format has no other field for them.
-            _ => json!({ "text": arguments }),
-        };
-        json!({ "function": { "name": function["name"], "arguments": arguments } })
-    });
-    calls.collect()
+        if let Some(arguments) = input(name, arguments, reason)? {
+            told.push(json!({ "function": { "name": name, "arguments": arguments } }));
+        }
+    }
+    Ok(told.into())
 }
 
 /// The current time in the format of RFC 3339.
@@ -117,6 +121,16 @@ fn now() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arguments_are_never_made_up() {
+        let call = |arguments: &str| json!({ "function": { "name": "f", "arguments": arguments } });
+        let cut = [call("{\"a\":1}"), call("{\"city\":\"Be")];
+        let error = calls(&cut, Some(FinishReason::ToolCalls)).unwrap_err();
+        assert_eq!(error.code, volley_types::ErrorCode::UpstreamFailed);
+        let whole = json!([{ "function": { "name": "f", "arguments": { "a": 1 } } }]);
+        assert_eq!(calls(&cut, Some(FinishReason::Length)).unwrap(), whole);
+    }
 
     #[test]
     fn latest_is_no_version() {

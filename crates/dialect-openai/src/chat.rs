@@ -8,13 +8,14 @@ use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{PredictError, PredictRequest, Task};
 
 use super::events::{CompletionEvents, EventsInterface};
-use super::{FINGERPRINT, explanation, finish_reason, logprobs, take_stream, usage};
+use super::{FINGERPRINT, finish_reason, logprobs, take_stream, usage};
 use volley_dialect_kit::answer::{self, Choice};
 use volley_dialect_kit::chat;
 use volley_dialect_kit::citations;
 use volley_dialect_kit::clock::now;
 use volley_dialect_kit::generation;
 use volley_dialect_kit::messages;
+use volley_dialect_kit::refusal::explanation;
 use volley_dialect_kit::requests::{model_for, request};
 use volley_dialect_kit::supplement;
 use volley_http_edge::body::JsonObject;

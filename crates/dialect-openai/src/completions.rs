@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use volley_http_edge::axum::Json;
 use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::params::ECHO;
-use volley_types::{PredictError, PredictRequest, Task};
+use volley_types::{FinishReason, PredictError, PredictRequest, Task};
 
 use super::events::{CompletionEvents, EventsInterface, text_logprobs};
 use super::{FINGERPRINT, finish_reason, take_stream, unsupported, usage};
@@ -115,11 +115,15 @@ async fn whole(caller: &Caller, read: ParsedCompletion, id: &str) -> Result<Valu
 
 fn choice(choice: Choice, answers: u32) -> Value {
     let told = text_logprobs(&choice.tokens, 0);
+    let reason = match choice.finish_reason {
+        Some(FinishReason::Stop) if choice.is_refused() => Some(FinishReason::ContentFilter),
+        reason => reason,
+    };
     json!({
         "index": choice.item.saturating_mul(answers).saturating_add(choice.choice),
-        "text": choice.text,
+        "text": choice.text_or_note(),
         "logprobs": told,
-        "finish_reason": finish_reason(choice.finish_reason),
+        "finish_reason": finish_reason(reason),
     })
 }
 

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
 use serde_json::{Map, Value, json};
-use volley_types::{Details, GenerationRow, PredictError, Usage};
+use volley_types::{Details, FinishReason, GenerationRow, PredictError, Usage};
 
-use super::{FINGERPRINT, explanation, finish_reason, logprobs};
+use super::{FINGERPRINT, finish_reason, logprobs};
 use volley_dialect_kit::answer::{self, failure};
 use volley_dialect_kit::citations;
 use volley_dialect_kit::openai_error::error as openai_error;
 use volley_dialect_kit::pieces;
+use volley_dialect_kit::refusal::{self, explanation};
 use volley_dialect_kit::sse::{Events, json_string};
 use volley_dialect_kit::supplement::supplement;
 
@@ -45,6 +46,10 @@ pub(crate) struct CompletionEvents {
     written: BTreeMap<u32, usize>,
     /// Choices whose first event is written.
     begun: Vec<u32>,
+    /// Choices of plain completions with a refusal.
+    refused: Vec<u32>,
+    /// Choices of plain completions with text.
+    said: Vec<u32>,
     usage: Option<Usage>,
     /// Whether the caller uses `functions` instead of `tools`.
     legacy: bool,
@@ -83,6 +88,8 @@ impl CompletionEvents {
             include_usage,
             written: BTreeMap::new(),
             begun: Vec::new(),
+            refused: Vec::new(),
+            said: Vec::new(),
             usage: None,
             legacy: false,
             finished: false,
@@ -214,10 +221,24 @@ impl CompletionEvents {
     }
 
     fn text(&mut self, index: u32, row: &GenerationRow<'_>, out: &mut BytesMut) {
-        let text = row.text().unwrap_or_default();
-        let reason = row
-            .finish_reason()
-            .map(|reason| finish_reason(Some(reason)));
+        let mut text = row.text().unwrap_or_default();
+        let details = row.details().map(Details::from_json).unwrap_or_default();
+        if details.refusal && !self.refused.contains(&index) {
+            self.refused.push(index);
+        }
+        if !text.is_empty() && !self.said.contains(&index) {
+            self.said.push(index);
+        }
+        // This interface has only text for a refusal.
+        if text.is_empty() {
+            let is_empty = !self.said.contains(&index);
+            text = refusal::note(row.finish_reason(), &details, is_empty).unwrap_or_default();
+        }
+        let reason = row.finish_reason().map(|reason| match reason {
+            FinishReason::Stop if self.refused.contains(&index) => FinishReason::ContentFilter,
+            reason => reason,
+        });
+        let reason = reason.map(|reason| finish_reason(Some(reason)));
         let tokens = answer::tokens(row);
         if text.is_empty() && reason.is_none() && tokens.is_empty() {
             return;

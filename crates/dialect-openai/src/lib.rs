@@ -92,12 +92,6 @@ fn usage(usage: Usage, details: &Details) -> Value {
     told
 }
 
-/// The upstream's explanation of a refusal.
-fn explanation(details: &Details) -> Option<&str> {
-    let told = details.stop_details.as_ref()?;
-    told["explanation"].as_str().filter(|text| !text.is_empty())
-}
-
 /// The finish reason in OpenAI's terms. A failed item never gets here, because it fails the whole
 /// response.
 fn finish_reason(reason: Option<FinishReason>) -> &'static str {

@@ -6,6 +6,7 @@
 
 mod events;
 mod items;
+mod nested;
 mod output;
 mod request;
 pub mod store;
@@ -116,6 +117,9 @@ async fn read(
 ) -> Result<(PredictRequest, Draft, bool), PredictError> {
     let (name, model, signature) = model_for(caller, body, Task::Generate).await?;
     let asked = request::read(std::mem::take(body), earlier)?;
+    if let (Some(unknown), false) = (&asked.unknown, signature.takes_native(FORMAT)) {
+        return Err(PredictError::invalid(format!("{unknown}; leave it out")));
+    }
     let (rows, native) =
         volley_dialect_kit::chat::native_rows(&signature, &asked.messages, Some(asked.native))?;
     let mut request = requests::request(model, rows, &asked.parameters, context)?;

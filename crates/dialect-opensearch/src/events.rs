@@ -3,10 +3,11 @@
 use arrow_array::RecordBatch;
 use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
-use volley_types::{Citation, GenerationRow, PredictError};
+use volley_types::{Citation, Details, GenerationRow, PredictError};
 
 use volley_dialect_kit::answer::failure;
 use volley_dialect_kit::citations;
+use volley_dialect_kit::refusal;
 use volley_dialect_kit::sse::{Events, json_string};
 use volley_http_edge::error::own;
 
@@ -40,6 +41,9 @@ impl Events for OpenSearchEvents {
                 out.put_slice(MORE);
             }
             if row.last() {
+                // The stream has no field for the finish reason.
+                let details = row.details().map(Details::from_json).unwrap_or_default();
+                refusal::filtered(row.finish_reason(), &details)?;
                 out.put_slice(LAST);
                 self.finished = true;
                 break;

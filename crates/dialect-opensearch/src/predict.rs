@@ -17,6 +17,7 @@ use crate::upstream_dialect::UpstreamDialect;
 use crate::{settings, texts};
 use volley_dialect_kit::answer;
 use volley_dialect_kit::answer::Choice;
+use volley_dialect_kit::refusal;
 use volley_dialect_kit::sse;
 use volley_dialect_kit::tensors;
 use volley_http_edge::body;
@@ -155,13 +156,18 @@ fn generation(
 ) -> Result<Value, PredictError> {
     let choices = answer::choices(batches)?;
     let outputs = choices.into_iter().map(|choice| output(choice, form));
-    Ok(outputs.collect())
+    outputs.collect()
 }
 
-fn output(choice: Choice, form: Option<UpstreamDialect>) -> Value {
+fn output(choice: Choice, form: Option<UpstreamDialect>) -> Result<Value, PredictError> {
     let mut map = json!({ "response": choice.text });
     if let Some(reason) = choice.finish_reason {
         map["finish_reason"] = reason.as_str().into();
+    }
+    let explained = refusal::explanation(&choice.details).unwrap_or_default();
+    let refused = format!("{}{explained}", choice.refusal);
+    if !refused.is_empty() {
+        map["refusal"] = refused.into();
     }
     if let Some(usage) = choice.usage {
         map["usage"] = json!({
@@ -178,7 +184,7 @@ fn output(choice: Choice, form: Option<UpstreamDialect>) -> Value {
         map["thinking"] = choice.thinking.as_str().into();
     }
     if let Some(form) = form {
-        form.write_into(&choice, &mut map);
+        form.write_into(&choice, &mut map)?;
     }
     if !choice.citations.is_empty() {
         map["citations"] = choice.citations.iter().map(Citation::value).collect();
@@ -186,5 +192,5 @@ fn output(choice: Choice, form: Option<UpstreamDialect>) -> Value {
     if !choice.tool_calls.is_empty() {
         map["tool_calls"] = choice.tool_calls.into();
     }
-    json!({ "name": "response", "dataAsMap": map })
+    Ok(json!({ "name": "response", "dataAsMap": map }))
 }

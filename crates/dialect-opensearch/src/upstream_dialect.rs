@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 use volley_providers::AnswerForm;
 use volley_types::registry::{ModelSource, ProviderName, RegistryState};
-use volley_types::{FinishReason, ModelRef, Usage};
+use volley_types::{FinishReason, ModelRef, PredictError, Usage};
 
 use volley_dialect_kit::answer::Choice;
 use volley_dialect_kit::blocks as anthropic;
@@ -59,12 +59,21 @@ impl UpstreamDialect {
     }
 
     /// Adds the response in this format to `map`.
-    pub(crate) fn write_into(self, choice: &Choice, map: &mut Value) {
+    ///
+    /// # Errors
+    /// `UpstreamFailed` if the arguments of a call are not an object, which this format needs.
+    pub(crate) fn write_into(self, choice: &Choice, map: &mut Value) -> Result<(), PredictError> {
         match self {
             Self::OpenAi => {
                 let calls = !choice.tool_calls.is_empty();
-                let content = (!choice.text.is_empty() || !calls).then_some(&choice.text);
+                let said = choice.said();
+                let refusal = &map["refusal"];
+                let says = !said.is_empty() || !calls && refusal.is_null();
+                let content = says.then_some(said);
                 let mut message = json!({ "role": "assistant", "content": content });
+                if !refusal.is_null() {
+                    message["refusal"] = refusal.clone();
+                }
                 if calls {
                     message["tool_calls"] = choice.tool_calls.clone().into();
                 }
@@ -86,7 +95,7 @@ impl UpstreamDialect {
                     }
                     json!({ "reasoningContent": { "reasoningText": reasoning } })
                 };
-                let content = blocks(choice, thought, converse);
+                let content = blocks(choice, thought, converse)?;
                 let message = json!({ "role": "assistant", "content": content });
                 map["output"] = json!({ "message": message });
                 map["stopReason"] = stop_reason(choice.finish_reason).into();
@@ -101,7 +110,7 @@ impl UpstreamDialect {
                     }
                     part
                 };
-                let parts = blocks(choice, thought, gemini);
+                let parts = blocks(choice, thought, gemini)?;
                 let content = json!({ "role": "model", "parts": parts });
                 let reason = match choice.finish_reason {
                     Some(FinishReason::Length) => "MAX_TOKENS",
@@ -128,7 +137,7 @@ impl UpstreamDialect {
                     let signature = signature.unwrap_or_default();
                     json!({ "type": "thinking", "thinking": text, "signature": signature })
                 };
-                let mut content = blocks(choice, thought, anthropic::tool_use);
+                let mut content = blocks(choice, thought, tool_use)?;
                 for block in content.as_array_mut().into_iter().flatten() {
                     if block.get("text").is_some() {
                         block["type"] = "text".into();
@@ -142,6 +151,7 @@ impl UpstreamDialect {
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -161,11 +171,14 @@ fn provider(registry: &RegistryState, model: &ModelRef) -> Option<ProviderName> 
 
 /// The content blocks: the reasoning formatted by `thought`, the text, unless it is empty beside
 /// calls, and the calls formatted by `call`.
+///
+/// # Errors
+/// `UpstreamFailed` if the arguments of a call are not an object.
 fn blocks(
     choice: &Choice,
     thought: impl Fn(&str, Option<&str>) -> Value,
-    call: impl Fn(&Value) -> Value,
-) -> Value {
+    call: impl Fn(&Value, Value) -> Value,
+) -> Result<Value, PredictError> {
     let signature = choice.pieces.iter().find_map(|piece| match piece {
         Piece::Details(details) => details.signature.as_deref(),
         _ => None,
@@ -174,29 +187,38 @@ fn blocks(
     let thought = thinks.then(|| thought(&choice.thinking, signature));
     let text = !choice.text.is_empty() || choice.tool_calls.is_empty();
     let text = text.then(|| json!({ "text": choice.text }));
-    let before = thought.into_iter().chain(text);
-    before.chain(choice.tool_calls.iter().map(call)).collect()
-}
-
-/// The arguments of a call. Invalid JSON stays text.
-fn arguments(call: &Value) -> Value {
-    let text = call.pointer("/function/arguments").and_then(Value::as_str);
-    let text = text.unwrap_or_default();
-    match text.trim() {
-        "" => json!({}),
-        text => serde_json::from_str(text).unwrap_or_else(|_| json!({ "text": text })),
+    let mut told: Vec<_> = thought.into_iter().chain(text).collect();
+    for given in &choice.tool_calls {
+        let text = |path: &str| given.pointer(path).and_then(Value::as_str);
+        let name = text("/function/name").unwrap_or_default();
+        let arguments = text("/function/arguments").unwrap_or_default();
+        if anthropic::input(name, arguments, choice.finish_reason)?.is_some() {
+            // Arguments without text are an empty object.
+            let input = serde_json::from_str(arguments);
+            told.push(call(given, input.unwrap_or_else(|_| json!({}))));
+        }
     }
+    Ok(told.into())
 }
 
-fn converse(call: &Value) -> Value {
+fn tool_use(call: &Value, input: Value) -> Value {
+    json!({
+        "type": "tool_use",
+        "id": call.get("id"),
+        "name": call.pointer("/function/name"),
+        "input": input,
+    })
+}
+
+fn converse(call: &Value, input: Value) -> Value {
     json!({ "toolUse": {
-        "toolUseId": call["id"], "name": call.pointer("/function/name"), "input": arguments(call),
+        "toolUseId": call["id"], "name": call.pointer("/function/name"), "input": input,
     } })
 }
 
-fn gemini(call: &Value) -> Value {
+fn gemini(call: &Value, input: Value) -> Value {
     let name = call.pointer("/function/name");
-    json!({ "functionCall": { "name": name, "args": arguments(call) } })
+    json!({ "functionCall": { "name": name, "args": input } })
 }
 
 fn stop_reason(reason: Option<FinishReason>) -> &'static str {

@@ -65,6 +65,8 @@ mod predictions;
 mod probabilities;
 #[path = "it/reference.rs"]
 mod reference;
+#[path = "it/refusals.rs"]
+mod refusals;
 #[path = "it/registrations.rs"]
 mod registrations;
 #[path = "it/responses.rs"]
@@ -77,6 +79,8 @@ mod routes;
 mod rows;
 #[path = "it/sockets.rs"]
 mod sockets;
+#[path = "it/stop_sequences.rs"]
+mod stop_sequences;
 #[path = "it/stored.rs"]
 mod stored;
 #[path = "it/streams.rs"]
@@ -87,6 +91,8 @@ mod support;
 mod tenants;
 #[path = "it/texts.rs"]
 mod texts;
+#[path = "it/tool_arguments.rs"]
+mod tool_arguments;
 #[path = "it/trail.rs"]
 mod trail;
 #[path = "it/whole.rs"]

@@ -11,7 +11,7 @@ use futures::StreamExt;
 use http::{HeaderMap, HeaderName, StatusCode, header};
 use hyper::body::Body as _;
 use serde_json::{Map, Value};
-use volley_types::{ErrorCode, PredictError, Share};
+use volley_types::{ErrorCode, PredictError, Share, exact};
 
 pub use self::content::{broken, parse};
 use crate::auth::Grants;
@@ -38,6 +38,24 @@ impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for JsonObject {
         )
         .await
         .map(Self)
+    }
+}
+
+/// A JSON object with messages in Anthropic's format, in which the inputs of calls are
+/// [exact](exact::keep_inputs).
+#[derive(Debug)]
+pub struct JsonMessages(pub Map<String, Value>);
+
+impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for JsonMessages {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        let edge = state.as_ref();
+        let (mut body, bytes) = object_of(request, edge, edge.config().max_body_bytes).await?;
+        if let Ok(text) = std::str::from_utf8(&bytes) {
+            exact::keep_inputs(&mut body, text);
+        }
+        Ok(Self(body))
     }
 }
 
@@ -135,6 +153,16 @@ async fn object(
     edge: &Edge,
     limit: usize,
 ) -> Result<Map<String, Value>, Response> {
+    let (object, _) = object_of(request, edge, limit).await?;
+    Ok(object)
+}
+
+/// A JSON object and its text.
+async fn object_of(
+    request: Request,
+    edge: &Edge,
+    limit: usize,
+) -> Result<(Map<String, Value>, Bytes), Response> {
     let media = other_media(request.headers());
     let grants = request.extensions().get::<Grants>().is_some();
     let held = held(&request);
@@ -143,7 +171,8 @@ async fn object(
     held.keep(share, bytes.len());
     let read = if grants { unique::parse } else { parse };
     let object = grown.and_then(|()| read(&bytes));
-    object.map_err(|error| malformed(error, media))
+    let object = object.map_err(|error| malformed(error, media))?;
+    Ok((object, bytes))
 }
 
 /// The error for a body that is not JSON, with its declared media type.

@@ -5,7 +5,9 @@
 use std::collections::VecDeque;
 
 use serde_json::{Value, json};
-use volley_types::{FinishReason, GenerationChunk, PredictError, PromptUsage, SentAnswer, Usage};
+use volley_types::{
+    Details, FinishReason, GenerationChunk, PredictError, PromptUsage, SentAnswer, Usage,
+};
 
 use super::event::{AnswerIndex, EngineEvent};
 use super::model::ModelFiles;
@@ -344,8 +346,17 @@ impl OutputAssembler {
             }),
             last: true,
             token_ids,
+            details: self.stopped_at().to_json(),
             ..GenerationChunk::default()
         });
+    }
+
+    /// The stop string that ended the answer.
+    fn stopped_at(&self) -> Details {
+        Details {
+            stop_sequence: self.stops.found().map(str::to_owned),
+            ..Details::default()
+        }
     }
 
     /// Adds a row with text, or with the calls that it completes. `of_token` means that the text

@@ -62,6 +62,14 @@ impl Blocks {
         Some(self.inputs.remove(at).1)
     }
 
+    /// Replaces the stored input of call `number` by its own text, in which numbers are exact.
+    pub fn exact_input(&mut self, number: u64, text: &str) {
+        let mut known = self.inputs.iter_mut();
+        if let Some((_, input)) = known.find(|(known, _)| *known == number) {
+            text.clone_into(input);
+        }
+    }
+
     /// Merges `told` into the usage; nulls are ignored.
     pub fn count(&mut self, told: &Value) {
         for (name, value) in told.as_object().into_iter().flatten() {

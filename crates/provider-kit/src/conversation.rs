@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use volley_backend::items::Item;
-use volley_types::{ChatMessage, PredictError};
+use volley_types::{ChatMessage, PredictError, exact};
 
 /// The messages of an item. A plain prompt becomes one user message.
 pub fn messages(item: &Item) -> Vec<ChatMessage> {
@@ -99,6 +99,19 @@ pub fn image(part: &Value) -> Option<Image> {
     })
 }
 
+/// An assistant's text without its refusal, and the refusal; `None` for messages without one.
+pub fn refusal(message: &ChatMessage) -> Option<(String, String)> {
+    let details = details(message);
+    let refusal = details["refusal"]
+        .as_str()
+        .filter(|text| !text.is_empty())?;
+    let content = message.content.as_str();
+    let text = content
+        .strip_suffix(refusal)
+        .or_else(|| content.strip_prefix(refusal));
+    Some((text?.to_owned(), refusal.to_owned()))
+}
+
 /// The error for an image URL, for servers that only accept image data.
 pub fn no_address(server: &str) -> PredictError {
     PredictError::invalid(format!(
@@ -113,7 +126,8 @@ pub fn calls(message: &ChatMessage) -> Vec<Value> {
     calls.unwrap_or_default()
 }
 
-/// Parses a call's arguments into an object. No text yields an empty object.
+/// Parses a call's arguments into an object for a body that `exact::write` serializes. No text
+/// yields an empty object.
 ///
 /// # Errors
 /// `InvalidInput` naming the call if the arguments are not an object. Servers of this kind accept
@@ -122,11 +136,11 @@ pub fn arguments(call: &Value) -> Result<Value, PredictError> {
     let arguments = &call["function"]["arguments"];
     let read = match arguments.as_str().map(str::trim) {
         Some("") => Some(json!({})),
-        Some(text) => serde_json::from_str(text).ok(),
+        Some(text) => exact::object(text),
         None if arguments.is_null() => Some(json!({})),
-        None => Some(arguments.clone()),
+        None => Some(arguments.clone()).filter(Value::is_object),
     };
-    read.filter(Value::is_object).ok_or_else(|| {
+    read.ok_or_else(|| {
         let name = call["function"]["name"].as_str().unwrap_or_default();
         PredictError::invalid(format!(
             "field 'arguments' of a call of '{name}' in 'messages' must be the text of a JSON \
@@ -191,4 +205,33 @@ pub fn without_system(messages: Vec<ChatMessage>) -> (Option<String>, Vec<ChatMe
     let (system, rest): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_system);
     let texts: Vec<_> = system.into_iter().map(|message| message.content).collect();
     ((!texts.is_empty()).then(|| texts.join("\n\n")), rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_arguments_keep_their_text() {
+        let call = |text: &str| json!({ "function": { "name": "f", "arguments": text } });
+        let exact_text = r#"{"a":12345678901234567890123,"e":1e2}"#;
+        let body = json!({ "input": arguments(&call(exact_text)).unwrap() });
+        assert_eq!(exact::write(&body), format!("{{\"input\":{exact_text}}}"));
+        assert_eq!(arguments(&call(" ")).unwrap(), json!({}));
+        for wrong in ["{bad", "[1]", "1e2"] {
+            assert!(arguments(&call(wrong)).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_split_from_its_text() {
+        let refused = |content: &str| ChatMessage {
+            details: Some(json!({ "refusal": "No." }).to_string()),
+            ..ChatMessage::new("assistant", content)
+        };
+        let split = |text: &str| Some((text.to_owned(), "No.".to_owned()));
+        assert_eq!(refusal(&refused("No.")), split(""));
+        assert_eq!(refusal(&refused("Hm. No.")), split("Hm. "));
+        assert_eq!(refusal(&ChatMessage::new("assistant", "No.")), None);
+    }
 }

@@ -49,6 +49,13 @@ impl Delta {
         self.end.get_or_insert_default()
     }
 
+    /// Records the server's finish reason if it says that a stop string ended the answer.
+    pub fn mark_stop_sequence(&mut self, reason: Option<&str>) {
+        if let Some(reason) = reason.filter(|it| *it == "stop_sequence") {
+            self.end().stop_reason = Some(reason.to_owned());
+        }
+    }
+
     /// Whether the delta has content for the caller besides usage and the finish reason.
     pub fn has_content(&self) -> bool {
         let some = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());

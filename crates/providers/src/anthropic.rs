@@ -6,6 +6,7 @@ mod request;
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{number, stretch, text};
@@ -359,9 +360,31 @@ fn reason(reason: Option<&str>) -> Option<FinishReason> {
     })
 }
 
+/// The texts of the objects `input` in the blocks of a whole message.
+fn exact_inputs(body: &[u8]) -> Vec<Option<&str>> {
+    #[derive(Deserialize)]
+    struct Message<'a> {
+        #[serde(borrow)]
+        content: Vec<Block<'a>>,
+    }
+    #[derive(Deserialize)]
+    struct Block<'a> {
+        #[serde(borrow, default)]
+        input: Option<&'a RawValue>,
+    }
+    let Ok(message) = serde_json::from_slice::<Message<'_>>(body) else {
+        return Vec::new();
+    };
+    let texts = message.content.iter().map(|block| block.input);
+    let texts = texts.map(|input| input.map(RawValue::get));
+    texts
+        .map(|input| input.filter(|text| text.starts_with('{')))
+        .collect()
+}
+
 /// Reads a whole message as the events of a stream, so that its blocks keep their order.
-fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
-    let mut body: Value = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
+fn read_whole(given: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    let mut body: Value = serde_json::from_slice(given).map_err(|error| json_position(&error))?;
     if body["type"] == "error" {
         return Ok(failed(body.get_mut("error").map(Value::take)));
     }
@@ -369,9 +392,13 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
         return Err("no content".to_owned());
     };
     let mut all = Vec::new();
+    let mut inputs = exact_inputs(given).into_iter();
     for (index, block) in (0..).zip(blocks) {
         let (mut begun, mut ended) = (Delta::default(), Delta::default());
         begin(&mut begun, index, block, calls);
+        if let Some(Some(input)) = inputs.next() {
+            calls.native.exact_input(index, input);
+        }
         calls
             .passages
             .add(begun.text.as_deref().unwrap_or_default());

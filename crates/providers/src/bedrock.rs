@@ -210,7 +210,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     } else if event.content_block_stop.is_some() {
         delta.citations = calls.passages.leave();
     } else if let Some(stop) = event.message_stop {
-        delta.finish_reason = reason(stop.stop_reason.as_deref());
+        stopped(&mut delta, stop.stop_reason.as_deref());
     } else if let Some(metadata) = event.metadata {
         // The metadata event is the last one and follows the stop reason.
         tokens(&mut delta, metadata.usage);
@@ -334,13 +334,14 @@ fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
     delta.cache_write_tokens = tokens.cache_write_input_tokens;
 }
 
-fn reason(reason: Option<&str>) -> Option<FinishReason> {
-    Some(match reason? {
+fn stopped(delta: &mut Delta, reason: Option<&str>) {
+    delta.mark_stop_sequence(reason);
+    delta.finish_reason = reason.map(|reason| match reason {
         "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
         "tool_use" => FinishReason::ToolCalls,
         "guardrail_intervened" | "content_filtered" => FinishReason::ContentFilter,
         _ => FinishReason::Stop,
-    })
+    });
 }
 
 fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
@@ -357,13 +358,12 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
         text: Some(text),
         citations: some(cited),
         tool_calls: deltas(uses.collect()),
-        finish_reason: reason(body["stopReason"].as_str()),
         ..Delta::default()
     };
+    stopped(&mut delta, body["stopReason"].as_str());
     tokens(&mut delta, Tokens::deserialize(&body["usage"]).ok());
-    let mut all = reasoned(blocks);
-    all.push(delta);
-    Ok(Step::All(all))
+    let all = reasoned(blocks).into_iter().chain([delta]);
+    Ok(Step::All(all.collect()))
 }
 
 #[cfg(test)]

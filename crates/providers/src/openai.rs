@@ -88,6 +88,17 @@ fn tokens(delta: &mut Delta, told: &RawValue) {
     }
 }
 
+/// The stop string that ended the answer, which vLLM and SGLang report beside the finish reason. A
+/// number there is the id of a stop token.
+fn matched(choice: &Choice<'_>) -> Option<String> {
+    let names = ["stop_reason", "matched_stop"];
+    let mut told = choice.rest.iter();
+    let (_, told) = told.find(|(name, _)| names.contains(&name.as_str()))?;
+    let told: String = serde_json::from_str(told.get()).ok()?;
+    let reason = choice.finish_reason.as_deref();
+    (reason == Some("stop") && !told.is_empty() && told != "stop").then_some(told)
+}
+
 /// The fields of a choice that other dialects cannot express.
 fn beside(choice: &Choice<'_>, content: &Content<'_>) -> Option<Value> {
     if choice.rest.is_empty() && content.rest.is_empty() {
@@ -139,6 +150,10 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
     if choice.finish_reason.as_deref() == Some("error") {
         let message = "the server returned the finish reason 'error'";
         return Ok(Step::Failed(message.to_owned()));
+    }
+    if let Some(matched) = matched(&choice) {
+        let end = delta.end();
+        (end.format, end.stop_sequence) = (Some("openai".to_owned()), Some(matched));
     }
     let content = choice.delta.take().unwrap_or_default();
     if let Some(told) = beside(&choice, &content) {
@@ -316,6 +331,24 @@ mod tests {
         let reason = step(r#"{"choices":[{"delta":{},"finish_reason":"error"}]}"#);
         assert!(matches!(reason, Step::Failed(_)));
         assert!(read("<html>").is_err());
+    }
+
+    #[test]
+    fn a_stop_string_is_told_and_a_stop_token_is_not() {
+        for (field, expected) in [
+            (r#""stop_reason":"END""#, Some("END")),
+            (r#""matched_stop":"END""#, Some("END")),
+            (r#""stop_reason":128009"#, None),
+            (r#""stop_reason":null"#, None),
+        ] {
+            let data =
+                format!(r#"{{"choices":[{{"delta":{{}},"finish_reason":"stop",{field}}}]}}"#);
+            let Step::Delta(delta) = step(&data) else {
+                panic!("{data}")
+            };
+            let end = delta.end.unwrap_or_default();
+            assert_eq!(end.stop_sequence.as_deref(), expected, "{data}");
+        }
     }
 
     #[test]

@@ -170,15 +170,18 @@ fn ending(details: Option<Details<'_>>) -> Delta {
     let Some(details) = details else {
         return Delta::default();
     };
-    Delta {
-        finish_reason: details.finish_reason.map(|reason| match reason.as_ref() {
+    let reason = details.finish_reason.as_deref();
+    let mut delta = Delta {
+        finish_reason: reason.map(|reason| match reason {
             "length" => FinishReason::Length,
             _ => FinishReason::Stop,
         }),
         prompt_tokens: details.input_length,
         completion_tokens: details.generated_tokens,
         ..Delta::default()
-    }
+    };
+    delta.mark_stop_sequence(reason);
+    delta
 }
 
 #[cfg(test)]

@@ -170,6 +170,8 @@ pub struct StopFilter {
     /// Whether the stop string is part of the text.
     included: bool,
     held: String,
+    /// Index of the stop string that was found.
+    found: Option<usize>,
 }
 
 /// The result of a piece of text.
@@ -189,6 +191,7 @@ impl StopFilter {
             stops,
             included,
             held: String::new(),
+            found: None,
         }
     }
 
@@ -201,11 +204,12 @@ impl StopFilter {
             };
         }
         self.held.push_str(text);
-        let found = self.stops.iter().filter_map(|stop| {
+        let found = self.stops.iter().enumerate().filter_map(|(index, stop)| {
             let at = self.held.find(stop.as_str())?;
-            Some((at, if self.included { stop.len() } else { 0 }))
+            Some((at, if self.included { stop.len() } else { 0 }, index))
         });
-        if let Some((at, length)) = found.min() {
+        if let Some((at, length, index)) = found.min() {
+            self.found = Some(index);
             self.held.truncate(at + length);
             return FilteredText {
                 text: std::mem::take(&mut self.held),
@@ -232,6 +236,11 @@ impl StopFilter {
             text: std::mem::take(&mut self.held),
             stopped: false,
         }
+    }
+
+    /// The stop string that was found.
+    pub fn found(&self) -> Option<&str> {
+        self.stops.get(self.found?).map(String::as_str)
     }
 
     /// Returns the held text at the end of the answer.
@@ -280,6 +289,8 @@ mod tests {
         let texts: Vec<_> = pieces.iter().map(|passed| passed.text.as_str()).collect();
         assert_eq!(texts, ["one ", "ENd ", "", ""]);
         assert!(pieces[3].stopped);
+        assert_eq!(filter.found(), Some("END"));
+        assert_eq!(stops(&["END"]).found(), None);
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod connector_check;
 pub mod continuation;
 pub mod control;
 pub mod details;
+pub mod exact;
 pub mod input;
 pub mod native;
 pub mod octets;

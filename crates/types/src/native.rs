@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::error::PredictError;
+use crate::exact;
 use crate::params::{ParamValue, Parameters};
 use crate::signature::Signature;
 
@@ -47,15 +48,19 @@ impl Native {
         let Some(given) = parameters.remove(NATIVE) else {
             return Ok(None);
         };
-        let ParamValue::Json(text) = given else {
+        let ParamValue::Json(json) = given else {
             return Err(wrong());
         };
-        let mut given: Map<String, Value> = serde_json::from_str(&text).map_err(|_| wrong())?;
+        let mut given: Map<String, Value> = serde_json::from_str(&json).map_err(|_| wrong())?;
         let mut object = |name: &str| match given.remove(name) {
             Some(Value::Object(object)) => object,
             _ => Map::new(),
         };
-        let (headers, body) = (object("headers"), object("body"));
+        let (headers, mut body) = (object("headers"), object("body"));
+        let text = exact::fields(&json).and_then(|mut fields| fields.remove("body"));
+        if let Some(text) = text {
+            exact::keep_inputs(&mut body, text.get());
+        }
         let headers = headers.into_iter().filter_map(|(name, value)| match value {
             Value::String(value) => Some((name, value)),
             _ => None,
@@ -85,7 +90,7 @@ impl Native {
         if let Some(lost) = self.lost {
             value["lost"] = lost.into();
         }
-        parameters.set(NATIVE, ParamValue::Json(value.to_string()))
+        parameters.set(NATIVE, ParamValue::Json(exact::write(&value)))
     }
 }
 
@@ -140,6 +145,27 @@ mod tests {
             parameters.set(NATIVE, wrong).unwrap();
             assert!(Native::take(&mut parameters).is_err());
         }
+    }
+
+    #[test]
+    fn numbers_in_the_inputs_of_calls_keep_their_text() {
+        let messages = r#"[{"content":[{"id":"c","input":{"a":12345678901234567890123},"name":"f","type":"tool_use"}],"role":"assistant"}]"#;
+        let text = format!("{{\"messages\":{messages}}}");
+        let mut body = serde_json::from_str(&text).unwrap();
+        exact::keep_inputs(&mut body, &text);
+        let native = Native {
+            format: "anthropic".to_owned(),
+            body,
+            ..Native::default()
+        };
+        let mut parameters = Parameters::default();
+        native.put(&mut parameters).unwrap();
+        let Some(ParamValue::Json(sent)) = parameters.get(NATIVE) else {
+            panic!()
+        };
+        assert!(sent.contains(messages), "{sent}");
+        let taken = Native::take(&mut parameters).unwrap().unwrap();
+        assert_eq!(exact::write(&taken.body["messages"]), messages);
     }
 
     #[test]

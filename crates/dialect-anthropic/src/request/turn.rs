@@ -1,7 +1,7 @@
 //! Converts one message of a body to chat messages. Pure.
 
 use serde_json::{Value, json};
-use volley_types::ChatMessage;
+use volley_types::{ChatMessage, exact};
 
 use super::{kind, text_of};
 use crate::FORMAT;
@@ -214,7 +214,7 @@ fn call(block: &Value) -> Option<Value> {
         "type": "function",
         "function": {
             "name": block.get("name")?.as_str()?,
-            "arguments": block.get("input")?.to_string(),
+            "arguments": exact::write(block.get("input")?),
         },
     });
     if let Some(signature) = signature {

@@ -16,6 +16,7 @@ use volley_dialect_kit::answer::{self, failure};
 use volley_dialect_kit::chat;
 use volley_dialect_kit::citations;
 use volley_dialect_kit::pieces::{self, CallPiece};
+use volley_dialect_kit::refusal::explanation;
 use volley_dialect_kit::sse::{self, Events, json_string, named_event};
 use volley_dialect_kit::supplement;
 
@@ -130,6 +131,10 @@ impl ResponseEvents {
         }
         for citation in citations::of(row) {
             self.citation(&citation, out);
+        }
+        if let Some(told) = explanation(&details) {
+            let place = self.message(true, out);
+            self.delta("response.refusal.delta", place, told, None, out)?;
         }
         let calls = row.tool_calls().map(pieces::calls);
         for call in calls.unwrap_or_default() {

@@ -136,9 +136,13 @@ fn add(messages: &mut Vec<ChatMessage>, item: &Value) -> Result<(), ItemError> {
                 }
             };
             let content = text_of(&item["content"], "a message whose 'content' is not text")?;
+            let refusal = chat::refused_parts(item.get("content"));
             match messages.last_mut().filter(|_| role == "assistant") {
                 Some(turn) if is_bare(turn) => turn.content = content,
                 _ => messages.push(ChatMessage::new(role, content)),
+            }
+            if let Some(turn) = messages.last_mut() {
+                chat::mark_refusal(turn, &refusal);
             }
         }
         Some(Some("function_call")) => {

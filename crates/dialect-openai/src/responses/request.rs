@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use volley_types::{ChatMessage, Native, PredictError};
 
-use super::{FORMAT, items, tools};
+use super::{FORMAT, items, nested, tools};
 use volley_dialect_kit::envelope;
 use volley_http_edge::body::{Fields, take_flag};
 
@@ -20,6 +20,8 @@ pub(super) struct ParsedRequest {
     pub(super) items: Vec<Value>,
     /// The original request, for an upstream of the same format.
     pub(super) native: Native,
+    /// Description of a nested field that only such an upstream may know.
+    pub(super) unknown: Option<String>,
 }
 
 /// Unsupported fields with their reasons: they need stored objects, or work after the response.
@@ -79,14 +81,16 @@ pub(super) fn read(
         return Err(refused("n", reason));
     }
     body.object("metadata")?;
+    body.object("stream_options")?;
+    let unknown = nested::unknown(&body);
     let echo = echo(&body);
     body.remove("previous_response_id");
     let given = body.clone();
     let talk = items::take(&mut body, earlier)?;
     let mut native = native(given, &talk.items);
     let hosted = tools::of_provider(&body);
-    native.in_parts = talk.in_parts && hosted.is_none();
-    native.lost = talk.lost.or(hosted);
+    native.in_parts = talk.in_parts && hosted.is_none() && unknown.is_none();
+    native.lost = unknown.clone().or(talk.lost).or(hosted);
     let stream = take_flag(&mut body, "stream")?;
     for name in UNUSED {
         body.remove(name);
@@ -109,6 +113,7 @@ pub(super) fn read(
         stream,
         items: talk.items,
         native,
+        unknown,
     })
 }
 
@@ -345,6 +350,9 @@ mod tests {
                 "{value}: {message}"
             );
         }
+        let unknown = asked(&json!({ "input": "Hi", "text": { "bogus": 1 } })).unwrap();
+        assert!(unknown.unknown.unwrap().contains("'text.bogus'"));
+        assert!(!unknown.native.in_parts && unknown.native.lost.is_some());
         let with_null = json!({ "input": "Hi", "previous_response_id": null, "tools": null });
         assert!(asked(&with_null).unwrap().parameters.is_empty());
     }

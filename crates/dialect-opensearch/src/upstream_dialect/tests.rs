@@ -15,7 +15,13 @@ fn told(form: UpstreamDialect) -> Value {
         ..Choice::default()
     };
     let mut map = json!({ "response": "I look.", "usage": { "total_tokens": 5 } });
-    form.write_into(&choice, &mut map);
+    form.write_into(&choice, &mut map).unwrap();
+    let broken = Choice {
+        tool_calls: vec![json!({ "function": { "name": "f", "arguments": "{\"a" } })],
+        ..choice
+    };
+    let error = form.write_into(&broken, &mut json!({}));
+    assert_eq!(error.is_err(), form != UpstreamDialect::OpenAi, "{form:?}");
     assert_eq!(map["response"], "I look.", "Volley's own stays");
     map
 }
@@ -84,7 +90,7 @@ fn reasoning_has_each_servers_form_and_an_unknown_usage_has_no_zeros() {
         ),
     ] {
         let mut map = json!({});
-        form.write_into(&choice, &mut map);
+        form.write_into(&choice, &mut map).unwrap();
         assert_eq!(map.pointer(place), Some(&expected), "{map}");
         let names = map.as_object().unwrap().keys();
         assert!(

@@ -82,6 +82,21 @@ async fn a_message_comes_whole_with_its_blocks() {
 }
 
 #[tokio::test]
+async fn numbers_in_the_inputs_of_calls_keep_their_text() {
+    let edge = Edge::start().await;
+    edge.cluster.script("m", script());
+    let input = r#"{"a":12345678901234567890123,"e":1e2}"#;
+    let body = format!(
+        r#"{{"model":"m","max_tokens":9,"messages":[{{"role":"user","content":"Hi"}},{{"role":"assistant","content":[{{"type":"tool_use","id":"c","name":"f","input":{input}}}]}},{{"role":"user","content":[{{"type":"tool_result","tool_use_id":"c","content":"1"}}]}}]}}"#
+    );
+    edge.post(MESSAGES, &body).await.ok();
+    let call = edge.cluster.last_call();
+    let talk = conversation(call.rows.column_by_name("messages").unwrap(), 0).unwrap();
+    let calls: Value = serde_json::from_str(talk[1].tool_calls.as_deref().unwrap()).unwrap();
+    assert_eq!(calls[0]["function"]["arguments"], input);
+}
+
+#[tokio::test]
 async fn a_stream_has_a_start_blocks_one_by_one_and_an_end() {
     let edge = Edge::start().await;
     edge.cluster.script("m", script());

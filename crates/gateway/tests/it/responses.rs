@@ -253,3 +253,25 @@ async fn a_stream_that_fails_says_so_last_and_a_refusal_is_an_error_in_their_sha
     let unknown = json!({ "model": "nobody", "input": "Hi" }).to_string();
     edge.post(RESPONSES, &unknown).await.refused_openai(404);
 }
+
+#[tokio::test]
+async fn unknown_nested_fields_are_refused_by_name() {
+    let edge = Edge::start().await;
+    edge.cluster
+        .script("m", Script::Chunks(vec![text("Hi"), last()]));
+    for (field, value, name) in [
+        ("reasoning", json!({ "bogus": 1 }), "'reasoning.bogus'"),
+        ("text", json!({ "bogus": 1 }), "'text.bogus'"),
+        ("include", json!(["bogus"]), "'bogus'"),
+        (
+            "stream_options",
+            json!({ "bogus": 1 }),
+            "'stream_options.bogus'",
+        ),
+    ] {
+        let mut body = json!({ "model": "m", "input": "Hi" });
+        body[field] = value;
+        let reply = edge.post("/v1/responses", &body.to_string()).await;
+        assert!(reply.refused_openai(400).contains(name), "{name}");
+    }
+}

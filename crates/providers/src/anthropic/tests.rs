@@ -14,6 +14,24 @@ fn delta(data: &str) -> Delta {
 }
 
 #[test]
+fn numbers_of_a_whole_call_keep_their_text() {
+    let input = r#"{"a":12345678901234567890123,"e":1e2}"#;
+    let body = format!(
+        r#"{{"content":[{{"type":"text","text":"x"}},{{"type":"tool_use","id":"c","name":"f","input":{input}}}],"stop_reason":"tool_use"}}"#
+    );
+    let step = read_whole(body.as_bytes(), &mut ToolCallAccumulator::default());
+    let Ok(Step::All(deltas)) = step else {
+        panic!("{step:?}")
+    };
+    let calls = deltas
+        .iter()
+        .filter_map(|delta| delta.tool_calls.as_deref());
+    let calls = calls.flat_map(|calls| serde_json::from_str::<Vec<Value>>(calls).unwrap());
+    let arguments = calls.map(|call| call["function"]["arguments"].as_str().unwrap().to_owned());
+    assert_eq!(arguments.collect::<String>(), input);
+}
+
+#[test]
 fn events_of_every_kind() {
     let start = delta(
         r#"{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":1},"stop_reason":null}}"#,

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
-use volley_provider_kit::conversation::{messages, openai_messages};
+use volley_provider_kit::conversation::{self, messages, openai_messages};
 use volley_provider_kit::effort::{self, Effort, Thinking};
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_types::{Dialect, PredictError};
@@ -82,6 +82,7 @@ pub(super) fn body(
     translated(&mut request)?;
     let mut body = request.finish()?;
     talk(model, item, &mut body);
+    refusals(item, &mut body);
     // `false` is a setting for servers without this field.
     if body.get("stream_options") == Some(&Value::Bool(false)) {
         body.remove("stream_options");
@@ -174,6 +175,23 @@ fn translate_user_and_tier(request: &mut RequestFields<'_>) -> Result<(), Predic
     Ok(())
 }
 
+/// Moves the refusals in the conversation to their own field, which other servers of this format
+/// may not know.
+fn refusals(item: &Item, body: &mut Map<String, Value>) {
+    let given = messages(item);
+    let mut given = given.iter().filter(|it| it.role == "assistant");
+    let made = body.get_mut("messages").and_then(Value::as_array_mut);
+    for fields in made.into_iter().flatten() {
+        if fields["role"] != "assistant" {
+            continue;
+        }
+        if let Some((text, refusal)) = given.next().and_then(conversation::refusal) {
+            fields["content"] = Some(text).filter(|text| !text.is_empty()).into();
+            fields["refusal"] = refusal.into();
+        }
+    }
+}
+
 /// Adds the model and the messages.
 pub(crate) fn talk(model: &str, item: &Item, body: &mut Map<String, Value>) {
     body.insert("model".to_owned(), model.into());
@@ -183,6 +201,8 @@ pub(crate) fn talk(model: &str, item: &Item, body: &mut Map<String, Value>) {
 
 #[cfg(test)]
 mod tests {
+    use volley_types::ChatMessage;
+
     use super::*;
     use crate::tests::{asking, asking_in};
 
@@ -206,6 +226,27 @@ mod tests {
         assert_eq!(body["model"], "gpt");
         let body = made(json!({ "stream_options": false }));
         assert!(body.get("stream_options").is_none());
+    }
+
+    #[test]
+    fn a_refusal_in_the_history_stays_one() {
+        let refused = ChatMessage {
+            details: Some(json!({ "refusal": "No." }).to_string()),
+            ..ChatMessage::new("assistant", "No.")
+        };
+        let item = Item::Chat(vec![
+            ChatMessage::new("assistant", "a"),
+            ChatMessage::new("user", "b"),
+            refused,
+        ]);
+        let body = asking(&PARAMETERS, Map::new(), |request| {
+            body("gpt", &item, request)
+        });
+        assert_eq!(
+            body.unwrap()["messages"],
+            json!([{ "role": "assistant", "content": "a" }, { "role": "user", "content": "b" },
+                   { "role": "assistant", "content": null, "refusal": "No." }])
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use volley_backend::items::Item;
-use volley_provider_kit::conversation::{calls, messages, parts, reasoned};
+use volley_provider_kit::conversation::{calls, messages, parts, reasoned, refusal};
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_types::{ChatMessage, Dialect, PredictError};
 
@@ -136,7 +136,7 @@ fn items(message: &ChatMessage) -> Vec<Value> {
     let thoughts = thoughts.iter().map(reasoning);
     let calls = calls(message);
     let text = (!message.content.is_empty() || calls.is_empty())
-        .then(|| json!({ "role": message.role, "content": message.content }));
+        .then(|| json!({ "role": message.role, "content": said(message) }));
     let uses = calls.iter().map(|call| {
         let function = &call["function"];
         json!({
@@ -147,6 +147,16 @@ fn items(message: &ChatMessage) -> Vec<Value> {
         })
     });
     thoughts.chain(text).chain(uses).collect()
+}
+
+/// The content of a message without images. A refusal is a part of its own.
+fn said(message: &ChatMessage) -> Value {
+    let Some((text, refusal)) = refusal(message) else {
+        return message.content.as_str().into();
+    };
+    let text = (!text.is_empty()).then(|| json!({ "type": "output_text", "text": text }));
+    let refusal = json!({ "type": "refusal", "refusal": refusal });
+    text.into_iter().chain([refusal]).collect()
 }
 
 /// The content of a message with images.
@@ -177,6 +187,21 @@ fn reasoning(stretch: &Value) -> Value {
 mod tests {
     use super::*;
     use crate::tests::asking;
+
+    #[test]
+    fn a_refusal_in_the_history_stays_one() {
+        let refused = |content: &str| ChatMessage {
+            details: Some(json!({ "refusal": "No." }).to_string()),
+            ..ChatMessage::new("assistant", content)
+        };
+        let part = json!({ "type": "refusal", "refusal": "No." });
+        assert_eq!(items(&refused("No."))[0]["content"], json!([part]));
+        let text = json!({ "type": "output_text", "text": "Hm. " });
+        assert_eq!(
+            items(&refused("Hm. No."))[0]["content"],
+            json!([text, part])
+        );
+    }
 
     #[test]
     fn chat_settings_become_those_of_responses() {

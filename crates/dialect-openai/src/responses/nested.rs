@@ -1,0 +1,91 @@
+//! Nested fields of a request that are unknown here. Only a server of the same format may know
+//! them. Pure.
+
+use serde_json::{Map, Value};
+
+/// Known fields of the objects in a request.
+const FIELDS: [(&str, &[&str]); 4] = [
+    ("reasoning", &["effort", "summary", "generate_summary"]),
+    ("text", &["format", "verbosity"]),
+    (
+        "text.format",
+        &["type", "name", "description", "schema", "strict"],
+    ),
+    ("stream_options", &["include_obfuscation"]),
+];
+
+/// Known values of `include`. Most only concern tools at the provider, or have no effect here.
+const INCLUDED: [&str; 8] = [
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+];
+
+/// Describes the first unknown nested field or value of `include`.
+pub(super) fn unknown(body: &Map<String, Value>) -> Option<String> {
+    for (path, known) in FIELDS {
+        let mut fields = at(body, path).into_iter().flatten();
+        let found =
+            fields.find(|(name, value)| !known.contains(&name.as_str()) && !value.is_null());
+        if let Some((name, _)) = found {
+            return Some(format!("field '{path}.{}' is not known", shown(name)));
+        }
+    }
+    let names = body.get("include").and_then(Value::as_array);
+    let names = names.into_iter().flatten();
+    let mut names = names.filter_map(Value::as_str);
+    let name = names.find(|name| !INCLUDED.contains(name))?;
+    Some(format!(
+        "field 'include' has an unknown value '{}'",
+        shown(name)
+    ))
+}
+
+/// The object at a path of names.
+fn at<'a>(body: &'a Map<String, Value>, path: &str) -> Option<&'a Map<String, Value>> {
+    path.split('.')
+        .try_fold(body, |object, name| object.get(name)?.as_object())
+}
+
+fn shown(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn unknown_nested_fields_are_named() {
+        let found = |body: Value| unknown(body.as_object().unwrap());
+        for (body, name) in [
+            (json!({ "reasoning": { "bogus": 1 } }), "'reasoning.bogus'"),
+            (json!({ "text": { "bogus": 1 } }), "'text.bogus'"),
+            (
+                json!({ "text": { "format": { "type": "text", "bogus": 1 } } }),
+                "'text.format.bogus'",
+            ),
+            (
+                json!({ "stream_options": { "bogus": true } }),
+                "'stream_options.bogus'",
+            ),
+            (json!({ "include": ["bogus"] }), "'bogus'"),
+        ] {
+            assert!(found(body).unwrap().contains(name), "{name}");
+        }
+        let known = json!({
+            "reasoning": { "effort": "low", "summary": "auto", "bogus": null },
+            "text": { "format": { "type": "text" }, "verbosity": "low" },
+            "stream_options": { "include_obfuscation": false },
+            "include": ["reasoning.encrypted_content"],
+        });
+        assert_eq!(found(known), None);
+    }
+}

@@ -1,0 +1,181 @@
+//! JSON objects whose numbers a [`Value`] cannot hold, such as integers of more than 64 bits. Such
+//! an object is part of a body as its text, and [`write`] restores it.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+
+use serde_json::value::RawValue;
+use serde_json::{Deserializer, Map, Value};
+
+/// Prefix of the text of such an object. It differs between processes and is never sent, so that no
+/// text of a caller or an upstream can have it.
+static MARK: LazyLock<String> = LazyLock::new(|| {
+    let part = |seed: u8| RandomState::new().hash_one(seed);
+    format!("volley-exact-{:016x}{:016x}:", part(0), part(1))
+});
+
+/// The object of a JSON text, for a body that [`write`] serializes; `None` for any other text. The
+/// value is a string if it stands for an object with inexact numbers.
+#[must_use]
+pub fn object(text: &str) -> Option<Value> {
+    let value: Value = serde_json::from_str(text).ok()?;
+    let (text, is_exact) = compacted(text);
+    value.is_object().then(|| match is_exact {
+        true => value,
+        false => format!("{}{text}", *MARK).into(),
+    })
+}
+
+/// Makes the inputs of calls exact, in the messages of a body in Anthropic's format. `text` is the
+/// JSON of the body.
+pub fn keep_inputs(body: &mut Map<String, Value>, text: &str) {
+    if !text.contains("tool_use") {
+        return;
+    }
+    let given = fields(text).and_then(|fields| items(fields.get("messages")?.get()));
+    let messages = body.get_mut("messages").and_then(Value::as_array_mut);
+    let pairs = messages
+        .into_iter()
+        .flatten()
+        .zip(given.into_iter().flatten());
+    for (message, given) in pairs {
+        let given = fields(given.get()).and_then(|fields| items(fields.get("content")?.get()));
+        let blocks = message.get_mut("content").and_then(Value::as_array_mut);
+        let pairs = blocks
+            .into_iter()
+            .flatten()
+            .zip(given.into_iter().flatten());
+        for (block, given) in pairs {
+            if block.get("type").is_none_or(|kind| kind != "tool_use") {
+                continue;
+            }
+            let exact = fields(given.get()).and_then(|fields| object(fields.get("input")?.get()));
+            if let Some(exact) = exact {
+                block["input"] = exact;
+            }
+        }
+    }
+}
+
+/// The texts of an object's fields.
+pub(crate) fn fields(text: &str) -> Option<BTreeMap<String, &RawValue>> {
+    serde_json::from_str(text).ok()
+}
+
+/// The texts of a list's items.
+fn items(text: &str) -> Option<Vec<&RawValue>> {
+    serde_json::from_str(text).ok()
+}
+
+/// Serializes a body with values of [`object`].
+#[must_use]
+pub fn write(body: &Value) -> String {
+    let text = body.to_string();
+    let quoted = format!("\"{}", *MARK);
+    let mut made = String::new();
+    let mut rest = text.as_str();
+    while let Some(at) = rest.find(&quoted) {
+        let (before, held) = rest.split_at(at);
+        let mut strings = Deserializer::from_str(held).into_iter::<String>();
+        let Some(Ok(string)) = strings.next() else {
+            break;
+        };
+        made.push_str(before);
+        made.push_str(string.strip_prefix(MARK.as_str()).unwrap_or_default());
+        rest = &held[strings.byte_offset()..];
+    }
+    if made.is_empty() {
+        return text;
+    }
+    made.push_str(rest);
+    made
+}
+
+/// The text of a valid JSON value without white space between its tokens, and whether a [`Value`]
+/// holds all of its numbers exactly.
+fn compacted(text: &str) -> (String, bool) {
+    let (mut made, mut is_exact) = (String::with_capacity(text.len()), true);
+    let (mut in_string, mut escaped) = (false, false);
+    // Start of the open number in the text that was made.
+    let mut number = None;
+    for character in text.chars() {
+        if let Some(start) = number
+            && !matches!(character, '0'..='9' | '+' | '-' | '.' | 'e' | 'E')
+        {
+            is_exact &= holds(&made[start..]);
+            number = None;
+        }
+        match character {
+            _ if escaped => escaped = false,
+            '\\' if in_string => escaped = true,
+            '"' => in_string = !in_string,
+            _ if in_string => {}
+            ' ' | '\t' | '\n' | '\r' => continue,
+            '-' | '0'..='9' => _ = number.get_or_insert(made.len()),
+            _ => {}
+        }
+        made.push(character);
+    }
+    (made, is_exact)
+}
+
+/// Whether a [`Value`] keeps the text of a number.
+fn holds(number: &str) -> bool {
+    let read = serde_json::from_str::<Value>(number);
+    read.is_ok_and(|value| value.to_string() == number)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn numbers_keep_their_text() {
+        let text = r#"{"a":12345678901234567890123,"e":1e2,"s":"1e2 \" 3","n":[-0.10,{"b":1}]}"#;
+        let spaced = text.replace(',', " ,\n ");
+        for given in [text, spaced.as_str()] {
+            let held = object(given).unwrap();
+            assert!(held.is_string());
+            let body = json!({ "input": held, "list": [held], "other": "1e2" });
+            let expected = format!(r#"{{"input":{text},"list":[{text}],"other":"1e2"}}"#);
+            assert_eq!(write(&body), expected);
+        }
+        assert_eq!(write(&object(text).unwrap()), text);
+    }
+
+    #[test]
+    fn inputs_in_messages_keep_their_numbers() {
+        let input = r#"{"a":12345678901234567890123,"e":1e2}"#;
+        let call = format!(r#"{{"id":"c","input":{input},"name":"f","type":"tool_use"}}"#);
+        let text = format!(
+            r#"{{"messages":[{{"content":"Hi","role":"user"}},{{"content":[{{"text":"a","type":"text"}},{call}],"role":"assistant"}}],"top":1}}"#
+        );
+        let mut body = serde_json::from_str(&text).unwrap();
+        keep_inputs(&mut body, &text);
+        assert_eq!(write(&Value::Object(body)), text);
+    }
+
+    #[test]
+    fn exact_objects_are_values_and_other_texts_are_none() {
+        let exact = r#"{ "a": 1, "f": 0.5, "t": true, "e": [] }"#;
+        assert_eq!(
+            object(exact),
+            Some(json!({ "a": 1, "f": 0.5, "t": true, "e": [] }))
+        );
+        for other in ["[1e2]", "1e2", "", "{", "\"a\""] {
+            assert_eq!(object(other), None, "{other}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_the_object(number in "-?[1-9][0-9]{0,30}(\\.[0-9]{1,4})?", text in "\\PC{0,12}") {
+            let given = format!("{{\"n\":{number},\"t\":{}}}", Value::from(text));
+            prop_assert_eq!(write(&object(&given).unwrap()), given);
+        }
+    }
+}
