@@ -17,7 +17,7 @@ use volley_provider_kit::rows::group::RowGroup;
 use volley_provider_kit::rows::post_process::RowValues;
 use volley_remote_http::client::Clients;
 use volley_remote_http::config::RemoteConfig;
-use volley_types::params::{DETOKENIZE, TOKEN_VECTORS, TOKENIZE};
+use volley_types::params::{DETOKENIZE, TOKEN_INPUTS, TOKEN_VECTORS, TOKENIZE};
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest,
     Signature, Task,
@@ -91,7 +91,7 @@ impl Backend for RemoteRows {
 impl Predict for RemoteRows {
     async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
         self.signature.check(&mut request.input)?;
-        let (given, dialect) = (request.parameters, request.dialect);
+        let (mut given, dialect) = (request.parameters, request.dialect);
         for name in OF_TOKENS {
             if given.boolean(name)?.unwrap_or(false) {
                 return Err(PredictError::new(
@@ -100,7 +100,10 @@ impl Predict for RemoteRows {
                      be tokenized, detokenized or embedded by token here",
                 ));
             }
+            given.remove(name);
         }
+        let is_tokens = given.boolean(TOKEN_INPUTS)?.unwrap_or(false);
+        given.remove(TOKEN_INPUTS);
         let call = Arc::new(UpstreamCall {
             options: RequestOptions::read(given, &self.defaults, dialect, true)?,
             native: None,
@@ -114,7 +117,8 @@ impl Predict for RemoteRows {
             let mut input = request.input.into_inner().into_stream();
             while let Some(rows) = input.try_next().await? {
                 let groups = groups(&rows, signature.task, servers.step())?;
-                let asked = groups.into_iter().map(|group| ask(&servers, &call, group));
+                let groups = groups.into_iter().map(|group| RowGroup { is_tokens, ..group });
+                let asked = groups.map(|group| ask(&servers, &call, group));
                 let mut answered = stream::iter(asked).buffered(CALLS_AT_ONCE);
                 while let Some(answered) = answered.next().await {
                     yield columns(&signature, answered?)?;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use volley_backend::Backend;
 use volley_types::registry::{ConnectorPolicy, ConnectorSpec, ProviderName};
 use volley_types::{
-    ErrorCode, Input, ModelName, ModelRef, ParamValue, PredictError, PredictRequest, Task,
+    Dialect, ErrorCode, Input, ModelName, ModelRef, ParamValue, PredictError, PredictRequest, Task,
 };
 
 use crate::server::{Act, Server, config, connector, head, key_file, load, serve_each};
@@ -149,6 +149,57 @@ async fn cohere_is_told_the_kind_of_text_and_ollama_nothing_but_the_texts() {
         sent(&mut server).await.1,
         json!({ "model": "the-model", "input": ["a"] })
     );
+}
+
+/// Sends texts with parameters in a dialect.
+async fn ask_with(
+    model: &Arc<dyn Backend>,
+    columns: Vec<(&str, ArrayRef)>,
+    dialect: Dialect,
+    parameters: &[(&str, ParamValue)],
+) -> Result<Vec<RecordBatch>, PredictError> {
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let reference = ModelRef::deployed(ModelName::new("m").unwrap());
+    let mut request = PredictRequest::new(reference, Input::Batch(batch));
+    request.dialect = dialect;
+    for (name, value) in parameters {
+        request.parameters.set(*name, value.clone()).unwrap();
+    }
+    model.predict(request).await?.try_collect().await
+}
+
+#[tokio::test]
+async fn token_ids_are_sent_as_ids_or_refused_and_never_embedded_as_text() {
+    let ids = || vec![column("text", &["[1,2,3]", "[4]"])];
+    let flag = [("token_inputs", ParamValue::Bool(true))];
+    let body = json!({ "data": [
+        { "index": 0, "embedding": [1.0] }, { "index": 1, "embedding": [2.0] } ] });
+    let mut server = serve_each(answers(&[body])).await;
+    let openai = ProviderName::from_static("openai");
+    let model = load(spec(&server, openai, "/v1/embeddings", &[]), config()).await;
+    let model = model.unwrap();
+    let given = ask_with(&model, ids(), Dialect::OpenAi, &flag).await;
+    assert_eq!(vectors(&given.unwrap()), [[1.0], [2.0]]);
+    let expected = json!({ "model": "the-model", "input": [[1, 2, 3], [4]] });
+    assert_eq!(sent(&mut server).await.1, expected);
+    let words = vec![column("text", &["a word"])];
+    let wrong = ask_with(&model, words, Dialect::OpenAi, &flag).await;
+    assert!(wrong.unwrap_err().message.contains("'token_inputs'"));
+
+    for (provider, path) in [
+        ("cohere", "/v2/embed"),
+        ("ollama", "/api/embed"),
+        ("bedrock", "/model/amazon.titan-embed-text-v2:0/invoke"),
+        ("gemini", "/v1beta/models/e:batchEmbedContents"),
+    ] {
+        let server = serve_each(Vec::new()).await;
+        let spec = spec(&server, ProviderName::from_static(provider), path, &[]);
+        let model = load(spec, config()).await.unwrap();
+        let error = ask_with(&model, ids(), Dialect::OpenAi, &flag).await;
+        let error = error.unwrap_err();
+        assert_eq!(error.code, ErrorCode::InvalidInput, "{provider}");
+        assert!(error.message.contains("'input'"), "{provider}: {error:?}");
+    }
 }
 
 #[tokio::test]

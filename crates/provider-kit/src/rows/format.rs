@@ -103,7 +103,7 @@ impl RowsFormat {
     /// Builds the body of a request. With a template, the fields are its parameters.
     ///
     /// # Errors
-    /// Those of [`template::fill`].
+    /// Those of [`template::fill`]; `InvalidInput` for token ids that the server does not accept.
     pub fn body(
         &self,
         provider: &Provider,
@@ -111,6 +111,12 @@ impl RowsFormat {
         group: &RowGroup,
         fields: &Map<String, Value>,
     ) -> Result<Value, PredictError> {
+        if group.is_tokens && !self.takes_tokens() {
+            return Err(PredictError::invalid(
+                "field 'input' or 'inputs' has token ids: this model's server accepts texts only; \
+                 send texts (parameter 'token_inputs' must be false)",
+            ));
+        }
         let mut fields = fields.clone();
         fields.remove("stream");
         // The route of a signed request names the model.
@@ -123,7 +129,7 @@ impl RowsFormat {
         if let (PreProcess::Google(google), None) = (self.pre, template) {
             return Ok(google.body(&connector.model, group, &fields));
         }
-        self.fill(&mut fields, group, template.is_some());
+        self.fill(&mut fields, group, template.is_some())?;
         if self.post.wants_floats() && template.is_none() {
             fields
                 .entry("embedding_types")
@@ -135,11 +141,22 @@ impl RowsFormat {
         }
     }
 
-    fn fill(&self, fields: &mut Map<String, Value>, group: &RowGroup, for_template: bool) {
+    /// Whether the server accepts token ids in place of texts, as servers of OpenAI's format do.
+    fn takes_tokens(&self) -> bool {
+        // A list of vectors without objects is Ollama's answer.
+        self.pre == PreProcess::Input && self.post != PostProcess::List
+    }
+
+    fn fill(
+        &self,
+        fields: &mut Map<String, Value>,
+        group: &RowGroup,
+        for_template: bool,
+    ) -> Result<(), PredictError> {
         let query = group.query.clone().unwrap_or_default();
         let mut set = |name: &str, value: Value| _ = fields.insert(name.to_owned(), value);
         match self.pre {
-            PreProcess::Input => set("input", json!(group.texts)),
+            PreProcess::Input => set("input", group.inputs()?),
             PreProcess::InputText => set("inputText", json!(group.texts.concat())),
             PreProcess::Google(_) => set("texts", json!(group.texts)),
             PreProcess::Texts => {
@@ -179,6 +196,7 @@ impl RowsFormat {
                 set("sources", sources.collect());
             }
         }
+        Ok(())
     }
 }
 
@@ -262,6 +280,7 @@ pub fn groups(rows: &RecordBatch, task: Task, step: usize) -> Result<Vec<RowGrou
                 query,
                 kind,
                 texts: vec![text],
+                ..RowGroup::default()
             }),
         }
     }

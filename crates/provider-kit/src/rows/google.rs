@@ -174,6 +174,7 @@ mod tests {
             query: None,
             kind: kind.map(str::to_owned),
             texts: texts.iter().map(|text| (*text).to_owned()).collect(),
+            ..RowGroup::default()
         }
     }
 
