@@ -165,7 +165,7 @@ impl UpstreamCall {
             server.wire.provider,
             &server.connector,
             group,
-            &self.options.fields,
+            &self.options,
         )?;
         let limit = self.config.first_byte_timeout;
         let sent = self.post(

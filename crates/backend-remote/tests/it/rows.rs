@@ -202,6 +202,73 @@ async fn token_ids_are_sent_as_ids_or_refused_and_never_embedded_as_text() {
     }
 }
 
+/// A model in front of a server that answers once.
+async fn once(provider: &'static str, path: &str, answer: Value) -> (Server, Arc<dyn Backend>) {
+    let server = serve_each(answers(&[answer])).await;
+    let spec = spec(&server, ProviderName::from_static(provider), path, &[]);
+    let model = load(spec, config()).await.unwrap();
+    (server, model)
+}
+
+#[tokio::test]
+async fn a_kind_of_text_is_sent_or_refused() {
+    let columns = || vec![column("text", &["a"]), column("input_type", &["query"])];
+    let body = json!({ "data": [{ "index": 0, "embedding": [1.0] }] });
+    let (mut server, model) = once("openai", "/v1/embeddings", body).await;
+    ask(&model, columns()).await.unwrap();
+    let expected = json!({ "model": "the-model", "input": ["a"], "input_type": "query" });
+    assert_eq!(sent(&mut server).await.1, expected);
+    let list = json!({ "embeddings": [[1.0]] });
+    let (_server, model) = once("ollama", "/api/embed", list).await;
+    let error = ask(&model, columns()).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::InvalidInput);
+    assert!(error.message.contains("'input_type'"), "{error:?}");
+}
+
+#[tokio::test]
+async fn text_embeddings_inference_embeds_and_ranks_in_its_own_format() {
+    let (mut server, model) = once("tgi", "/embed", json!([[1.0]])).await;
+    let parameters = [
+        ("truncate", ParamValue::Bool(true)),
+        ("normalize", ParamValue::Bool(false)),
+    ];
+    let columns = vec![column("text", &["a"]), column("input_type", &["query"])];
+    let given = ask_with(&model, columns, Dialect::OpenAi, &parameters).await;
+    assert_eq!(vectors(&given.unwrap()), [[1.0]]);
+    let expected = json!({ "model": "the-model", "inputs": ["a"], "prompt_name": "query",
+                           "truncate": true, "normalize": false });
+    assert_eq!(sent(&mut server).await.1, expected);
+
+    let scores = json!([{ "index": 1, "score": 0.9 }, { "index": 0, "score": 0.1 }]);
+    let (mut server, model) = once("tgi", "/rerank", scores).await;
+    let parameters = [("raw_scores", ParamValue::Bool(true))];
+    let columns = vec![column("query", &["q", "q"]), column("text", &["a", "b"])];
+    let given = ask_with(&model, columns, Dialect::OpenAi, &parameters).await;
+    let given = given.unwrap();
+    let scores = given[0].column(0).as_primitive::<Float32Type>();
+    assert_eq!(scores.values(), &[0.1, 0.9]);
+    let expected = json!({ "model": "the-model", "query": "q", "texts": ["a", "b"],
+                           "raw_scores": true });
+    assert_eq!(sent(&mut server).await.1, expected);
+}
+
+#[tokio::test]
+async fn a_template_that_does_not_use_a_parameter_refuses_it() {
+    let server = serve_each(Vec::new()).await;
+    let pre = (
+        "pre_process_function",
+        "connector.pre_process.default.embedding",
+    );
+    let mut own = spec(&server, ProviderName::from_static("http"), "/embed", &[pre]);
+    own.request_body = Some(r#"{"inputs": ${parameters.input}}"#.to_owned());
+    let model = load(own, config()).await.unwrap();
+    let given = [("dimensions", ParamValue::Int(2))];
+    let columns = vec![column("text", &["a"])];
+    let error = ask_with(&model, columns, Dialect::OpenAi, &given).await;
+    let error = error.unwrap_err();
+    assert!(error.message.contains("'dimensions'"), "{error:?}");
+}
+
 #[tokio::test]
 async fn a_titan_model_embeds_one_text_for_each_signed_call() {
     let body = |value: f32| json!({ "embedding": [value], "inputTextTokenCount": 2 });

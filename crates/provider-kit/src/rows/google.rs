@@ -35,18 +35,14 @@ impl Google {
         self == Self::One || self == Self::Predict && model.starts_with("gemini-embedding")
     }
 
-    /// Builds the body of a request. Fields that only other providers define are removed.
+    /// Builds the body of a request from the fields under Google's names. A connector's fields
+    /// that only other providers define are removed.
     pub fn body(self, model: &str, group: &RowGroup, fields: &Map<String, Value>) -> Value {
         let mut fields = fields.clone();
         for name in ["model", "user", "encoding_format", "input_type", "stream"] {
             fields.remove(name);
         }
-        if let Some(dimensions) = fields.remove("dimensions") {
-            fields.entry("outputDimensionality").or_insert(dimensions);
-        }
-        let task = fields
-            .remove("task_type")
-            .or_else(|| fields.remove("taskType"));
+        let task = fields.remove("taskType");
         let task = group
             .kind
             .as_deref()
@@ -180,7 +176,7 @@ mod tests {
 
     #[test]
     fn every_method_has_its_body() {
-        let fields = json!({ "dimensions": 2, "user": "u", "encoding_format": "float" });
+        let fields = json!({ "outputDimensionality": 2, "encoding_format": "float" });
         let fields = fields.as_object().unwrap();
         let body = |google: Google, texts: &[&str]| {
             google.body("models/e", &group(texts, Some("query")), fields)
