@@ -21,6 +21,7 @@ pub mod pieces;
 pub mod ranking;
 pub mod requests;
 pub mod rollout;
+pub mod row_details;
 pub mod sse;
 pub mod supplement;
 pub mod tensors;

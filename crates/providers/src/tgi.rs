@@ -21,7 +21,7 @@ pub(crate) static PROVIDER: Provider = Provider {
     aliases: &["tei"],
     page: Page {
         endpoint: "Text Generation Inference, `…/generate_stream`; prompts only, its chats are \
-                   `openai`",
+                   `openai`. Text Embeddings Inference, `…/embed` or `…/rerank`",
         key: "`Authorization: Bearer`, if there is one",
         url: "path ends in `/generate_stream`",
     },

@@ -253,6 +253,30 @@ async fn text_embeddings_inference_embeds_and_ranks_in_its_own_format() {
 }
 
 #[tokio::test]
+async fn details_tell_what_the_server_said_and_what_it_did_not_say() {
+    let ranked = json!({ "results": [{ "index": 0, "relevance_score": 0.5 }],
+                         "meta": { "billed_units": { "search_units": 1 } } });
+    let flag = [("row_details", ParamValue::Bool(true))];
+    let columns = || vec![column("query", &["q"]), column("text", &["a"])];
+    let (mut server, model) = once("cohere", "/v2/rerank", ranked.clone()).await;
+    let given = ask_with(&model, columns(), Dialect::Cohere, &flag).await;
+    let given = given.unwrap();
+    assert!(given[0].column(1).is_null(0), "no count is unknown");
+    let told = given[0]
+        .column_by_name("upstream")
+        .unwrap()
+        .as_string::<i32>();
+    let told: Value = serde_json::from_str(told.value(0)).unwrap();
+    assert_eq!(told["format"], "cohere");
+    assert_eq!(told["fields"]["meta"], ranked["meta"]);
+    assert_eq!(sent(&mut server).await.1.get("row_details"), None);
+    // Who does not ask, such as an older node, receives the same columns as before.
+    let (_server, model) = once("cohere", "/v2/rerank", ranked).await;
+    let given = ask(&model, columns()).await.unwrap();
+    assert_eq!((given[0].num_columns(), tokens(&given)), (2, 0));
+}
+
+#[tokio::test]
 async fn a_template_that_does_not_use_a_parameter_refuses_it() {
     let server = serve_each(Vec::new()).await;
     let pre = (

@@ -107,6 +107,17 @@ impl RowsFormat {
         }
     }
 
+    /// Reads the fields of an answer besides its values, with the dialect of their format.
+    pub fn details(&self, body: &[u8]) -> Option<Value> {
+        let format = match (self.pre, self.post) {
+            (PreProcess::Texts, _) | (_, PostProcess::Typed | PostProcess::Results) => "cohere",
+            (_, PostProcess::OpenAi) => "openai",
+            (_, PostProcess::List) => "ollama",
+            _ => "",
+        };
+        PostProcess::details(format, body)
+    }
+
     /// Builds the body of a request. With a template, the fields are its parameters.
     ///
     /// # Errors

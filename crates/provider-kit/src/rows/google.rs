@@ -79,11 +79,11 @@ impl Google {
         }
     }
 
-    /// Reads the vectors of an answer and its token count.
+    /// Reads the vectors of an answer and its token count, if it has one.
     ///
     /// # Errors
     /// A description of what is malformed.
-    pub fn read(self, body: &[u8]) -> Result<(Vec<Vec<f32>>, u32), String> {
+    pub fn read(self, body: &[u8]) -> Result<(Vec<Vec<f32>>, Option<u32>), String> {
         let body: Body = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
         let told = body.usage.and_then(|usage| usage.prompt_token_count);
         let found = match self {
@@ -98,11 +98,10 @@ impl Google {
             .iter()
             .filter_map(|vector| vector.statistics.as_ref()?.token_count);
         // A saturating conversion.
-        let counted = counted
-            .map(|tokens| tokens as u32)
-            .fold(0, u32::saturating_add);
+        let counted = counted.map(|tokens| tokens as u32);
+        let counted = counted.reduce(u32::saturating_add);
         let vectors = found.into_iter().map(|vector| vector.values).collect();
-        Ok((vectors, told.unwrap_or(counted)))
+        Ok((vectors, told.or(counted)))
     }
 }
 
@@ -210,11 +209,11 @@ mod tests {
         let read = |google: Google, body: &str| google.read(body.as_bytes());
         let batch = r#"{"embeddings":[{"values":[1,2]},{"values":[3,4]}],"usageMetadata":{"promptTokenCount":5}}"#;
         let two = vec![vec![1.0, 2.0], vec![3.0, 4.0]];
-        assert_eq!(read(Google::Batch, batch), Ok((two.clone(), 5)));
+        assert_eq!(read(Google::Batch, batch), Ok((two.clone(), Some(5))));
         let one = r#"{"embedding":{"values":[1,2]}}"#;
-        assert_eq!(read(Google::One, one), Ok((vec![vec![1.0, 2.0]], 0)));
+        assert_eq!(read(Google::One, one), Ok((vec![vec![1.0, 2.0]], None)));
         let predicted = r#"{"predictions":[{"embeddings":{"values":[1,2],"statistics":{"truncated":false,"token_count":3.0}}},{"embeddings":{"values":[3,4],"statistics":{"token_count":4}}}]}"#;
-        assert_eq!(read(Google::Predict, predicted), Ok((two, 7)));
+        assert_eq!(read(Google::Predict, predicted), Ok((two, Some(7))));
         for google in [Google::Batch, Google::One, Google::Predict] {
             assert!(read(google, r#"{"error":"no"}"#).is_err());
         }

@@ -14,6 +14,8 @@ pub struct RowGroup {
     pub texts: Vec<String>,
     /// Whether each text is a JSON array of token ids.
     pub is_tokens: bool,
+    /// Whether the other fields of the answer are requested.
+    pub details: bool,
 }
 
 impl RowGroup {

@@ -242,11 +242,15 @@ impl RowTable {
         dialect: Dialect,
     ) -> Result<Option<(String, Value)>, PredictError> {
         if name == TRUNCATE {
-            return self.truncate(value, given, dialect);
+            return self.truncate(name, value, given, dialect);
         }
         let to = self.names.iter().find(|(known, _)| *known == name);
         if let Some((_, to)) = to {
             return Ok(Some(((*to).to_owned(), value.clone())));
+        }
+        // The model's own length, as in vLLM.
+        if name == TRUNCATE_TOKENS && value.as_i64() == Some(-1) {
+            return self.truncate(name, &Value::Bool(true), given, dialect);
         }
         if given && is_neutral(name, value) {
             return Ok(None);
@@ -261,6 +265,7 @@ impl RowTable {
 
     fn truncate(
         &self,
+        name: &str,
         value: &Value,
         given: bool,
         dialect: Dialect,
@@ -279,7 +284,7 @@ impl RowTable {
             {
                 (TRUNCATE, value.clone())
             }
-            _ => return Err(self.refused(TRUNCATE, dialect)),
+            _ => return Err(self.refused(name, dialect)),
         };
         Ok(Some((to.to_owned(), value)))
     }
@@ -353,6 +358,11 @@ mod tests {
         };
         assert_eq!(strict(&COHERE), Ok(json!({ "truncate": "NONE" })));
         assert_eq!(strict(&OPENAI), Ok(json!({})), "it rejects long texts");
+        let own_length = json!({ "truncate_prompt_tokens": -1 });
+        let body = made(&COHERE, own_length.clone(), json!({}), Dialect::OpenAi);
+        assert_eq!(body, Ok(json!({ "truncate": "END" })));
+        let body = made(&OPENAI, own_length.clone(), json!({}), Dialect::OpenAi);
+        assert_eq!(body, Ok(own_length));
         let start = json!({ "truncate": "START" });
         let body = made(&COHERE, start.clone(), json!({}), Dialect::Cohere);
         assert_eq!(body, Ok(start.clone()));
