@@ -156,13 +156,20 @@ fn take_texts(body: &mut Map<String, Value>) -> Result<Vec<String>, PredictError
         )
     };
     let (texts, inputs) = (body.remove("texts"), body.remove("inputs"));
-    let images = body.remove("images").filter(|images| !images.is_null());
-    let texts: Option<Vec<String>> = match (texts, inputs, images) {
-        (Some(Value::Array(texts)), None | Some(Value::Null), None) => texts
+    if body
+        .remove("images")
+        .is_some_and(|images| !images.is_null())
+    {
+        return Err(PredictError::invalid(
+            "field 'images' is not supported: texts are embedded; leave it out",
+        ));
+    }
+    let texts: Option<Vec<String>> = match (texts, inputs) {
+        (Some(Value::Array(texts)), None | Some(Value::Null)) => texts
             .into_iter()
             .map(|text| text.as_str().map(str::to_owned))
             .collect(),
-        (None | Some(Value::Null), Some(Value::Array(inputs)), None) => {
+        (None | Some(Value::Null), Some(Value::Array(inputs))) => {
             inputs.iter().map(input).collect()
         }
         _ => None,
