@@ -165,7 +165,7 @@ impl UpstreamCall {
             server.wire.provider,
             &server.connector,
             group,
-            &self.options.fields,
+            &self.options,
         )?;
         let limit = self.config.first_byte_timeout;
         let sent = self.post(
@@ -182,7 +182,11 @@ impl UpstreamCall {
         }
         let body = bounded(response, MAX_WHOLE_BYTES, self.config.stall_timeout).await?;
         let read = form.post.read(&body, group.texts.len());
-        read.map_err(upstream::malformed)
+        let mut read = read.map_err(upstream::malformed)?;
+        if group.details {
+            read.details = form.details(&body);
+        }
+        Ok(read)
     }
 
     async fn post(

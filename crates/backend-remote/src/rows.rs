@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow_array::builder::{Float32Builder, ListBuilder};
-use arrow_array::{ArrayRef, Float32Array, RecordBatch, UInt32Array};
-use arrow_schema::{DataType, Field, Schema};
+use arrow_array::{ArrayRef, Float32Array, RecordBatch, StringArray, UInt32Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use async_stream::try_stream;
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
+use serde_json::Value;
 use volley_backend::Backend;
 use volley_provider_kit::options::RequestOptions;
 use volley_provider_kit::rows::format::groups;
@@ -17,7 +18,9 @@ use volley_provider_kit::rows::group::RowGroup;
 use volley_provider_kit::rows::post_process::RowValues;
 use volley_remote_http::client::Clients;
 use volley_remote_http::config::RemoteConfig;
-use volley_types::params::{DETOKENIZE, TOKEN_VECTORS, TOKENIZE};
+use volley_types::params::{
+    DETOKENIZE, ROW_DETAILS, ROW_PARAMETERS, TOKEN_INPUTS, TOKEN_VECTORS, TOKENIZE,
+};
 use volley_types::{
     ChunkStream, ErrorCode, ModelName, ModelRef, Parameters, Predict, PredictError, PredictRequest,
     Signature, Task,
@@ -60,7 +63,7 @@ impl RemoteRows {
         Ok(Self {
             model,
             servers,
-            signature,
+            signature: signature.taking_native(&[ROW_PARAMETERS]),
             defaults,
             clients,
             config,
@@ -91,7 +94,8 @@ impl Backend for RemoteRows {
 impl Predict for RemoteRows {
     async fn predict(&self, mut request: PredictRequest) -> Result<ChunkStream, PredictError> {
         self.signature.check(&mut request.input)?;
-        let (given, dialect) = (request.parameters, request.dialect);
+        let schema = self.signature.answer(&request.parameters);
+        let (mut given, dialect) = (request.parameters, request.dialect);
         for name in OF_TOKENS {
             if given.boolean(name)?.unwrap_or(false) {
                 return Err(PredictError::new(
@@ -100,7 +104,12 @@ impl Predict for RemoteRows {
                      be tokenized, detokenized or embedded by token here",
                 ));
             }
+            given.remove(name);
         }
+        let is_tokens = given.boolean(TOKEN_INPUTS)?.unwrap_or(false);
+        given.remove(TOKEN_INPUTS);
+        let details = given.boolean(ROW_DETAILS)?.unwrap_or(false);
+        given.remove(ROW_DETAILS);
         let call = Arc::new(UpstreamCall {
             options: RequestOptions::read(given, &self.defaults, dialect, true)?,
             native: None,
@@ -109,19 +118,20 @@ impl Predict for RemoteRows {
             clients: self.clients.clone(),
             config: self.config.clone(),
         });
-        let (servers, signature) = (self.servers.clone(), self.signature.clone());
+        let (servers, task, answer) = (self.servers.clone(), self.signature.task, schema.clone());
         let batches = try_stream! {
             let mut input = request.input.into_inner().into_stream();
             while let Some(rows) = input.try_next().await? {
-                let groups = groups(&rows, signature.task, servers.step())?;
-                let asked = groups.into_iter().map(|group| ask(&servers, &call, group));
+                let groups = groups(&rows, task, servers.step())?;
+                let groups = groups.into_iter().map(|group| RowGroup { is_tokens, details, ..group });
+                let asked = groups.map(|group| ask(&servers, &call, group));
                 let mut answered = stream::iter(asked).buffered(CALLS_AT_ONCE);
                 while let Some(answered) = answered.next().await {
-                    yield columns(&signature, answered?)?;
+                    yield columns(&answer, answered?)?;
                 }
             }
         };
-        Ok(ChunkStream::new(self.signature.output.clone(), batches))
+        Ok(ChunkStream::new(schema, batches))
     }
 
     async fn signature(&self, _: &ModelRef) -> Result<Signature, PredictError> {
@@ -143,24 +153,40 @@ async fn ask(
     servers.ask(call, &group).await
 }
 
-fn columns(signature: &Signature, answered: RowValues) -> Result<RecordBatch, PredictError> {
-    let tokens = UInt32Array::from_iter_values(answered.tokens());
-    let values: ArrayRef = if signature.task == Task::Rerank {
-        let scores = answered.values.iter().map(|values| values.first().copied());
-        Arc::new(Float32Array::from_iter_values(
-            scores.map(|score| score.unwrap_or(0.0)),
-        ))
-    } else {
-        let mut lists = ListBuilder::new(Float32Builder::new());
-        if let DataType::List(item) = signature.output.field(0).data_type() {
-            lists = lists.with_field(item.clone());
+/// The rows of an answer with these columns: the values, the tokens and, if requested, the details.
+fn columns(schema: &SchemaRef, answered: RowValues) -> Result<RecordBatch, PredictError> {
+    let detailed = 2 < schema.fields().len();
+    let tokens = answered.tokens().map(|tokens| match detailed {
+        true => tokens,
+        // Without details, an unknown number is 0.
+        false => Some(tokens.unwrap_or(0)),
+    });
+    let tokens: ArrayRef = Arc::new(UInt32Array::from_iter(tokens));
+    let values: ArrayRef = match schema.field(0).data_type() {
+        DataType::List(item) => {
+            let mut lists = ListBuilder::new(Float32Builder::new()).with_field(item.clone());
+            for vector in &answered.values {
+                lists.values().append_slice(vector);
+                lists.append(true);
+            }
+            Arc::new(lists.finish())
         }
-        for vector in &answered.values {
-            lists.values().append_slice(vector);
-            lists.append(true);
+        _ => {
+            let scores = answered.values.iter().map(|values| values.first().copied());
+            Arc::new(Float32Array::from_iter_values(
+                scores.map(|score| score.unwrap_or(0.0)),
+            ))
         }
-        Arc::new(lists.finish())
     };
-    RecordBatch::try_new(signature.output.clone(), vec![values, Arc::new(tokens)])
+    let mut columns = vec![values, tokens];
+    if detailed {
+        let first = answered.details.as_ref().map(Value::to_string);
+        let rest = std::iter::repeat_n(None, answered.values.len().saturating_sub(1));
+        let details = std::iter::once(first)
+            .chain(rest)
+            .take(answered.values.len());
+        columns.push(Arc::new(details.collect::<StringArray>()));
+    }
+    RecordBatch::try_new(schema.clone(), columns)
         .map_err(|error| PredictError::internal("the answer does not fit its schema", error))
 }

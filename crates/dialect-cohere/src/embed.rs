@@ -8,15 +8,19 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 use volley_http_edge::axum::Json;
 use volley_types::signature::{INPUT_TYPE, TEXT};
-use volley_types::{PredictError, Task};
+use volley_types::{Dialect, PredictError, Task};
 
 use volley_dialect_kit::answer;
 use volley_dialect_kit::requests;
+use volley_dialect_kit::row_details::{self, RowDetails};
 use volley_dialect_kit::vectors as embeddings;
 use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
+
+/// Fields of a response that do not come from a remote model's server.
+const OWN: [&str; 4] = ["id", "response_type", "embeddings", "texts"];
 
 /// Version of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,34 +66,51 @@ async fn embed(
         let kinds = take_kinds(&mut body)?;
         let texts = take_texts(&mut body)?;
         let rows = rows(&texts, &mut body)?;
-        take_rest(&mut body)?;
-        let request = requests::request(model, rows, &body, &context)?;
+        take_rest(&mut body, row_details::forwards(&signature))?;
+        let mut request = requests::request(model, rows, &body, &context)?;
+        request.dialect = Dialect::Cohere;
+        row_details::demand(&signature, &mut request)?;
         let batches = answer::collect(caller.cluster.inference.predict(request).await?).await?;
-        let (mut vectors, mut tokens) = (Vec::with_capacity(texts.len()), 0);
+        let mut vectors = Vec::with_capacity(texts.len());
         for batch in &batches {
             embeddings::vectors(batch, &mut vectors)?;
-            tokens += embeddings::count(batch);
         }
         let (form, told) = match (version, kinds.as_slice()) {
             (Version::First, []) => ("embeddings_floats", json!(vectors)),
             (Version::Second, []) => ("embeddings_by_type", by_type(&vectors, &[Kind::Float])),
             (_, kinds) => ("embeddings_by_type", by_type(&vectors, kinds)),
         };
-        let api = match version {
-            Version::First => "1",
-            Version::Second => "2",
-        };
-        let counts = json!({ "input_tokens": tokens });
-        Ok(json!({
+        let details = RowDetails::read(&batches);
+        let mut whole = json!({
             "id": context.request_id.as_str(),
             "response_type": form,
             "embeddings": told,
             "texts": texts,
-            // Version 1 clients add up the billed units.
-            "meta": { "api_version": { "version": api }, "billed_units": counts, "tokens": counts },
-        }))
+            "meta": meta(version, details.tokens),
+        });
+        let others = details.fields("cohere").into_iter().flatten();
+        for (field, value) in others.filter(|(field, _)| !OWN.contains(&field.as_str())) {
+            whole[field.as_str()] = value.clone();
+        }
+        Ok(whole)
     };
     Ok(Json(context.in_time(work).await?))
+}
+
+/// Metadata of a response. An unknown number of tokens is left out.
+fn meta(version: Version, tokens: Option<u64>) -> Value {
+    let api = match version {
+        Version::First => "1",
+        Version::Second => "2",
+    };
+    let mut meta = json!({ "api_version": { "version": api } });
+    if let Some(tokens) = tokens {
+        let counts = json!({ "input_tokens": tokens });
+        // Version 1 clients add up the billed units.
+        meta["billed_units"] = counts.clone();
+        meta["tokens"] = counts;
+    }
+    meta
 }
 
 fn by_type(vectors: &[Vec<f32>], kinds: &[Kind]) -> Value {
@@ -135,13 +156,20 @@ fn take_texts(body: &mut Map<String, Value>) -> Result<Vec<String>, PredictError
         )
     };
     let (texts, inputs) = (body.remove("texts"), body.remove("inputs"));
-    let images = body.remove("images").filter(|images| !images.is_null());
-    let texts: Option<Vec<String>> = match (texts, inputs, images) {
-        (Some(Value::Array(texts)), None | Some(Value::Null), None) => texts
+    if body
+        .remove("images")
+        .is_some_and(|images| !images.is_null())
+    {
+        return Err(PredictError::invalid(
+            "field 'images' is not supported: texts are embedded; leave it out",
+        ));
+    }
+    let texts: Option<Vec<String>> = match (texts, inputs) {
+        (Some(Value::Array(texts)), None | Some(Value::Null)) => texts
             .into_iter()
             .map(|text| text.as_str().map(str::to_owned))
             .collect(),
-        (None | Some(Value::Null), Some(Value::Array(inputs)), None) => {
+        (None | Some(Value::Null), Some(Value::Array(inputs))) => {
             inputs.iter().map(input).collect()
         }
         _ => None,
@@ -169,13 +197,18 @@ fn rows(texts: &[String], body: &mut Map<String, Value>) -> Result<RecordBatch, 
         .map_err(|error| PredictError::internal("the request's rows cannot be built", error))
 }
 
-/// Converts or removes the remaining fields. A text that is too long is truncated at its end,
-/// unless `truncate` is `NONE`.
-fn take_rest(body: &mut Map<String, Value>) -> Result<(), PredictError> {
-    body.remove("priority");
+/// Converts the remaining fields. A text that is too long is truncated at its end, unless `truncate`
+/// is `NONE`. If the model `forwards` fields to its server, all of them stay.
+fn take_rest(body: &mut Map<String, Value>, forwards: bool) -> Result<(), PredictError> {
+    if !forwards {
+        // A local model has no such priority.
+        body.remove("priority");
+    }
     let truncate = body.text("truncate")?.map(str::to_ascii_uppercase);
     body.remove("truncate");
     match truncate.as_deref() {
+        Some("END") if forwards => _ = body.insert("truncate".to_owned(), true.into()),
+        Some("START") if forwards => _ = body.insert("truncate".to_owned(), "START".into()),
         None | Some("END") => {}
         Some("NONE") => {
             body.insert("truncate".to_owned(), false.into());
@@ -186,7 +219,7 @@ fn take_rest(body: &mut Map<String, Value>) -> Result<(), PredictError> {
             ));
         }
     }
-    if body.count("max_tokens")?.is_some() {
+    if !forwards && body.count("max_tokens")?.is_some() {
         return Err(PredictError::invalid(
             "field 'max_tokens' is not supported: the model sets the maximum length of a text",
         ));
@@ -226,6 +259,30 @@ mod tests {
         ] {
             assert!(take_texts(&mut fields(bad.clone())).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_remote_server_hears_of_every_field_and_a_local_model_of_those_it_has() {
+        let taken = |body: Value, forwards: bool| {
+            let mut body = fields(body);
+            take_rest(&mut body, forwards).map(|()| Value::Object(body))
+        };
+        let all = json!({ "priority": 1, "truncate": "NONE", "output_dimension": 256, "foo": 1 });
+        let kept = json!({ "truncate": false, "dimensions": 256, "foo": 1 });
+        assert_eq!(taken(all.clone(), false).unwrap(), kept);
+        let mut sent = kept;
+        sent["priority"] = 1.into();
+        assert_eq!(taken(all, true).unwrap(), sent);
+        for remote in [json!({ "truncate": "START" }), json!({ "max_tokens": 3 })] {
+            assert_eq!(taken(remote.clone(), true).unwrap(), remote);
+            assert!(taken(remote, false).is_err());
+        }
+        let end = taken(json!({ "truncate": "END" }), true).unwrap();
+        assert_eq!(end, json!({ "truncate": true }));
+        assert_eq!(
+            meta(Version::Second, None),
+            json!({ "api_version": { "version": "2" } })
+        );
     }
 
     #[test]

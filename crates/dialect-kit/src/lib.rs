@@ -22,6 +22,7 @@ pub mod ranking;
 pub mod refusal;
 pub mod requests;
 pub mod rollout;
+pub mod row_details;
 pub mod sse;
 pub mod supplement;
 pub mod tensors;

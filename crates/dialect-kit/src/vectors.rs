@@ -21,12 +21,11 @@ pub fn vectors(batch: &RecordBatch, all: &mut Vec<Vec<f32>>) -> Result<(), Predi
     Ok(())
 }
 
-/// The tokens of a batch's rows.
-pub fn count(batch: &RecordBatch) -> u64 {
+/// The tokens of a batch's rows; `None` if they are unknown.
+pub fn count(batch: &RecordBatch) -> Option<u64> {
     let tokens = batch.column_by_name(TOKENS);
-    let tokens = tokens.and_then(|column| column.as_primitive_opt::<UInt32Type>());
-    let tokens = tokens.map(|tokens| tokens.iter().flatten().map(u64::from).sum());
-    tokens.unwrap_or(0)
+    let tokens = tokens.and_then(|column| column.as_primitive_opt::<UInt32Type>())?;
+    tokens.iter().map(|tokens| tokens.map(u64::from)).sum()
 }
 
 /// The error for a response that does not match the model's signature.

@@ -14,11 +14,15 @@ use volley_dialect_kit::answer;
 use volley_dialect_kit::catalogue;
 use volley_dialect_kit::inputs::Inputs;
 use volley_dialect_kit::requests::{model_for, request};
-use volley_dialect_kit::vectors::{count, vectors};
+use volley_dialect_kit::row_details::{self, RowDetails};
+use volley_dialect_kit::vectors::vectors;
 use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
+
+/// Fields of a response that do not come from a remote model's server.
+const OWN: [&str; 3] = ["object", "data", "model"];
 
 /// Embeds texts.
 pub(crate) async fn embed(
@@ -27,23 +31,34 @@ pub(crate) async fn embed(
     JsonObject(mut body): JsonObject,
 ) -> Result<Json<Value>, ApiError> {
     let work = async {
-        let (name, model, _) = model_for(&caller, &mut body, Task::Embed).await?;
+        let (name, model, signature) = model_for(&caller, &mut body, Task::Embed).await?;
         let base64 = take_format(&mut body)?;
-        take_truncation(&caller, &model, &mut body)?;
+        // A remote model's server has its own rule for long texts.
+        if !row_details::forwards(&signature) {
+            take_truncation(&caller, &model, &mut body)?;
+        }
         let rows = rows(&mut body)?;
-        let request = request(model, rows, &body, &context)?;
+        let mut request = request(model, rows, &body, &context)?;
+        row_details::demand(&signature, &mut request)?;
         let batches = answer::collect(caller.cluster.inference.predict(request).await?).await?;
-        let (mut data, mut tokens) = (Vec::new(), 0);
+        let mut data = Vec::new();
         for batch in &batches {
             append(batch, base64, &mut data)?;
-            tokens += count(batch);
         }
+        let details = RowDetails::read(&batches);
+        // Null is an unknown number: clients have a field for it, and 0 would be a count.
+        let usage = details.tokens;
+        let usage = usage.map(|tokens| json!({ "prompt_tokens": tokens, "total_tokens": tokens }));
         let mut list = json!({
             "object": "list",
             "data": null,
             "model": name,
-            "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+            "usage": usage,
         });
+        let others = details.fields("openai").into_iter().flatten();
+        for (field, value) in others.filter(|(field, _)| !OWN.contains(&field.as_str())) {
+            list[field.as_str()] = value.clone();
+        }
         answer::put(&mut list, "data", data);
         Ok(list)
     };
@@ -67,7 +82,7 @@ fn take_format(body: &mut Map<String, Value>) -> Result<bool, PredictError> {
 }
 
 /// Rejects long texts unless the caller permits truncation with `truncate_prompt_tokens` of -1, as
-/// vLLM does. Remote models apply their server's rule.
+/// vLLM does.
 fn take_truncation(
     caller: &Caller,
     model: &ModelRef,

@@ -75,6 +75,8 @@ mod responses;
 mod resume;
 #[path = "it/routes.rs"]
 mod routes;
+#[path = "it/row_details.rs"]
+mod row_details;
 #[path = "it/rows.rs"]
 mod rows;
 #[path = "it/sockets.rs"]

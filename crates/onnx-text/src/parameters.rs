@@ -1,6 +1,6 @@
 //! The request parameters of text encoders.
 
-use volley_types::params::{TOKEN_INPUTS, TOKEN_VECTORS};
+use volley_types::params::{ROW_DETAILS, TOKEN_INPUTS, TOKEN_VECTORS};
 use volley_types::{Parameters, PredictError, Task, unknown_parameter};
 
 use volley_model_directory::overrides::DIMENSIONS;
@@ -14,8 +14,9 @@ const RAW_SCORES: &str = "raw_scores";
 /// Whether terms are identified by their ids in the vocabulary instead of their texts.
 const TERM_IDS: &str = "term_ids";
 
-/// Parameters for callers or other servers, which encoders ignore.
-const UNUSED: [&str; 2] = ["user", "model"];
+/// Parameters for callers or other servers, which encoders ignore. An alias can lead to remote
+/// models, which have details, and to an encoder.
+const UNUSED: [&str; 3] = ["user", "model", ROW_DETAILS];
 
 /// The parameters of one request. `None` means the model's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,5 +3,6 @@
 pub mod format;
 pub mod google;
 pub mod group;
+mod parameters;
 pub mod post_process;
 pub mod pre_process;

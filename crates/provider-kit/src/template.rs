@@ -55,6 +55,16 @@ pub fn fill(template: &str, lookup: impl Fn(&str) -> Option<Value>) -> Result<Va
     }
 }
 
+/// Whether a template has a placeholder for a parameter.
+pub fn has_place(template: &str, name: &str) -> bool {
+    let place = format!("${{parameters.{name}");
+    let mut found = template.match_indices(&place);
+    found.any(|(at, _)| {
+        let after = &template[at + place.len()..];
+        after.starts_with('}') || after.starts_with(":-")
+    })
+}
+
 /// Whether a position in JSON is inside a string. Inserted values do not change that.
 #[derive(Default)]
 struct JsonCursor {

@@ -186,15 +186,8 @@ pub fn body(
 ///
 /// # Errors
 /// `InvalidInput` naming an unused parameter.
-fn placed(template: &str, options: &RequestOptions) -> Result<(), PredictError> {
-    let has_place = |name: &str| {
-        let place = format!("${{parameters.{name}");
-        let mut found = template.match_indices(&place);
-        found.any(|(at, _)| {
-            let after = &template[at + place.len()..];
-            after.starts_with('}') || after.starts_with(":-")
-        })
-    };
+pub(crate) fn placed(template: &str, options: &RequestOptions) -> Result<(), PredictError> {
+    let has_place = |name: &str| template::has_place(template, name);
     let mut given = options
         .fields
         .iter()

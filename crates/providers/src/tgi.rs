@@ -11,13 +11,17 @@ use volley_provider_kit::fault::{self, json_position, text as error_text};
 use volley_provider_kit::normalize::{ResponseFormat, take_response_format};
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{Page, Provider};
+use volley_provider_kit::rows::post_process::PostProcess;
+use volley_provider_kit::rows::pre_process::PreProcess;
 use volley_provider_kit::step::{Delta, Step};
+use volley_types::registry::ConnectorSpec;
 use volley_types::{Dialect, ErrorCode, FinishReason, PredictError};
 
 pub(crate) static PROVIDER: Provider = Provider {
+    aliases: &["tei"],
     page: Page {
         endpoint: "Text Generation Inference, `…/generate_stream`; prompts only, its chats are \
-                   `openai`",
+                   `openai`. Text Embeddings Inference, `…/embed` or `…/rerank`",
         key: "`Authorization: Bearer`, if there is one",
         url: "path ends in `/generate_stream`",
     },
@@ -29,6 +33,7 @@ pub(crate) static PROVIDER: Provider = Provider {
     whole_route: Some(("/generate_stream", "/generate")),
     takes_images: false,
     takes_messages: false,
+    rows,
     read: |data, _| read(data),
     read_whole: |body, _| read_whole(body),
     ..Provider::new("tgi", &PARAMETERS, body)
@@ -66,6 +71,16 @@ static PARAMETERS: ParameterTable = ParameterTable {
     ranges: &[],
     stops: usize::MAX,
 };
+
+/// Row formats of Text Embeddings Inference.
+fn rows(connector: &ConnectorSpec) -> Option<(PreProcess, PostProcess)> {
+    let url = connector.url.split(['?', '#']).next()?;
+    if url.ends_with("/embed") {
+        return Some((PreProcess::Inputs, PostProcess::Bare));
+    }
+    let ranks = url.ends_with("/rerank");
+    ranks.then_some((PreProcess::QueryTexts, PostProcess::BareScores))
+}
 
 fn body(_: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Value, PredictError> {
     let prompt = prompt(item)?;

@@ -118,6 +118,8 @@ impl Signature {
 
 #[cfg(test)]
 mod tests {
+    use crate::params::{ROW_DETAILS, ROW_PARAMETERS};
+
     use super::*;
 
     #[test]
@@ -176,6 +178,27 @@ mod tests {
         assert!(!plain.takes_native("openai"));
         assert!(plain.stands_for(&native) && native.stands_for(&plain));
         assert_eq!(Signature::generation().taking_native(&[]), plain);
+    }
+
+    #[test]
+    fn details_of_rows_are_added_where_they_are_asked_for_and_supported() {
+        let asked: Parameters = [(ROW_DETAILS.to_owned(), ParamValue::Bool(true))]
+            .into_iter()
+            .collect();
+        let plain = Signature::rerank();
+        assert_eq!(plain.answer(&asked), plain.output);
+        let remote = Signature::rerank().taking_native(&[ROW_PARAMETERS]);
+        assert_eq!(remote.answer(&Parameters::default()), plain.output);
+        let answer = remote.answer(&asked);
+        let columns = answer.fields().iter();
+        let columns: Vec<_> = columns
+            .map(|it| (it.name().as_str(), it.is_nullable()))
+            .collect();
+        assert_eq!(
+            columns,
+            [("score", false), ("tokens", true), ("upstream", true)]
+        );
+        assert!(remote.stands_for(&plain) && plain.stands_for(&remote));
     }
 
     #[test]

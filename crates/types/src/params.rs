@@ -38,6 +38,16 @@ pub const DETOKENIZE: &str = "detokenize";
 /// The `embedding` of a row has `tokens` concatenated vectors.
 pub const TOKEN_VECTORS: &str = "token_vectors";
 
+/// If true, a remote model that embeds or reranks also returns the other fields of its server's
+/// answers, and null for an unknown number of tokens: see
+/// [`Signature::answer`](crate::Signature::answer). Only for models with
+/// [`ROW_PARAMETERS`].
+pub const ROW_DETAILS: &str = "row_details";
+
+/// Pseudo-format in a signature: the model embeds or reranks at a provider. It translates, forwards
+/// or rejects every parameter, and supports [`ROW_DETAILS`].
+pub const ROW_PARAMETERS: &str = "row_parameters";
+
 /// If true, each answer starts with the text of its prompt and, with `logprobs`, the log
 /// probability of each prompt token.
 pub const ECHO: &str = "echo";

@@ -11,7 +11,7 @@ pub use self::cast::cast_column;
 use crate::chat::message_fields;
 use crate::chunk;
 use crate::error::PredictError;
-use crate::params::{DETOKENIZE, Parameters, TOKENIZE};
+use crate::params::{DETOKENIZE, Parameters, ROW_DETAILS, ROW_PARAMETERS, TOKENIZE};
 
 /// Task of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,6 +95,9 @@ pub const EMBEDDING: &str = "embedding";
 pub const SCORE: &str = "score";
 /// Name of the column with the token count of a row.
 pub const TOKENS: &str = "tokens";
+/// Name of the column with the other fields of a server's answer, as JSON. Only the first row of each
+/// call has a value.
+pub const UPSTREAM: &str = "upstream";
 /// Metadata key of an embedding column: length of the vectors.
 pub const DIMENSIONS: &str = "volley.dimensions";
 
@@ -307,15 +310,25 @@ impl Signature {
     }
 
     /// The response columns for a request with these parameters. A text encoder that tokenizes or
-    /// detokenizes returns the columns of a generation.
+    /// detokenizes returns the columns of a generation. With [`ROW_DETAILS`], a model that supports
+    /// it adds the column [`UPSTREAM`], and its [`TOKENS`] may be null.
     #[must_use]
     pub fn answer(&self, parameters: &Parameters) -> SchemaRef {
         let asked = |name| matches!(parameters.boolean(name), Ok(Some(true)));
         let encodes = !matches!(self.task, Task::Generate | Task::Tensors);
-        match encodes && (asked(TOKENIZE) || asked(DETOKENIZE)) {
-            true => chunk::generation_schema(),
-            false => self.output.clone(),
+        if encodes && (asked(TOKENIZE) || asked(DETOKENIZE)) {
+            return chunk::generation_schema();
         }
+        if !encodes || !asked(ROW_DETAILS) || !self.takes_native(ROW_PARAMETERS) {
+            return self.output.clone();
+        }
+        let columns = self.output.fields().iter().map(|field| {
+            let may_lack = field.is_nullable() || field.name() == TOKENS;
+            field.as_ref().clone().with_nullable(may_lack)
+        });
+        let upstream = Field::new(UPSTREAM, DataType::Utf8, true);
+        let columns = columns.chain([upstream]).collect::<Vec<_>>();
+        Arc::new(Schema::new(columns))
     }
 
     /// Whether one model can replace the other: same task, and columns with the same names, types

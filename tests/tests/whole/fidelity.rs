@@ -17,12 +17,18 @@ const PAGE: &str = "docs/reference/fidelity.md";
 /// Writes the page anew where it is set.
 const WRITE: &str = "VOLLEY_WRITE_DOCS";
 /// In the order of the page.
-const DIALECTS: [&str; 5] = [
+const DIALECTS: [&str; 11] = [
     "openai",
     "openai_responses",
     "anthropic",
     "cohere",
     "ollama",
+    "openai_embeddings",
+    "cohere_embed",
+    "cohere_rerank",
+    "ollama_embed",
+    "tei_embed",
+    "tei_rerank",
 ];
 const MODEL: &str = "the-servers-own-name";
 
@@ -69,6 +75,23 @@ impl Dialect {
         self.name.replace('_', "-")
     }
 
+    /// The provider of the connector; its file says so where that is not its own name.
+    fn provider(&self) -> &str {
+        self.file["provider"].as_str().unwrap_or(self.name)
+    }
+
+    /// Whether answers are whole, and streamed too; vectors and scores are not.
+    fn kinds(&self) -> &'static [bool] {
+        match self.streams() {
+            true => &[false, true],
+            false => &[false],
+        }
+    }
+
+    fn streams(&self) -> bool {
+        self.file["events"].is_array()
+    }
+
     fn list(&self, field: &str) -> &Vec<Value> {
         self.file[field].as_array().unwrap()
     }
@@ -77,7 +100,9 @@ impl Dialect {
     fn body(&self, case: &Value, stream: bool) -> Value {
         let mut body = with(&self.file["request"], &case["set"]);
         body["model"] = self.model().into();
-        body["stream"] = stream.into();
+        if self.streams() {
+            body["stream"] = stream.into();
+        }
         body
     }
 
@@ -93,7 +118,7 @@ impl Dialect {
 
     /// The bytes of the server's answer.
     fn answer(&self, stream: bool) -> (u16, &'static str, String) {
-        if !stream {
+        if !stream || !self.streams() {
             return (200, "application/json", self.file["answer"].to_string());
         }
         let events = self.list("events").iter();
@@ -189,7 +214,7 @@ impl<'a> Bench<'a> {
         });
         let server = server.await;
         let connector = json!({
-            "name": dialect.model(), "provider": dialect.name, "model": MODEL,
+            "name": dialect.model(), "provider": dialect.provider(), "model": MODEL,
             "url": format!("{}{}", server.url, dialect.text("path")),
             "client_config": { "breaker_window": 0, "max_retry_times": 0 },
         });
@@ -347,13 +372,13 @@ async fn section(bench: &Bench<'_>, problems: &mut Vec<String>) -> String {
         text,
         "`POST {}` to a connector of the provider `{}`.\n",
         dialect.text("path"),
-        dialect.name
+        dialect.provider()
     );
     let _ = writeln!(text, "| request | |\n|---|---|");
     for case in dialect.list("requests") {
         let (name, note) = (case["name"].as_str().unwrap(), case["note"].as_str());
         let mut fates = Vec::new();
-        for stream in [false, true] {
+        for stream in dialect.kinds().iter().copied() {
             let (fate, wrong) = bench.request(case, stream).await;
             if fate == Fate::Lost {
                 problems.push(format!(
@@ -363,13 +388,14 @@ async fn section(bench: &Bench<'_>, problems: &mut Vec<String>) -> String {
             }
             fates.push(fate);
         }
-        if fates[0] != fates[1] {
+        if fates.iter().any(|fate| *fate != fates[0]) {
             problems.push(format!("{}, {name}: {fates:?}", dialect.name));
         }
         let note = note.map_or(String::new(), |note| format!(": {note}"));
         let _ = writeln!(text, "| {name} | {}{note} |", fates[0].as_str());
     }
-    for (stream, title) in [(false, "answer"), (true, "stream")] {
+    for stream in dialect.kinds().iter().copied() {
+        let title = if stream { "stream" } else { "answer" };
         let (fates, lost) = bench.answers(stream).await;
         if !lost.is_empty() {
             problems.push(format!("{}, {title}:\n{lost}", dialect.name));

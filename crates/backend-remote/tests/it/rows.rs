@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use volley_backend::Backend;
 use volley_types::registry::{ConnectorPolicy, ConnectorSpec, ProviderName};
 use volley_types::{
-    ErrorCode, Input, ModelName, ModelRef, ParamValue, PredictError, PredictRequest, Task,
+    Dialect, ErrorCode, Input, ModelName, ModelRef, ParamValue, PredictError, PredictRequest, Task,
 };
 
 use crate::server::{Act, Server, config, connector, head, key_file, load, serve_each};
@@ -149,6 +149,148 @@ async fn cohere_is_told_the_kind_of_text_and_ollama_nothing_but_the_texts() {
         sent(&mut server).await.1,
         json!({ "model": "the-model", "input": ["a"] })
     );
+}
+
+/// Sends texts with parameters in a dialect.
+async fn ask_with(
+    model: &Arc<dyn Backend>,
+    columns: Vec<(&str, ArrayRef)>,
+    dialect: Dialect,
+    parameters: &[(&str, ParamValue)],
+) -> Result<Vec<RecordBatch>, PredictError> {
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let reference = ModelRef::deployed(ModelName::new("m").unwrap());
+    let mut request = PredictRequest::new(reference, Input::Batch(batch));
+    request.dialect = dialect;
+    for (name, value) in parameters {
+        request.parameters.set(*name, value.clone()).unwrap();
+    }
+    model.predict(request).await?.try_collect().await
+}
+
+#[tokio::test]
+async fn token_ids_are_sent_as_ids_or_refused_and_never_embedded_as_text() {
+    let ids = || vec![column("text", &["[1,2,3]", "[4]"])];
+    let flag = [("token_inputs", ParamValue::Bool(true))];
+    let body = json!({ "data": [
+        { "index": 0, "embedding": [1.0] }, { "index": 1, "embedding": [2.0] } ] });
+    let mut server = serve_each(answers(&[body])).await;
+    let openai = ProviderName::from_static("openai");
+    let model = load(spec(&server, openai, "/v1/embeddings", &[]), config()).await;
+    let model = model.unwrap();
+    let given = ask_with(&model, ids(), Dialect::OpenAi, &flag).await;
+    assert_eq!(vectors(&given.unwrap()), [[1.0], [2.0]]);
+    let expected = json!({ "model": "the-model", "input": [[1, 2, 3], [4]] });
+    assert_eq!(sent(&mut server).await.1, expected);
+    let words = vec![column("text", &["a word"])];
+    let wrong = ask_with(&model, words, Dialect::OpenAi, &flag).await;
+    assert!(wrong.unwrap_err().message.contains("'token_inputs'"));
+
+    for (provider, path) in [
+        ("cohere", "/v2/embed"),
+        ("ollama", "/api/embed"),
+        ("bedrock", "/model/amazon.titan-embed-text-v2:0/invoke"),
+        ("gemini", "/v1beta/models/e:batchEmbedContents"),
+    ] {
+        let server = serve_each(Vec::new()).await;
+        let spec = spec(&server, ProviderName::from_static(provider), path, &[]);
+        let model = load(spec, config()).await.unwrap();
+        let error = ask_with(&model, ids(), Dialect::OpenAi, &flag).await;
+        let error = error.unwrap_err();
+        assert_eq!(error.code, ErrorCode::InvalidInput, "{provider}");
+        assert!(error.message.contains("'input'"), "{provider}: {error:?}");
+    }
+}
+
+/// A model in front of a server that answers once.
+async fn once(provider: &'static str, path: &str, answer: Value) -> (Server, Arc<dyn Backend>) {
+    let server = serve_each(answers(&[answer])).await;
+    let spec = spec(&server, ProviderName::from_static(provider), path, &[]);
+    let model = load(spec, config()).await.unwrap();
+    (server, model)
+}
+
+#[tokio::test]
+async fn a_kind_of_text_is_sent_or_refused() {
+    let columns = || vec![column("text", &["a"]), column("input_type", &["query"])];
+    let body = json!({ "data": [{ "index": 0, "embedding": [1.0] }] });
+    let (mut server, model) = once("openai", "/v1/embeddings", body).await;
+    ask(&model, columns()).await.unwrap();
+    let expected = json!({ "model": "the-model", "input": ["a"], "input_type": "query" });
+    assert_eq!(sent(&mut server).await.1, expected);
+    let list = json!({ "embeddings": [[1.0]] });
+    let (_server, model) = once("ollama", "/api/embed", list).await;
+    let error = ask(&model, columns()).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::InvalidInput);
+    assert!(error.message.contains("'input_type'"), "{error:?}");
+}
+
+#[tokio::test]
+async fn text_embeddings_inference_embeds_and_ranks_in_its_own_format() {
+    let (mut server, model) = once("tgi", "/embed", json!([[1.0]])).await;
+    let parameters = [
+        ("truncate", ParamValue::Bool(true)),
+        ("normalize", ParamValue::Bool(false)),
+    ];
+    let columns = vec![column("text", &["a"]), column("input_type", &["query"])];
+    let given = ask_with(&model, columns, Dialect::OpenAi, &parameters).await;
+    assert_eq!(vectors(&given.unwrap()), [[1.0]]);
+    let expected = json!({ "model": "the-model", "inputs": ["a"], "prompt_name": "query",
+                           "truncate": true, "normalize": false });
+    assert_eq!(sent(&mut server).await.1, expected);
+
+    let scores = json!([{ "index": 1, "score": 0.9 }, { "index": 0, "score": 0.1 }]);
+    let (mut server, model) = once("tgi", "/rerank", scores).await;
+    let parameters = [("raw_scores", ParamValue::Bool(true))];
+    let columns = vec![column("query", &["q", "q"]), column("text", &["a", "b"])];
+    let given = ask_with(&model, columns, Dialect::OpenAi, &parameters).await;
+    let given = given.unwrap();
+    let scores = given[0].column(0).as_primitive::<Float32Type>();
+    assert_eq!(scores.values(), &[0.1, 0.9]);
+    let expected = json!({ "model": "the-model", "query": "q", "texts": ["a", "b"],
+                           "raw_scores": true });
+    assert_eq!(sent(&mut server).await.1, expected);
+}
+
+#[tokio::test]
+async fn details_tell_what_the_server_said_and_what_it_did_not_say() {
+    let ranked = json!({ "results": [{ "index": 0, "relevance_score": 0.5 }],
+                         "meta": { "billed_units": { "search_units": 1 } } });
+    let flag = [("row_details", ParamValue::Bool(true))];
+    let columns = || vec![column("query", &["q"]), column("text", &["a"])];
+    let (mut server, model) = once("cohere", "/v2/rerank", ranked.clone()).await;
+    let given = ask_with(&model, columns(), Dialect::Cohere, &flag).await;
+    let given = given.unwrap();
+    assert!(given[0].column(1).is_null(0), "no count is unknown");
+    let told = given[0]
+        .column_by_name("upstream")
+        .unwrap()
+        .as_string::<i32>();
+    let told: Value = serde_json::from_str(told.value(0)).unwrap();
+    assert_eq!(told["format"], "cohere");
+    assert_eq!(told["fields"]["meta"], ranked["meta"]);
+    assert_eq!(sent(&mut server).await.1.get("row_details"), None);
+    // Who does not ask, such as an older node, receives the same columns as before.
+    let (_server, model) = once("cohere", "/v2/rerank", ranked).await;
+    let given = ask(&model, columns()).await.unwrap();
+    assert_eq!((given[0].num_columns(), tokens(&given)), (2, 0));
+}
+
+#[tokio::test]
+async fn a_template_that_does_not_use_a_parameter_refuses_it() {
+    let server = serve_each(Vec::new()).await;
+    let pre = (
+        "pre_process_function",
+        "connector.pre_process.default.embedding",
+    );
+    let mut own = spec(&server, ProviderName::from_static("http"), "/embed", &[pre]);
+    own.request_body = Some(r#"{"inputs": ${parameters.input}}"#.to_owned());
+    let model = load(own, config()).await.unwrap();
+    let given = [("dimensions", ParamValue::Int(2))];
+    let columns = vec![column("text", &["a"])];
+    let error = ask_with(&model, columns, Dialect::OpenAi, &given).await;
+    let error = error.unwrap_err();
+    assert!(error.message.contains("'dimensions'"), "{error:?}");
 }
 
 #[tokio::test]

@@ -8,12 +8,16 @@ use volley_types::registry::ConnectorSpec;
 use volley_types::signature::{INPUT_TYPE, QUERY, TEXT};
 use volley_types::{ParamValue, PredictError, Task};
 
+use crate::options::RequestOptions;
 use crate::provider::Provider;
 use crate::reserved::SIGNING;
+use crate::rows::google::Google;
 use crate::rows::group::RowGroup;
+use crate::rows::parameters::{self, RowTable};
 use crate::rows::post_process::PostProcess;
 use crate::rows::pre_process::PreProcess;
 use crate::template;
+use crate::wire::placed;
 
 const PRE: &str = "pre_process_function";
 const POST: &str = "post_process_function";
@@ -21,6 +25,8 @@ const POST: &str = "post_process_function";
 const STEP: &str = "input_docs_processed_step_size";
 const DEFAULT_STEP: usize = 64;
 const MAX_STEP: u64 = 2_048;
+/// The default of Text Embeddings Inference for the number of texts in one call.
+const TEI_STEP: usize = 32;
 
 /// How rows are sent to one server, and how its answers are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +93,7 @@ impl RowsFormat {
         let step = match pre {
             PreProcess::InputText => 1,
             PreProcess::Google(google) if google.is_single(&connector.model) => 1,
+            PreProcess::Inputs => step.unwrap_or(TEI_STEP),
             _ => step.unwrap_or(DEFAULT_STEP),
         };
         Ok(Some(Self { pre, post, step }))
@@ -100,18 +107,38 @@ impl RowsFormat {
         }
     }
 
+    /// Reads the fields of an answer besides its values, with the dialect of their format.
+    pub fn details(&self, body: &[u8]) -> Option<Value> {
+        let format = match (self.pre, self.post) {
+            (PreProcess::Texts, _) | (_, PostProcess::Typed | PostProcess::Results) => "cohere",
+            (_, PostProcess::OpenAi) => "openai",
+            (_, PostProcess::List) => "ollama",
+            _ => "",
+        };
+        PostProcess::details(format, body)
+    }
+
     /// Builds the body of a request. With a template, the fields are its parameters.
     ///
     /// # Errors
-    /// Those of [`template::fill`].
+    /// Those of [`template::fill`]; `InvalidInput` naming a parameter, or a kind of text, or token
+    /// ids that the server does not support.
     pub fn body(
         &self,
         provider: &Provider,
         connector: &ConnectorSpec,
         group: &RowGroup,
-        fields: &Map<String, Value>,
+        options: &RequestOptions,
     ) -> Result<Value, PredictError> {
-        let mut fields = fields.clone();
+        let (template, table) = (connector.request_body.as_deref(), self.table(provider));
+        self.accepts(table, template, group)?;
+        let mut fields = match template {
+            Some(template) => {
+                placed(template, options)?;
+                options.fields.clone()
+            }
+            None => table.fields(options)?,
+        };
         fields.remove("stream");
         // The route of a signed request names the model.
         if provider.signing_service.is_some() {
@@ -119,11 +146,10 @@ impl RowsFormat {
         } else {
             fields.insert("model".to_owned(), connector.model.as_str().into());
         }
-        let template = connector.request_body.as_deref();
         if let (PreProcess::Google(google), None) = (self.pre, template) {
             return Ok(google.body(&connector.model, group, &fields));
         }
-        self.fill(&mut fields, group, template.is_some());
+        self.fill(&mut fields, group, template.is_some())?;
         if self.post.wants_floats() && template.is_none() {
             fields
                 .entry("embedding_types")
@@ -135,13 +161,87 @@ impl RowsFormat {
         }
     }
 
-    fn fill(&self, fields: &mut Map<String, Value>, group: &RowGroup, for_template: bool) {
+    /// The parameters that the server supports.
+    fn table(&self, provider: &Provider) -> &'static RowTable {
+        match (self.pre, self.post) {
+            (PreProcess::Input, PostProcess::List) => &parameters::OLLAMA,
+            (PreProcess::Input, _) if provider.name.as_str() == "mistral" => &parameters::MISTRAL,
+            (PreProcess::Input, _) => &parameters::OPENAI,
+            (PreProcess::Inputs, _) => &parameters::TEI,
+            (PreProcess::Texts, PostProcess::List) if provider.signing_service.is_none() => {
+                &parameters::COHERE_FIRST
+            }
+            (PreProcess::Texts, _) => &parameters::COHERE,
+            (PreProcess::InputText, _) => &parameters::TITAN,
+            (PreProcess::Documents, _) => &parameters::RERANK,
+            (PreProcess::QueryTexts, _) => &parameters::TEI_RERANK,
+            (PreProcess::Sources, _) => &parameters::BEDROCK_RERANK,
+            (PreProcess::Google(Google::Predict), _) => &parameters::VERTEX,
+            (PreProcess::Google(_), _) => &parameters::GEMINI,
+        }
+    }
+
+    /// Checks that the server accepts the rows' token ids and kinds.
+    fn accepts(
+        &self,
+        table: &RowTable,
+        template: Option<&str>,
+        group: &RowGroup,
+    ) -> Result<(), PredictError> {
+        // A list of vectors without objects is Ollama's answer.
+        let takes_tokens = match self.pre {
+            PreProcess::Input => self.post != PostProcess::List,
+            pre => pre == PreProcess::Inputs,
+        };
+        if group.is_tokens && !takes_tokens {
+            return Err(PredictError::invalid(format!(
+                "field 'input' or 'inputs' has token ids, and {} accepts texts only: send texts \
+                 (parameter 'token_inputs' must be false)",
+                table.server
+            )));
+        }
+        let takes_kinds = match template {
+            Some(template) => template::has_place(template, INPUT_TYPE),
+            None => table.takes_kinds,
+        };
+        if group.kind.is_some() && !takes_kinds {
+            return Err(PredictError::invalid(format!(
+                "field 'input_type' or 'prompt_name' is not supported by {}, which does not \
+                 distinguish kinds of texts: leave it out",
+                table.server
+            )));
+        }
+        Ok(())
+    }
+
+    fn fill(
+        &self,
+        fields: &mut Map<String, Value>,
+        group: &RowGroup,
+        for_template: bool,
+    ) -> Result<(), PredictError> {
         let query = group.query.clone().unwrap_or_default();
         let mut set = |name: &str, value: Value| _ = fields.insert(name.to_owned(), value);
         match self.pre {
-            PreProcess::Input => set("input", json!(group.texts)),
+            PreProcess::Input => {
+                set("input", group.inputs()?);
+                if let Some(kind) = &group.kind {
+                    set(INPUT_TYPE, kind.as_str().into());
+                }
+            }
+            PreProcess::Inputs => {
+                set("inputs", group.inputs()?);
+                if let Some(kind) = &group.kind {
+                    set("prompt_name", kind.as_str().into());
+                }
+            }
             PreProcess::InputText => set("inputText", json!(group.texts.concat())),
-            PreProcess::Google(_) => set("texts", json!(group.texts)),
+            PreProcess::Google(_) => {
+                set("texts", json!(group.texts));
+                if let Some(kind) = &group.kind {
+                    set(INPUT_TYPE, kind.as_str().into());
+                }
+            }
             PreProcess::Texts => {
                 set("texts", json!(group.texts));
                 let kind = group.kind.as_deref().map(kind_of_cohere);
@@ -179,6 +279,7 @@ impl RowsFormat {
                 set("sources", sources.collect());
             }
         }
+        Ok(())
     }
 }
 
@@ -262,6 +363,7 @@ pub fn groups(rows: &RecordBatch, task: Task, step: usize) -> Result<Vec<RowGrou
                 query,
                 kind,
                 texts: vec![text],
+                ..RowGroup::default()
             }),
         }
     }

@@ -35,18 +35,14 @@ impl Google {
         self == Self::One || self == Self::Predict && model.starts_with("gemini-embedding")
     }
 
-    /// Builds the body of a request. Fields that only other providers define are removed.
+    /// Builds the body of a request from the fields under Google's names. A connector's fields
+    /// that only other providers define are removed.
     pub fn body(self, model: &str, group: &RowGroup, fields: &Map<String, Value>) -> Value {
         let mut fields = fields.clone();
         for name in ["model", "user", "encoding_format", "input_type", "stream"] {
             fields.remove(name);
         }
-        if let Some(dimensions) = fields.remove("dimensions") {
-            fields.entry("outputDimensionality").or_insert(dimensions);
-        }
-        let task = fields
-            .remove("task_type")
-            .or_else(|| fields.remove("taskType"));
+        let task = fields.remove("taskType");
         let task = group
             .kind
             .as_deref()
@@ -83,11 +79,11 @@ impl Google {
         }
     }
 
-    /// Reads the vectors of an answer and its token count.
+    /// Reads the vectors of an answer and its token count, if it has one.
     ///
     /// # Errors
     /// A description of what is malformed.
-    pub fn read(self, body: &[u8]) -> Result<(Vec<Vec<f32>>, u32), String> {
+    pub fn read(self, body: &[u8]) -> Result<(Vec<Vec<f32>>, Option<u32>), String> {
         let body: Body = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
         let told = body.usage.and_then(|usage| usage.prompt_token_count);
         let found = match self {
@@ -102,11 +98,10 @@ impl Google {
             .iter()
             .filter_map(|vector| vector.statistics.as_ref()?.token_count);
         // A saturating conversion.
-        let counted = counted
-            .map(|tokens| tokens as u32)
-            .fold(0, u32::saturating_add);
+        let counted = counted.map(|tokens| tokens as u32);
+        let counted = counted.reduce(u32::saturating_add);
         let vectors = found.into_iter().map(|vector| vector.values).collect();
-        Ok((vectors, told.unwrap_or(counted)))
+        Ok((vectors, told.or(counted)))
     }
 }
 
@@ -174,12 +169,13 @@ mod tests {
             query: None,
             kind: kind.map(str::to_owned),
             texts: texts.iter().map(|text| (*text).to_owned()).collect(),
+            ..RowGroup::default()
         }
     }
 
     #[test]
     fn every_method_has_its_body() {
-        let fields = json!({ "dimensions": 2, "user": "u", "encoding_format": "float" });
+        let fields = json!({ "outputDimensionality": 2, "encoding_format": "float" });
         let fields = fields.as_object().unwrap();
         let body = |google: Google, texts: &[&str]| {
             google.body("models/e", &group(texts, Some("query")), fields)
@@ -213,11 +209,11 @@ mod tests {
         let read = |google: Google, body: &str| google.read(body.as_bytes());
         let batch = r#"{"embeddings":[{"values":[1,2]},{"values":[3,4]}],"usageMetadata":{"promptTokenCount":5}}"#;
         let two = vec![vec![1.0, 2.0], vec![3.0, 4.0]];
-        assert_eq!(read(Google::Batch, batch), Ok((two.clone(), 5)));
+        assert_eq!(read(Google::Batch, batch), Ok((two.clone(), Some(5))));
         let one = r#"{"embedding":{"values":[1,2]}}"#;
-        assert_eq!(read(Google::One, one), Ok((vec![vec![1.0, 2.0]], 0)));
+        assert_eq!(read(Google::One, one), Ok((vec![vec![1.0, 2.0]], None)));
         let predicted = r#"{"predictions":[{"embeddings":{"values":[1,2],"statistics":{"truncated":false,"token_count":3.0}}},{"embeddings":{"values":[3,4],"statistics":{"token_count":4}}}]}"#;
-        assert_eq!(read(Google::Predict, predicted), Ok((two, 7)));
+        assert_eq!(read(Google::Predict, predicted), Ok((two, Some(7))));
         for google in [Google::Batch, Google::One, Google::Predict] {
             assert!(read(google, r#"{"error":"no"}"#).is_err());
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
 use volley_types::Usage;
 
 use crate::fault::json_position;
@@ -14,26 +15,29 @@ use crate::rows::google::Google;
 pub struct RowValues {
     /// A vector for each row, or a list with its score.
     pub values: Vec<Vec<f32>>,
-    /// Tokens of all rows together.
-    total: u32,
+    /// Tokens of all rows together, if the server reports them.
+    total: Option<u32>,
+    /// The other fields of the answer, if they are requested.
+    pub details: Option<Value>,
 }
 
 impl RowValues {
     /// Usage of the call, if the server reports it.
     pub fn usage(&self) -> Option<Usage> {
-        (self.total != 0).then(|| Usage {
-            prompt_tokens: self.total,
+        let total = self.total.filter(|total| *total != 0);
+        total.map(|prompt_tokens| Usage {
+            prompt_tokens,
             ..Usage::default()
         })
     }
 
-    /// The tokens of each row. Servers report the sum, which is divided equally.
-    pub fn tokens(&self) -> impl Iterator<Item = u32> + '_ {
+    /// The tokens of each row, if known. Servers report the sum, which is divided equally.
+    pub fn tokens(&self) -> impl Iterator<Item = Option<u32>> + '_ {
         let rows = u32::try_from(self.values.len()).unwrap_or(u32::MAX).max(1);
-        let (each, rest) = (self.total / rows, self.total % rows);
-        (0..rows)
-            .take(self.values.len())
-            .map(move |row| each + u32::from(row < rest))
+        (0..rows).take(self.values.len()).map(move |row| {
+            let total = self.total?;
+            Some(total / rows + u32::from(row < total % rows))
+        })
     }
 }
 
@@ -108,7 +112,7 @@ impl PostProcess {
     pub fn read(self, body: &[u8], count: usize) -> Result<RowValues, String> {
         if matches!(self, Self::Bare | Self::BareScores) {
             let values = self.bare(body, count)?;
-            return complete(values, count, 0);
+            return complete(values, count, None);
         }
         if let Self::Google(google) = self {
             let (values, total) = google.read(body)?;
@@ -145,6 +149,18 @@ impl PostProcess {
         complete(values, count, total)
     }
 
+    /// Reads the fields of an answer besides its values; `None` if the answer is no object. `format`
+    /// names the dialect that they belong to.
+    pub fn details(format: &str, body: &[u8]) -> Option<Value> {
+        let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(body).ok()?;
+        let others = fields
+            .into_iter()
+            .filter(|(name, _)| !OF_VALUES.contains(&name.as_str()));
+        let others = others.map(|(name, raw)| Some((name, serde_json::from_str(raw.get()).ok()?)));
+        let others: Map<String, Value> = others.collect::<Option<_>>()?;
+        Some(json!({ "format": format, "fields": others }))
+    }
+
     fn bare(self, body: &[u8], count: usize) -> Result<Vec<Vec<f32>>, String> {
         if self == Self::Bare {
             return parse(body);
@@ -156,6 +172,17 @@ impl PostProcess {
         scattered(results.into_iter().map(ScoredRow::placed), count)
     }
 }
+
+/// Fields with the values of rows, or with the request's texts.
+const OF_VALUES: [&str; 7] = [
+    "data",
+    "embedding",
+    "embeddings",
+    "embeddingsByType",
+    "predictions",
+    "results",
+    "texts",
+];
 
 fn parse<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, String> {
     serde_json::from_slice(json).map_err(|error| json_position(&error))
@@ -179,11 +206,15 @@ fn scattered(
     whole.ok_or_else(|| "not all rows have an answer".to_owned())
 }
 
-fn complete(values: Vec<Vec<f32>>, count: usize, total: u32) -> Result<RowValues, String> {
+fn complete(values: Vec<Vec<f32>>, count: usize, total: Option<u32>) -> Result<RowValues, String> {
     if values.len() != count || values.iter().any(Vec::is_empty) {
         return Err(format!("{} answers to {count} rows", values.len()));
     }
-    Ok(RowValues { values, total })
+    Ok(RowValues {
+        values,
+        total,
+        details: None,
+    })
 }
 
 #[derive(Deserialize)]
@@ -211,14 +242,18 @@ struct Body<'a> {
 }
 
 impl Body<'_> {
-    fn tokens(&self) -> u32 {
+    fn tokens(&self) -> Option<u32> {
         let used = self.usage.as_ref();
         let told = used.and_then(|used| used.prompt_tokens.or(used.total_tokens));
-        let billed = || self.meta.as_ref()?.billed_units.as_ref()?.input_tokens;
+        let meta = self.meta.as_ref();
+        let counted = || {
+            let meta = meta?;
+            let counts = [&meta.tokens, &meta.billed_units].into_iter().flatten();
+            counts.filter_map(|counts| counts.input_tokens).next()
+        };
         // A saturating conversion.
-        let told = told.or_else(|| billed().map(|tokens| tokens as u32));
-        let told = told.or(self.input_text).or(self.prompt_eval_count);
-        told.unwrap_or(0)
+        let told = told.or_else(|| counted().map(|tokens| tokens as u32));
+        told.or(self.input_text).or(self.prompt_eval_count)
     }
 }
 
@@ -253,6 +288,8 @@ struct TokenCounts {
 #[derive(Deserialize)]
 struct Meta {
     #[serde(default)]
+    tokens: Option<BilledUnits>,
+    #[serde(default)]
     billed_units: Option<BilledUnits>,
 }
 
@@ -280,7 +317,7 @@ mod tests {
             .unwrap()
             .tokens()
             .collect();
-        assert_eq!(tokens, [3, 2], "in equal parts");
+        assert_eq!(tokens, [Some(3), Some(2)], "in equal parts");
         assert_eq!(
             read(PostProcess::List, r#"{"embeddings":[[1,2],[3,4]]}"#, 2),
             two()
@@ -289,7 +326,7 @@ mod tests {
         assert_eq!(read(PostProcess::Typed, typed, 2), two());
         assert_eq!(
             PostProcess::Typed.read(typed.as_bytes(), 2).unwrap().total,
-            4
+            Some(4)
         );
         assert_eq!(read(PostProcess::Bare, "[[1,2],[3,4]]", 2), two());
         let one = r#"{"embedding":[1,2],"inputTextTokenCount":3}"#;
@@ -307,6 +344,23 @@ mod tests {
             assert_eq!(read(PostProcess::Results, &results, 2), scores, "{name}");
         }
         assert_eq!(read(PostProcess::BareScores, "[0.5,0.25]", 2), scores);
+    }
+
+    #[test]
+    fn a_count_that_no_server_gave_is_unknown_and_the_rest_of_an_answer_is_kept() {
+        let bare = PostProcess::List
+            .read(br#"{"embeddings":[[1]]}"#, 1)
+            .unwrap();
+        assert_eq!(bare.tokens().collect::<Vec<_>>(), [None]);
+        assert_eq!(bare.usage(), None);
+        let zero = br#"{"embeddings":[[1]],"prompt_eval_count":0}"#;
+        let zero = PostProcess::List.read(zero, 1).unwrap();
+        assert_eq!(zero.tokens().collect::<Vec<_>>(), [Some(0)]);
+        let ranked = r#"{"results":[],"meta":{"billed_units":{"search_units":1}},"newest":[1]}"#;
+        let kept = PostProcess::details("cohere", ranked.as_bytes()).unwrap();
+        let fields = json!({ "meta": { "billed_units": { "search_units": 1 } }, "newest": [1] });
+        assert_eq!(kept, json!({ "format": "cohere", "fields": fields }));
+        assert_eq!(PostProcess::details("", b"[[1]]"), None);
     }
 
     #[test]

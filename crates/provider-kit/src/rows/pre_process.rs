@@ -7,6 +7,8 @@ use crate::rows::google::Google;
 pub enum PreProcess {
     /// `input`, a list of texts.
     Input,
+    /// `inputs`, a list of texts, as in Text Embeddings Inference.
+    Inputs,
     /// `texts`, a list, and `input_type`.
     Texts,
     /// `inputText`, one text.
