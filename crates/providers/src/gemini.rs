@@ -216,6 +216,8 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
         called.extend(more.into_iter().flatten());
         cited.extend(delta.citations.into_iter().flatten());
         whole.finish_reason = delta.finish_reason.or(whole.finish_reason);
+        whole.unusable = whole.unusable.or(delta.unusable);
+        whole.end = delta.end.or(whole.end);
         whole.prompt_tokens = delta.prompt_tokens.or(whole.prompt_tokens);
         whole.completion_tokens = delta.completion_tokens.or(whole.completion_tokens);
         whole.cached_tokens = delta.cached_tokens.or(whole.cached_tokens);
@@ -281,10 +283,12 @@ fn step(response: Response<'_>, calls: &mut ToolCallAccumulator) -> Result<Step,
     if let Some(told) = candidate.finish_reason {
         match reason(&told, calls) {
             Some(reason) => delta.finish_reason = reason,
-            None => {
-                let message = format!("the server returned the finish reason '{told}'");
-                return Ok(Step::Failed(message));
-            }
+            None => delta.finish(&told, None),
+        }
+        if told == PAUSE {
+            let end = delta.end();
+            end.format = Some("gemini".to_owned());
+            end.stop_reason = Some(told.into_owned());
         }
     }
     Ok(Step::Delta(delta))
@@ -305,11 +309,16 @@ fn call(
     call
 }
 
-/// Converts the finish reason: `None` for a failure, `Some(None)` if the answer has not ended.
+/// The finish reason of a paused answer.
+const PAUSE: &str = "CONTINUATION";
+
+/// Converts the finish reason: `None` if the answer is unusable after it, `Some(None)` if the
+/// answer has not ended.
 fn reason(reason: &str, calls: &ToolCallAccumulator) -> Option<Option<FinishReason>> {
     Some(Some(match reason {
         "" | "FINISH_REASON_UNSPECIFIED" => return Some(None),
-        "MAX_TOKENS" => FinishReason::Length,
+        // A paused answer is incomplete.
+        "MAX_TOKENS" | PAUSE => FinishReason::Length,
         "SAFETY"
         | "RECITATION"
         | "LANGUAGE"
@@ -318,18 +327,17 @@ fn reason(reason: &str, calls: &ToolCallAccumulator) -> Option<Option<FinishReas
         | "SPII"
         | "IMAGE_SAFETY"
         | "IMAGE_PROHIBITED_CONTENT"
-        | "IMAGE_RECITATION" => FinishReason::ContentFilter,
-        "OTHER"
+        | "IMAGE_RECITATION"
         | "IMAGE_OTHER"
         | "NO_IMAGE"
-        | "MALFORMED_FUNCTION_CALL"
-        | "UNEXPECTED_TOOL_CALL"
-        | "TOO_MANY_TOOL_CALLS" => {
-            return None;
-        }
+        | "MODEL_ARMOR"
+        | "ESCALATION"
+        | "OTHER" => FinishReason::ContentFilter,
         // The server also sends `STOP` for tool calls.
-        _ if calls.any() => FinishReason::ToolCalls,
-        _ => FinishReason::Stop,
+        "STOP" if calls.any() => FinishReason::ToolCalls,
+        "STOP" => FinishReason::Stop,
+        // Malformed calls and responses, and reasons of later versions.
+        _ => return None,
     }))
 }
 
@@ -391,7 +399,7 @@ mod tests {
         let expected = Step::Refused(ErrorCode::Unavailable, "busy".to_owned());
         assert_eq!(failed, Ok(expected));
         let failed = r#"{"candidates":[{"finishReason":"MALFORMED_FUNCTION_CALL"}]}"#;
-        assert!(matches!(read(failed, calls), Ok(Step::Failed(_))));
+        assert!(delta(failed, calls).unusable.is_some());
         assert!(read("{}", calls).is_err());
     }
 

@@ -170,15 +170,20 @@ fn ending(details: Option<Details<'_>>) -> Delta {
     let Some(details) = details else {
         return Delta::default();
     };
-    Delta {
-        finish_reason: details.finish_reason.map(|reason| match reason.as_ref() {
-            "length" => FinishReason::Length,
-            _ => FinishReason::Stop,
-        }),
+    let mut delta = Delta {
         prompt_tokens: details.input_length,
         completion_tokens: details.generated_tokens,
         ..Delta::default()
+    };
+    if let Some(told) = details.finish_reason {
+        let reason = match told.as_ref() {
+            "length" => Some(FinishReason::Length),
+            "eos" | "eos_token" | "stop" | "stop_sequence" => Some(FinishReason::Stop),
+            _ => None,
+        };
+        delta.finish(&told, reason);
     }
+    delta
 }
 
 #[cfg(test)]
