@@ -4,8 +4,8 @@
 use serde_json::{Map, Value};
 use volley_provider_kit::provider::{ANSWER_TOOL, Provider};
 use volley_provider_kit::step::Delta;
-use volley_remote_http::upstream::error;
-use volley_types::{ErrorCode, FinishReason, PredictError};
+use volley_remote_http::upstream::{error, unusable};
+use volley_types::{Dialect, ErrorCode, FinishReason, PredictError};
 
 use crate::schema;
 
@@ -25,6 +25,12 @@ pub(crate) struct AnswerCheck {
     called: Vec<u64>,
     /// The schema and the text so far.
     form: Option<Box<ReducedSchema>>,
+    /// Whether the caller's dialect is not that of chats, which alone has audio and images.
+    reads_only: bool,
+    /// Whether the answer has audio.
+    has_audio: bool,
+    /// Whether the answer has text.
+    has_text: bool,
 }
 
 /// A schema that the server may not enforce completely.
@@ -59,6 +65,14 @@ impl AnswerCheck {
         }
     }
 
+    /// Adapts the checks to the caller's dialect.
+    pub(crate) fn for_caller(self, dialect: Dialect) -> Self {
+        Self {
+            reads_only: dialect != Dialect::OpenAi,
+            ..self
+        }
+    }
+
     /// Whether the server's answer is unchanged.
     pub(crate) fn is_plain(&self) -> bool {
         !self.answer_tool
@@ -69,6 +83,9 @@ impl AnswerCheck {
     /// # Errors
     /// `UpstreamFailed` for more calls than allowed, and those of [`Self::said`].
     pub(crate) fn apply(&mut self, delta: &mut Delta) -> Result<(), PredictError> {
+        if self.reads_only {
+            self.transcribe(delta)?;
+        }
         if self.answer_tool || self.one_call {
             self.check_calls(delta)?;
         }
@@ -80,6 +97,7 @@ impl AnswerCheck {
     /// # Errors
     /// `TooLarge` if the text is too long to be checked.
     pub(crate) fn said(&mut self, text: &str) -> Result<(), PredictError> {
+        self.has_text |= !text.is_empty();
         if let Some(form) = &mut self.form {
             if MAX_FORM_BYTES < form.text.len() + text.len() {
                 return Err(error(
@@ -95,8 +113,11 @@ impl AnswerCheck {
     /// Checks a complete answer.
     ///
     /// # Errors
-    /// `UpstreamFailed` if it does not match the caller's schema.
+    /// `UpstreamFailed` if it does not match the caller's schema, or is audio without a transcript.
     pub(crate) fn finish(&self, reason: FinishReason) -> Result<(), PredictError> {
+        if self.has_audio && !self.has_text {
+            return Err(foreign("audio"));
+        }
         let form = self.form.as_ref().filter(|_| reason == FinishReason::Stop);
         let Some(form) = form else {
             return Ok(());
@@ -114,6 +135,28 @@ impl AnswerCheck {
                 ),
             ))
         })
+    }
+
+    /// Replaces the audio of a chat by its transcript, for callers of other dialects.
+    fn transcribe(&mut self, delta: &mut Delta) -> Result<(), PredictError> {
+        let details = delta.details.as_deref();
+        let Some(details) = details.filter(|it| it.format.as_deref() == Some("openai")) else {
+            return Ok(());
+        };
+        let mut said = String::new();
+        for message in details.blocks.iter().map(|block| &block["delta"]) {
+            let images = message["images"].as_array();
+            if images.is_some_and(|images| !images.is_empty()) {
+                return Err(foreign("images"));
+            }
+            let audio = &message["audio"];
+            self.has_audio |= audio.is_object();
+            said.push_str(audio["transcript"].as_str().unwrap_or_default());
+        }
+        if delta.text.as_ref().is_none_or(String::is_empty) && !said.is_empty() {
+            delta.text = Some(said);
+        }
+        Ok(())
     }
 
     fn check_calls(&mut self, delta: &mut Delta) -> Result<(), PredictError> {
@@ -162,6 +205,13 @@ impl AnswerCheck {
     }
 }
 
+/// The error for content that the caller's dialect cannot express.
+fn foreign(kind: &str) -> PredictError {
+    let mut delta = Delta::default();
+    delta.lacks_form(kind);
+    unusable(&delta.unusable.unwrap_or_default())
+}
+
 /// The schema by which an answer is checked, if the server may not enforce all of it. `None` if the
 /// caller set `strict` to false.
 fn form(provider: &Provider, fields: &Map<String, Value>) -> Option<Value> {
@@ -207,6 +257,36 @@ mod tests {
         };
         check.apply(&mut end).unwrap();
         assert_eq!(end.finish_reason, Some(FinishReason::Stop));
+    }
+
+    #[test]
+    fn audio_is_its_transcript_and_an_image_is_an_error_outside_chats() {
+        let of = |message: Value| {
+            let mut delta = Delta::default();
+            let details = delta.details();
+            details.format = Some("openai".to_owned());
+            details
+                .blocks
+                .push(json!({ "choice": {}, "delta": message }));
+            delta
+        };
+        let check = |dialect| {
+            AnswerCheck::of(provider("openai"), &json!({}), &Map::new()).for_caller(dialect)
+        };
+        for (dialect, said) in [(Dialect::OpenAi, None), (Dialect::Anthropic, Some("hello"))] {
+            let mut check = check(dialect);
+            let mut spoken = of(json!({ "audio": { "data": "eA==", "transcript": "hello" } }));
+            check.apply(&mut spoken).unwrap();
+            assert_eq!(spoken.text.as_deref(), said);
+            check.finish(FinishReason::Stop).unwrap();
+        }
+        let mut mute = check(Dialect::Cohere);
+        mute.apply(&mut of(json!({ "audio": { "data": "eA==" } })))
+            .unwrap();
+        let error = mute.finish(FinishReason::Stop).unwrap_err();
+        assert!(error.message.contains("'audio'"), "{error:?}");
+        let drawn = check(Dialect::Own).apply(&mut of(json!({ "images": [{}] })));
+        assert!(drawn.unwrap_err().message.contains("'images'"));
     }
 
     #[test]

@@ -4,10 +4,12 @@ mod model;
 mod request;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{number, some, stretch, text};
 use volley_provider_kit::fault::{self, json_position, text as error_text};
@@ -110,6 +112,9 @@ struct Piece<'a> {
     reasoning_content: Option<Reasoning<'a>>,
     #[serde(default)]
     citation: Option<Value>,
+    /// Content of other kinds.
+    #[serde(flatten)]
+    rest: BTreeMap<String, IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -143,6 +148,9 @@ struct BlockStart<'a> {
 struct Start<'a> {
     #[serde(borrow, default)]
     tool_use: Option<ToolStart<'a>>,
+    /// Content of other kinds.
+    #[serde(flatten)]
+    rest: BTreeMap<String, IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -189,6 +197,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     }) = event.content_block_delta
     {
         calls.passages.enter(block);
+        refuse(&mut delta, piece.rest.keys());
         if let Some(told) = piece.citation {
             calls.passages.hold(Some(citation(&told)));
         }
@@ -202,6 +211,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         let more = input.and_then(|input| calls.more_in(block, &input));
         delta.tool_calls = deltas(more.into_iter().collect());
     } else if let Some(begun) = event.content_block_start {
+        refuse(&mut delta, begun.start.rest.keys());
         let call = begun.start.tool_use.map(|tool| {
             let block = begun.content_block_index;
             calls.begin_in(block, Some(&tool.tool_use_id), &tool.name, "")
@@ -222,6 +232,23 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     }
     // Block starts, and events of later versions.
     Ok(Step::Delta(delta))
+}
+
+/// Marks the answer as unusable for content without a text form, such as an image. The result of a
+/// tool that runs at the provider is not a part of the answer.
+fn refuse<'a>(delta: &mut Delta, mut kinds: impl Iterator<Item = &'a String>) {
+    const READ: [&str; 7] = [
+        "text",
+        "toolUse",
+        "reasoningContent",
+        "citationsContent",
+        "toolResult",
+        "cachePoint",
+        "type",
+    ];
+    if let Some(kind) = kinds.find(|kind| !READ.contains(&kind.as_str())) {
+        delta.lacks_form(kind);
+    }
 }
 
 /// Stores the signature of reasoning, or its redacted content.
@@ -366,6 +393,8 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
     if let Some(told) = body["stopReason"].as_str() {
         delta.finish(told, reason(told));
     }
+    let kinds = blocks.iter().filter_map(Value::as_object);
+    refuse(&mut delta, kinds.flat_map(Map::keys));
     tokens(&mut delta, Tokens::deserialize(&body["usage"]).ok());
     let mut all = reasoned(blocks);
     all.push(delta);

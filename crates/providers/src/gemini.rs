@@ -3,6 +3,7 @@
 //! A stream has no final event. It is complete if its body ends after a finish reason.
 
 mod grounding;
+mod parts;
 mod request;
 mod thinking;
 
@@ -10,7 +11,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::some;
 use volley_provider_kit::fault::{self, json_position};
@@ -141,6 +142,9 @@ struct Part<'a> {
     thought_signature: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     function_call: Option<Function<'a>>,
+    /// Content of other kinds, by its name.
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -260,6 +264,10 @@ fn step(response: Response<'_>, calls: &mut ToolCallAccumulator) -> Result<Step,
     let parts = candidate.content.and_then(|content| content.parts);
     let mut called = Vec::new();
     for part in parts.into_iter().flatten() {
+        let has_form = part.text.is_some() || part.function_call.is_some();
+        if !has_form && !parts::add_code(&mut delta, &part.rest) {
+            parts::refuse(&mut delta, &part.rest);
+        }
         if let Some(function) = part.function_call {
             called.push(call(&function, part.thought_signature.as_deref(), calls));
         }

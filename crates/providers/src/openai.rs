@@ -196,6 +196,12 @@ fn split(parts: &[Value], delta: &mut Delta) {
     };
     let inner = parts.iter().filter_map(|part| part["thinking"].as_array());
     let thinking: String = inner.map(|parts| texts(parts)).collect();
+    let has_form = |part: &&Value| {
+        part["text"].is_string() || part["thinking"].is_array() || part["reference_ids"].is_array()
+    };
+    if let Some(part) = parts.iter().find(|part| !has_form(part)) {
+        delta.lacks_form(part["type"].as_str().unwrap_or("unknown"));
+    }
     delta.text = Some(texts(parts));
     delta.thinking = Some(thinking);
     delta.citations = some(references(parts));

@@ -152,3 +152,62 @@ fn text_beside_a_bad_end_is_read() {
         }
     }
 }
+
+/// Content without a text form is an error that names its kind, whole and in a stream.
+#[test]
+fn content_without_a_text_form_is_named() {
+    let image = json!({ "candidates": [{ "content": { "parts": [
+        { "text": "x" }, { "inlineData": { "mimeType": "image/png", "data": "eA==" } }] },
+        "finishReason": "STOP" }] });
+    let drawn = json!({ "text": "x" });
+    let picture = json!({ "image": { "format": "png", "source": { "bytes": "eA==" } } });
+    let parts = json!([{ "type": "text", "text": "x" },
+        { "type": "image_url", "image_url": { "url": "https://x/" } }]);
+    for (provider, event, whole, kind) in [
+        ("gemini", image.clone(), image, "inlineData"),
+        (
+            "bedrock",
+            json!({ "contentBlockDelta": { "contentBlockIndex": 1, "delta": picture } }),
+            json!({ "output": { "message": { "content": [drawn, picture] } }, "stopReason": "end_turn" }),
+            "image",
+        ),
+        (
+            "bedrock",
+            json!({ "contentBlockStart": { "contentBlockIndex": 1, "start": { "image": { "format": "png" } } } }),
+            json!({ "output": { "message": { "content": [{ "video": {} }] } }, "stopReason": "end_turn" }),
+            "",
+        ),
+        (
+            "mistral",
+            json!({ "choices": [{ "index": 0, "delta": { "content": parts } }] }),
+            json!({ "choices": [{ "index": 0, "message": { "content": parts }, "finish_reason": "stop" }] }),
+            "image_url",
+        ),
+    ] {
+        let known = named(provider).unwrap();
+        let calls = &mut ToolCallAccumulator::default();
+        let event = (known.read)(&event.to_string(), calls).unwrap();
+        let whole = (known.read_whole)(whole.to_string().as_bytes(), calls).unwrap();
+        for read in [event, whole] {
+            let why = last(read).unwrap().unusable.unwrap();
+            assert!(why.contains(kind), "{provider}: {why}");
+        }
+    }
+}
+
+#[test]
+fn code_that_ran_at_the_provider_is_text() {
+    let answer = json!({ "candidates": [{ "content": { "parts": [
+        { "text": "So:" },
+        { "executableCode": { "language": "PYTHON", "code": "print(1)\n" } },
+        { "codeExecutionResult": { "outcome": "OUTCOME_OK", "output": "1\n" } },
+        { "thoughtSignature": "c2ln" }] }, "finishReason": "STOP" }] });
+    let known = named("gemini").unwrap();
+    let read = (known.read)(&answer.to_string(), &mut ToolCallAccumulator::default());
+    let delta = last(read.unwrap()).unwrap();
+    let expected = "So:\n```python\nprint(1)\n```\n\n```\n1\n```\n";
+    assert_eq!(
+        (delta.text.as_deref(), delta.unusable),
+        (Some(expected), None)
+    );
+}
