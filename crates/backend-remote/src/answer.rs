@@ -70,6 +70,7 @@ pub(crate) fn whole(
         Ok(Step::Refused(code, message)) => {
             return Err(upstream::refused(code, &message, redact));
         }
+        Ok(Step::Exhausted(message)) => return Err(upstream::exhausted(&message, redact)),
         Ok(Step::End) | Err(_) => {
             return Err(upstream::not_a_stream("JSON without a completion"));
         }
@@ -219,13 +220,16 @@ impl UpstreamAnswer {
     ) -> bool {
         match self.wire.read(data, &mut self.calls) {
             Ok(Step::Delta(delta)) => {
-                self.template.learn(&self.wire, &self.calls, data, &delta);
+                // Otherwise each delta is checked.
+                if self.check.is_plain() {
+                    self.template.learn(&self.wire, &self.calls, data, &delta);
+                }
                 self.take(delta, part);
                 return self.failure.is_none();
             }
             Ok(Step::All(deltas)) => {
                 deltas.into_iter().for_each(|delta| self.take(delta, part));
-                return true;
+                return self.failure.is_none();
             }
             Ok(Step::Last(delta)) => {
                 self.take(delta, part);
@@ -239,6 +243,9 @@ impl UpstreamAnswer {
             }
             Ok(Step::Refused(code, message)) => {
                 self.failure = Some(upstream::refused(code, &message, redact));
+            }
+            Ok(Step::Exhausted(message)) => {
+                self.failure = Some(upstream::exhausted(&message, redact));
             }
             // The stream was aborted inside this event.
             Err(_) if at_end => {}
@@ -277,6 +284,9 @@ impl UpstreamAnswer {
     }
 
     fn take(&mut self, mut delta: Delta, part: &mut Part) {
+        if self.failure.is_some() {
+            return;
+        }
         if let Err(failure) = self.check.apply(&mut delta) {
             self.failure = Some(failure);
             return;
@@ -300,6 +310,9 @@ impl UpstreamAnswer {
         self.finish_reason = delta.finish_reason.or(self.finish_reason);
         self.found |= delta.text.is_some() || delta.has_content();
         self.called |= delta.tool_calls.is_some();
+        // The content before it is delivered first.
+        let unusable = delta.unusable.take();
+        self.failure = unusable.map(|why| upstream::unusable(&why));
         if delta.has_content() {
             if !std::mem::replace(&mut self.begun, true) {
                 part.prompt = self.usage.filter(|usage| 0 < usage.prompt_tokens);

@@ -123,6 +123,7 @@ impl UpstreamCall {
         let sent = self.post(server, url, secret, &body, accept, limit).await;
         let (response, shape) = sent?;
         let check = AnswerCheck::of(provider, &body, &self.options.fields);
+        let check = check.for_caller(self.options.dialect);
         Ok(AnswerHead {
             response,
             shape,

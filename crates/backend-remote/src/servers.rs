@@ -20,7 +20,7 @@ use volley_remote_http::naming::named;
 use volley_remote_http::retry::{Rank, RetryState, blames_request};
 use volley_types::native::PARTS;
 use volley_types::registry::ConnectorSpec;
-use volley_types::{ConnectorId, ErrorCode, PredictError, Task};
+use volley_types::{ConnectorId, ErrorCode, ErrorReason, PredictError, Task};
 
 use crate::account::Account;
 use crate::answer_stream::AnswerStream;
@@ -285,10 +285,12 @@ fn left_alone(open_for: Duration) -> PredictError {
     .with_retry_after(open_for)
 }
 
-/// The final error for the caller, with a wait, because an immediate retry would fail too.
+/// The final error for the caller, with a wait, because an immediate retry would fail too. An
+/// account without credit does not recover by waiting.
 fn last(failure: Option<PredictError>) -> PredictError {
     let error = failure.unwrap_or_else(|| left_alone(Duration::from_secs(1)));
     match (error.code, error.retry_after) {
+        _ if error.reason == Some(ErrorReason::QuotaExhausted) => error,
         (ErrorCode::Unavailable | ErrorCode::Overloaded, None) => {
             error.with_retry_after(Duration::from_secs(1))
         }

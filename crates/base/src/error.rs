@@ -158,16 +158,22 @@ pub enum ErrorReason {
     QuotaExhausted,
     /// The replica holds no state for the continued sequence (`InvalidInput`).
     SequenceUnknown,
+    /// The upstream answered, but with an answer that cannot be passed on (`UpstreamFailed`).
+    AnswerUnusable,
+    /// The upstream rejected the call with a 4xx status of no other class (`UpstreamFailed`).
+    CallRejected,
 }
 
 impl ErrorReason {
     /// Every reason, for tables and tests.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::ContextLength,
         Self::ContentFilter,
         Self::ModelMissing,
         Self::QuotaExhausted,
         Self::SequenceUnknown,
+        Self::AnswerUnusable,
+        Self::CallRejected,
     ];
 
     /// The stable name, used on the wire and in JSON.
@@ -179,6 +185,8 @@ impl ErrorReason {
             Self::ModelMissing => "model_missing",
             Self::QuotaExhausted => "quota_exhausted",
             Self::SequenceUnknown => "sequence_unknown",
+            Self::AnswerUnusable => "answer_unusable",
+            Self::CallRejected => "call_rejected",
         }
     }
 

@@ -48,14 +48,17 @@ impl ErrorFormat for AnthropicErrors {
     }
 }
 
-fn kind(code: ErrorCode) -> &'static str {
-    match code {
+/// The type of an error. A service whose account has no credit is not overloaded: a retry would
+/// fail in the same way.
+fn kind(error: &PredictError) -> &'static str {
+    match error.code {
         ErrorCode::InvalidInput => "invalid_request_error",
         ErrorCode::NotFound | ErrorCode::NotDeployed => "not_found_error",
         ErrorCode::TooLarge => "request_too_large",
         ErrorCode::Unauthenticated => "authentication_error",
         ErrorCode::PermissionDenied => "permission_error",
         ErrorCode::Overloaded => "rate_limit_error",
+        ErrorCode::Unavailable if is_exhausted(error) => "api_error",
         ErrorCode::Unavailable => "overloaded_error",
         ErrorCode::DeadlineExceeded | ErrorCode::UpstreamTimeout => "timeout_error",
         ErrorCode::Conflict
@@ -67,11 +70,17 @@ fn kind(code: ErrorCode) -> &'static str {
     }
 }
 
+fn is_exhausted(error: &PredictError) -> bool {
+    error.reason == Some(ErrorReason::QuotaExhausted)
+}
+
 /// The HTTP status. Anthropic uses its own status, 529, for an overloaded service.
 fn status(error: &PredictError, status: StatusCode) -> StatusCode {
     match error.code {
         ErrorCode::NotDeployed => StatusCode::NOT_FOUND,
-        ErrorCode::Unavailable => StatusCode::from_u16(529).unwrap_or(status),
+        ErrorCode::Unavailable if !is_exhausted(error) => {
+            StatusCode::from_u16(529).unwrap_or(status)
+        }
         _ => status,
     }
 }
@@ -90,7 +99,7 @@ pub(crate) fn error(error: &PredictError) -> Value {
     };
     json!({
         "type": "error",
-        "error": { "type": kind(error.code), "message": message },
+        "error": { "type": kind(error), "message": message },
     })
 }
 
@@ -108,5 +117,16 @@ mod tests {
         );
         let own = PredictError::context_length("prompt is too long: 9 tokens > 8 maximum");
         assert_eq!(error(&own)["error"]["message"], own.message);
+    }
+
+    #[test]
+    fn an_account_without_credit_is_not_an_overloaded_service() {
+        let busy = PredictError::new(ErrorCode::Unavailable, "busy");
+        assert_eq!(error(&busy)["error"]["type"], "overloaded_error");
+        let own = StatusCode::SERVICE_UNAVAILABLE;
+        assert_eq!(status(&busy, own).as_u16(), 529);
+        let empty = busy.with_reason(ErrorReason::QuotaExhausted);
+        assert_eq!(error(&empty)["error"]["type"], "api_error");
+        assert_eq!(status(&empty, own), own);
     }
 }

@@ -81,7 +81,13 @@ pub fn error(error: &PredictError) -> Value {
         }
         Some(ErrorReason::ContentFilter) => code = "content_filter",
         Some(ErrorReason::QuotaExhausted) => code = "insufficient_quota",
-        Some(ErrorReason::ModelMissing | ErrorReason::SequenceUnknown) | None => {}
+        Some(
+            ErrorReason::ModelMissing
+            | ErrorReason::SequenceUnknown
+            | ErrorReason::AnswerUnusable
+            | ErrorReason::CallRejected,
+        )
+        | None => {}
     }
     json!({
         "message": error.message,

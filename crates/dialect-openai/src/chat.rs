@@ -8,7 +8,7 @@ use volley_http_edge::axum::response::{IntoResponse, Response};
 use volley_types::{PredictError, PredictRequest, Task};
 
 use super::events::{CompletionEvents, EventsInterface};
-use super::{FINGERPRINT, finish_reason, logprobs, take_stream, usage};
+use super::{FINGERPRINT, finish_reason, logprobs, pause, take_stream, usage};
 use volley_dialect_kit::answer::{self, Choice};
 use volley_dialect_kit::chat;
 use volley_dialect_kit::citations;
@@ -158,6 +158,9 @@ fn choice(choice: Choice, legacy: bool) -> Value {
         "logprobs": logprobs,
         "finish_reason": reason,
     });
+    if let Some(own) = pause(&choice.details) {
+        told["native_finish_reason"] = own.into();
+    }
     let given = supplement::of(&choice.details, FORMAT).filter(|_| !legacy);
     if let Some(given) = given.and_then(|given| given.pointer("/choices/0")) {
         supplement::supplement(&mut told, given);

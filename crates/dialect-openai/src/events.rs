@@ -8,7 +8,7 @@ use bytes::{BufMut, BytesMut};
 use serde_json::{Map, Value, json};
 use volley_types::{Details, FinishReason, GenerationRow, PredictError, Usage};
 
-use super::{FINGERPRINT, finish_reason, logprobs};
+use super::{FINGERPRINT, finish_reason, logprobs, pause};
 use volley_dialect_kit::answer::{self, failure};
 use volley_dialect_kit::citations;
 use volley_dialect_kit::openai_error::error as openai_error;
@@ -201,9 +201,11 @@ impl CompletionEvents {
             "tool_calls" if self.legacy => "function_call",
             reason => reason,
         };
+        let paused = pause(details).map(|own| format!(",\"native_finish_reason\":\"{own}\""));
+        let paused = paused.unwrap_or_default();
         let choice = format!(
             "{{\"index\":{index},\"delta\":{{}},\"logprobs\":null,\
-             \"finish_reason\":\"{reason}\"}}"
+             \"finish_reason\":\"{reason}\"{paused}}}"
         );
         out.put_slice(self.head.as_bytes());
         out.put_slice(choice.as_bytes());

@@ -98,6 +98,14 @@ fn finish_reason(reason: Option<FinishReason>) -> &'static str {
     reason.unwrap_or(FinishReason::Stop).as_str()
 }
 
+/// The provider's own word for a pause. OpenAI's reasons have none, so that a paused answer looks
+/// like one that reached its limit.
+fn pause(details: &Details) -> Option<&str> {
+    const PAUSES: [&str; 3] = ["pause_turn", "compaction", "CONTINUATION"];
+    let own = details.stop_reason.as_deref();
+    own.filter(|own| PAUSES.contains(own))
+}
+
 /// Log probabilities in the format of chat completions; null if there are none.
 fn logprobs(tokens: Vec<Value>) -> Value {
     if tokens.is_empty() {

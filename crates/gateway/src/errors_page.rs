@@ -61,7 +61,9 @@ async fn the_page_of_errors_is_generated_from_what_dialects_render() {
             ErrorReason::ContextLength
             | ErrorReason::ContentFilter
             | ErrorReason::SequenceUnknown => ErrorCode::InvalidInput,
-            ErrorReason::ModelMissing => ErrorCode::UpstreamFailed,
+            ErrorReason::ModelMissing | ErrorReason::AnswerUnusable | ErrorReason::CallRejected => {
+                ErrorCode::UpstreamFailed
+            }
             ErrorReason::QuotaExhausted => ErrorCode::Unavailable,
         };
         let error = PredictError::new(code, "m").with_reason(reason);

@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
-use volley_types::{ErrorCode, PredictError};
+use volley_types::{ErrorCode, ErrorReason, PredictError};
 
 use self::own::OwnErrors;
 
@@ -164,7 +164,7 @@ pub fn render(
         .remove::<Format>()
         .map_or(format, |named| named.0);
     let code = extensions.remove::<Code>().map(|code| code.0);
-    if format.has_retry_header() && is_final(error.code) {
+    if format.has_retry_header() && is_final(&error) {
         let never = HeaderValue::from_static("false");
         response.headers_mut().insert(SHOULD_RETRY, never);
     }
@@ -183,14 +183,16 @@ pub fn render(
 
 /// Whether a retry is useless: Volley has already retried, or a retry would fail in the same way.
 /// The official clients retry twice by default.
-fn is_final(code: ErrorCode) -> bool {
-    matches!(
-        code,
-        ErrorCode::UpstreamFailed
-            | ErrorCode::UpstreamIncomplete
-            | ErrorCode::UpstreamTimeout
-            | ErrorCode::DeadlineExceeded
-            | ErrorCode::Conflict
-            | ErrorCode::Unimplemented
-    )
+fn is_final(error: &PredictError) -> bool {
+    let is_empty = error.reason == Some(ErrorReason::QuotaExhausted);
+    is_empty
+        || matches!(
+            error.code,
+            ErrorCode::UpstreamFailed
+                | ErrorCode::UpstreamIncomplete
+                | ErrorCode::UpstreamTimeout
+                | ErrorCode::DeadlineExceeded
+                | ErrorCode::Conflict
+                | ErrorCode::Unimplemented
+        )
 }

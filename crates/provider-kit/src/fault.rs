@@ -197,9 +197,8 @@ pub fn step(error: &str) -> Step {
         Some(FaultKind::Filter | FaultKind::Request) => ErrorCode::InvalidInput,
         Some(FaultKind::Size) => ErrorCode::TooLarge,
         Some(FaultKind::Rate) => ErrorCode::Overloaded,
-        Some(FaultKind::Quota | FaultKind::Overload | FaultKind::NotReady) => {
-            ErrorCode::Unavailable
-        }
+        Some(FaultKind::Quota) => return Step::Exhausted(message),
+        Some(FaultKind::Overload | FaultKind::NotReady) => ErrorCode::Unavailable,
         Some(FaultKind::Timeout) => ErrorCode::UpstreamTimeout,
         Some(FaultKind::Key) | None if is_context_length(&message) => ErrorCode::InvalidInput,
         Some(FaultKind::Key) | None => return Step::Failed(message),
@@ -255,10 +254,6 @@ mod tests {
             ),
             (json!({ "originalStatusCode": 429 }), ErrorCode::Overloaded),
             (
-                json!({ "type": "insufficient_quota" }),
-                ErrorCode::Unavailable,
-            ),
-            (
                 json!({ "type": "timeout_error" }),
                 ErrorCode::UpstreamTimeout,
             ),
@@ -274,6 +269,8 @@ mod tests {
         let long = of(json!({ "code": "context_length_exceeded", "message": "no" }));
         let expected = "context_length_exceeded: no".to_owned();
         assert_eq!(long, Step::Refused(ErrorCode::InvalidInput, expected));
+        let empty = of(json!({ "type": "insufficient_quota", "message": "no" }));
+        assert_eq!(empty, Step::Exhausted("no".to_owned()));
         let plain = of(json!({ "type": "server_error", "message": "no" }));
         assert_eq!(plain, Step::Failed("no".to_owned()));
         assert_eq!(step("\"no\""), Step::Failed("no".to_owned()));

@@ -27,6 +27,14 @@ pub struct ParameterTable {
     pub stops: usize,
 }
 
+/// Describes an inclusive range. A range up to `f64::MAX` has no upper limit.
+pub fn range(least: f64, greatest: f64) -> String {
+    if greatest == f64::MAX {
+        return format!("{least} or more");
+    }
+    format!("{least} to {greatest}")
+}
+
 /// Parameters with the same meaning everywhere. A server whose table lacks one does not support it.
 const KNOWN: [&str; 60] = [
     "audio",
@@ -148,8 +156,9 @@ impl<'a> RequestFields<'a> {
             let given = self.fields.get(*name).and_then(Value::as_f64);
             if given.is_some_and(|given| given < *least || *greatest < given) {
                 return Err(PredictError::invalid(format!(
-                    "parameter '{}' must be {least} to {greatest} for {}",
+                    "parameter '{}' must be {} for {}",
                     self.said(name),
+                    range(*least, *greatest),
                     self.parameters.server
                 )));
             }
@@ -313,7 +322,7 @@ mod tests {
             ("stop", "stops"),
         ],
         own: &["options", "native"],
-        ranges: &[("temperature", 0.0, 1.0)],
+        ranges: &[("temperature", 0.0, 1.0), ("max_tokens", 1.0, f64::MAX)],
         stops: 2,
     };
 
@@ -393,6 +402,12 @@ mod tests {
     fn what_is_out_of_range_is_named() {
         let error = made(json!({ "temperature": 1.5 }), json!({}), Dialect::OpenAi);
         assert!(error.unwrap_err().contains("'temperature' must be 0 to 1"));
+        let open = made(json!({ "max_tokens": 0 }), json!({}), Dialect::OpenAi);
+        let error = open.unwrap_err();
+        assert!(
+            error.contains("'max_tokens' must be 1 or more for"),
+            "{error}"
+        );
         let stops = json!({ "stop": ["a", "b", "c"] });
         let error = made(stops, json!({}), Dialect::Anthropic).unwrap_err();
         assert!(

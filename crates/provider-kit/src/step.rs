@@ -31,6 +31,8 @@ pub struct Delta {
     pub details: Option<Box<Details>>,
     /// Such details that belong to the end of the answer.
     pub end: Option<Box<Details>>,
+    /// Why the answer is unusable, as a clause. The content before it is valid.
+    pub unusable: Option<String>,
 }
 
 impl Delta {
@@ -54,6 +56,22 @@ impl Delta {
         if let Some(reason) = reason.filter(|it| *it == "stop_sequence") {
             self.end().stop_reason = Some(reason.to_owned());
         }
+    }
+
+    /// Sets the finish reason, which the server calls `native`. After any end but the known ones
+    /// (`None`) the answer is unusable.
+    pub fn finish(&mut self, native: &str, reason: Option<FinishReason>) {
+        match reason {
+            Some(reason) => self.finish_reason = Some(reason),
+            None => self.unusable = Some(format!("it ended with '{native}'")),
+        }
+    }
+
+    /// Marks an answer with content that has no form for callers.
+    pub fn lacks_form(&mut self, kind: &str) {
+        self.unusable = Some(format!(
+            "it has content of the kind '{kind}', which cannot be passed on"
+        ));
     }
 
     /// Whether the delta has content for the caller besides usage and the finish reason.
@@ -83,6 +101,8 @@ pub enum Step {
     Failed(String),
     /// The server rejects the request: the error code and its message.
     Refused(ErrorCode, String),
+    /// The account at the server has no credit or quota left: the server's message.
+    Exhausted(String),
 }
 
 /// Overwrites the counts in `total` with those in `delta`.

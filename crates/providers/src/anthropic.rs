@@ -112,7 +112,9 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
             let start = body.message.as_ref();
             let usage = start.and_then(|start| start.usage.as_ref());
             tokens(&mut delta, usage, calls);
-            delta.finish_reason = start.and_then(|start| reason(start.stop_reason.as_deref()));
+            if let Some(told) = start.and_then(|start| start.stop_reason.as_deref()) {
+                delta.finish(told, reason(told));
+            }
         }
         "content_block_start" => {
             let block = body.content_block.unwrap_or_default();
@@ -243,7 +245,7 @@ impl Inner<'_> {
 
 fn stopped(delta: &mut Delta, stop: &Stop<'_>) {
     let Some(why) = stop.reason else { return };
-    delta.finish_reason = reason(Some(why));
+    delta.finish(why, reason(why));
     let end = delta.end();
     end.stop_reason = Some(why.to_owned());
     end.stop_sequence = stop.sequence.map(str::to_owned);
@@ -350,13 +352,16 @@ fn citation(told: &Value) -> Option<Citation> {
     })
 }
 
-fn reason(reason: Option<&str>) -> Option<FinishReason> {
-    Some(match reason? {
+/// Converts the finish reason; `None` for an unknown one.
+fn reason(reason: &str) -> Option<FinishReason> {
+    Some(match reason {
+        "end_turn" | "stop_sequence" => FinishReason::Stop,
+        "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
         // A paused answer is incomplete.
-        "max_tokens" | "model_context_window_exceeded" | "pause_turn" => FinishReason::Length,
+        "pause_turn" | "compaction" => FinishReason::Length,
         "tool_use" => FinishReason::ToolCalls,
         "refusal" => FinishReason::ContentFilter,
-        _ => FinishReason::Stop,
+        _ => return None,
     })
 }
 

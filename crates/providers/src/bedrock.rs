@@ -4,10 +4,12 @@ mod model;
 mod request;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{number, some, stretch, text};
 use volley_provider_kit::fault::{self, json_position, text as error_text};
@@ -110,6 +112,9 @@ struct Piece<'a> {
     reasoning_content: Option<Reasoning<'a>>,
     #[serde(default)]
     citation: Option<Value>,
+    /// Content of other kinds.
+    #[serde(flatten)]
+    rest: BTreeMap<String, IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -143,6 +148,9 @@ struct BlockStart<'a> {
 struct Start<'a> {
     #[serde(borrow, default)]
     tool_use: Option<ToolStart<'a>>,
+    /// Content of other kinds.
+    #[serde(flatten)]
+    rest: BTreeMap<String, IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -189,6 +197,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     }) = event.content_block_delta
     {
         calls.passages.enter(block);
+        refuse(&mut delta, piece.rest.keys());
         if let Some(told) = piece.citation {
             calls.passages.hold(Some(citation(&told)));
         }
@@ -202,6 +211,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         let more = input.and_then(|input| calls.more_in(block, &input));
         delta.tool_calls = deltas(more.into_iter().collect());
     } else if let Some(begun) = event.content_block_start {
+        refuse(&mut delta, begun.start.rest.keys());
         let call = begun.start.tool_use.map(|tool| {
             let block = begun.content_block_index;
             calls.begin_in(block, Some(&tool.tool_use_id), &tool.name, "")
@@ -220,6 +230,23 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     }
     // Block starts, and events of later versions.
     Ok(Step::Delta(delta))
+}
+
+/// Marks the answer as unusable for content without a text form, such as an image. The result of a
+/// tool that runs at the provider is not a part of the answer.
+fn refuse<'a>(delta: &mut Delta, mut kinds: impl Iterator<Item = &'a String>) {
+    const READ: [&str; 7] = [
+        "text",
+        "toolUse",
+        "reasoningContent",
+        "citationsContent",
+        "toolResult",
+        "cachePoint",
+        "type",
+    ];
+    if let Some(kind) = kinds.find(|kind| !READ.contains(&kind.as_str())) {
+        delta.lacks_form(kind);
+    }
 }
 
 /// Stores the signature of reasoning, or its redacted content.
@@ -334,14 +361,20 @@ fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
     delta.cache_write_tokens = tokens.cache_write_input_tokens;
 }
 
-fn stopped(delta: &mut Delta, reason: Option<&str>) {
-    delta.mark_stop_sequence(reason);
-    delta.finish_reason = reason.map(|reason| match reason {
-        "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
-        "tool_use" => FinishReason::ToolCalls,
-        "guardrail_intervened" | "content_filtered" => FinishReason::ContentFilter,
-        _ => FinishReason::Stop,
-    });
+/// Sets the finish reason. After malformed output or an unknown reason the answer is unusable.
+fn stopped(delta: &mut Delta, native: Option<&str>) {
+    let Some(native) = native else {
+        return;
+    };
+    delta.mark_stop_sequence(Some(native));
+    let reason = match native {
+        "end_turn" | "stop_sequence" => Some(FinishReason::Stop),
+        "max_tokens" | "model_context_window_exceeded" => Some(FinishReason::Length),
+        "tool_use" => Some(FinishReason::ToolCalls),
+        "guardrail_intervened" | "content_filtered" => Some(FinishReason::ContentFilter),
+        _ => None,
+    };
+    delta.finish(native, reason);
 }
 
 fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
@@ -361,139 +394,12 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
         ..Delta::default()
     };
     stopped(&mut delta, body["stopReason"].as_str());
+    let kinds = blocks.iter().filter_map(Value::as_object);
+    refuse(&mut delta, kinds.flat_map(Map::keys));
     tokens(&mut delta, Tokens::deserialize(&body["usage"]).ok());
     let all = reasoned(blocks).into_iter().chain([delta]);
     Ok(Step::All(all.collect()))
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn delta(data: &str, calls: &mut ToolCallAccumulator) -> Delta {
-        match read(data, calls) {
-            Ok(Step::Delta(delta)) => delta,
-            other => panic!("{data}: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn pieces_of_calls_that_come_in_turns_find_their_call() {
-        let calls = &mut ToolCallAccumulator::new(1);
-        let text =
-            r#"{"contentBlockDelta":{"contentBlockIndex":0,"delta":{"text":"hi"},"p":"abc"}}"#;
-        assert_eq!(delta(text, calls).text.as_deref(), Some("hi"));
-        for (block, name) in [(1, "f"), (2, "g")] {
-            let start = format!(
-                r#"{{"contentBlockStart":{{"contentBlockIndex":{block},"start":{{"toolUse":{{"toolUseId":"t{block}","name":"{name}"}}}}}}}}"#
-            );
-            assert!(delta(&start, calls).tool_calls.unwrap().contains(name));
-        }
-        for (block, index) in [(1, 0), (2, 1), (1, 0)] {
-            let piece = format!(
-                r#"{{"contentBlockDelta":{{"contentBlockIndex":{block},"delta":{{"toolUse":{{"input":"{{"}}}}}}}}"#
-            );
-            let piece = delta(&piece, calls).tool_calls.unwrap();
-            let piece: Value = serde_json::from_str(&piece).unwrap();
-            assert_eq!(piece[0]["index"], index);
-        }
-        let foreign =
-            r#"{"contentBlockDelta":{"contentBlockIndex":9,"delta":{"toolUse":{"input":"{"}}}}"#;
-        assert_eq!(delta(foreign, calls).tool_calls, None);
-    }
-
-    /// Signed or redacted reasoning is returned unchanged, after streams and whole answers.
-    #[test]
-    fn signed_and_secret_reasoning_goes_back_as_it_came() {
-        let calls = &mut ToolCallAccumulator::default();
-        let pieces = [
-            r#"{"text":"hm, "}"#,
-            r#"{"text":"so"}"#,
-            r#"{"signature":"c2ln+/=="}"#,
-            r#"{"redactedContent":"ZGF0YQ=="}"#,
-            r#"{"signature":"YmxhbmsA"}"#,
-        ];
-        let streamed = pieces.map(|piece| {
-            let data = format!(
-                r#"{{"contentBlockDelta":{{"contentBlockIndex":0,"delta":{{"reasoningContent":{piece}}}}}}}"#
-            );
-            delta(&data, calls)
-        });
-        let content = json!([
-            { "reasoningContent": { "reasoningText": { "text": "hm, so", "signature": "c2ln+/==" } } },
-            { "reasoningContent": { "redactedContent": "ZGF0YQ==" } },
-            { "reasoningContent": { "reasoningText": { "text": "", "signature": "YmxhbmsA" } } },
-        ]);
-        let whole =
-            json!({ "output": { "message": { "content": content } }, "stopReason": "end_turn" });
-        let Ok(Step::All(whole)) = read_whole(whole.to_string().as_bytes(), calls) else {
-            panic!("no message")
-        };
-        for deltas in [&streamed[..], &whole[..3]] {
-            let (mut thinking, mut said) = (Vec::new(), String::new());
-            for delta in deltas {
-                said.push_str(delta.thinking.as_deref().unwrap_or_default());
-                let Some(details) = delta.details.as_deref() else {
-                    continue;
-                };
-                assert_eq!(details.format.as_deref(), Some("bedrock"));
-                thinking.push(match (&details.signature, &details.redacted) {
-                    (Some(signature), None) => json!({
-                        "format": "bedrock", "text": std::mem::take(&mut said),
-                        "signature": signature,
-                    }),
-                    (None, Some(data)) => json!({ "format": "bedrock", "redacted": data }),
-                    other => panic!("{other:?}"),
-                });
-            }
-            let turn = volley_types::ChatMessage {
-                details: Some(json!({ "thinking": thinking }).to_string()),
-                ..volley_types::ChatMessage::new("assistant", "Hi")
-            };
-            let talk = volley_backend::items::Item::Chat(vec![turn]);
-            let body = crate::tests::asking(&request::PARAMETERS, Default::default(), |request| {
-                request::body("m", &talk, request)
-            });
-            let mut sent = body.unwrap()["messages"][0]["content"].take();
-            let text = sent.as_array_mut().unwrap().pop().unwrap();
-            assert_eq!((sent, text), (content.clone(), json!({ "text": "Hi" })));
-        }
-    }
-
-    #[test]
-    fn the_end_is_the_usage_and_exceptions_say_whose_fault_they_are() {
-        let calls = &mut ToolCallAccumulator::default();
-        let stop = delta(
-            r#"{"messageStop":{"stopReason":"guardrail_intervened"}}"#,
-            calls,
-        );
-        assert_eq!(stop.finish_reason, Some(FinishReason::ContentFilter));
-        let end = r#"{"metadata":{"usage":{"inputTokens":2,"outputTokens":3,"cacheReadInputTokens":4},"metrics":{"latencyMs":1}}}"#;
-        let Ok(Step::Last(end)) = read(end, calls) else {
-            panic!()
-        };
-        assert_eq!(
-            (end.prompt_tokens, end.completion_tokens),
-            (Some(6), Some(3))
-        );
-        for (name, code) in [
-            ("throttlingException", Some(ErrorCode::Overloaded)),
-            ("serviceUnavailableException", Some(ErrorCode::Unavailable)),
-            ("validationException", Some(ErrorCode::InvalidInput)),
-            ("modelStreamErrorException", None),
-            ("internalServerException", None),
-            ("modelTimeoutException", Some(ErrorCode::UpstreamTimeout)),
-            ("error", None),
-        ] {
-            let step = read(&format!(r#"{{"{name}":{{"message":"no"}}}}"#), calls).unwrap();
-            let expected = match code {
-                Some(code) => Step::Refused(code, "no".to_owned()),
-                None => Step::Failed("no".to_owned()),
-            };
-            assert_eq!(step, expected, "{name}");
-        }
-        assert!(read("7", calls).is_err());
-    }
-}
+mod tests;

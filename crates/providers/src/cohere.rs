@@ -20,7 +20,7 @@ use volley_provider_kit::normalize::{
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
-use volley_types::{ChatMessage, Citation, Dialect, FinishReason, PredictError};
+use volley_types::{ChatMessage, Citation, Dialect, ErrorCode, FinishReason, PredictError};
 
 pub(crate) static PROVIDER: Provider = Provider {
     page: Page {
@@ -392,29 +392,27 @@ fn end(inner: &Inner<'_>) -> Result<Step, String> {
     let counts = usage.as_ref().and_then(|it| Tokens::deserialize(it).ok());
     tokens(&mut delta, counts.as_ref());
     told(&mut delta, inner.finish_reason.as_deref(), usage);
-    Ok(match reason(inner.finish_reason.as_deref()) {
-        Ok(reason) => {
-            delta.finish_reason = reason;
-            Step::Last(delta)
-        }
-        Err(reason) => Step::Failed(match inner.error {
-            Some(error) => error_text(error.get()),
-            None => reason.to_owned(),
-        }),
-    })
+    let error = inner.error.map(|error| error_text(error.get()));
+    let failure = finish(&mut delta, inner.finish_reason.as_deref(), error);
+    Ok(failure.unwrap_or(Step::Last(delta)))
 }
 
-/// Converts the finish reason. The error is a message for answers that ended in a failure.
-fn reason(reason: Option<&str>) -> Result<Option<FinishReason>, &'static str> {
-    Ok(Some(match reason {
-        None => return Ok(None),
-        Some("MAX_TOKENS" | "ERROR_LIMIT") => FinishReason::Length,
-        Some("TOOL_CALL") => FinishReason::ToolCalls,
-        Some("ERROR_TOXIC") => FinishReason::ContentFilter,
-        Some("ERROR") => return Err("the server returned the finish reason 'ERROR'"),
-        Some("TIMEOUT") => return Err("the server took too long to respond"),
-        Some(_) => FinishReason::Stop,
-    }))
+/// Sets the finish reason. Returns the step for an answer that ended in a failure of the server.
+fn finish(delta: &mut Delta, reason: Option<&str>, error: Option<String>) -> Option<Step> {
+    let native = reason?;
+    let told =
+        || error.unwrap_or_else(|| format!("the server returned the finish reason '{native}'"));
+    let known = match native {
+        "COMPLETE" | "STOP_SEQUENCE" => Some(FinishReason::Stop),
+        "MAX_TOKENS" | "ERROR_LIMIT" => Some(FinishReason::Length),
+        "TOOL_CALL" => Some(FinishReason::ToolCalls),
+        "ERROR_TOXIC" => Some(FinishReason::ContentFilter),
+        "ERROR" => return Some(Step::Failed(told())),
+        "TIMEOUT" => return Some(Step::Refused(ErrorCode::UpstreamTimeout, told())),
+        _ => None,
+    };
+    delta.finish(native, known);
+    None
 }
 
 fn tokens(delta: &mut Delta, told: Option<&Tokens>) {
@@ -469,9 +467,8 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
     let counts = Tokens::deserialize(&body["usage"]).ok();
     tokens(&mut delta, counts.as_ref());
     told(&mut delta, why, body.get("usage").cloned());
-    match reason(why) {
-        Ok(reason) => delta.finish_reason = reason,
-        Err(reason) => return Ok(Step::Failed(reason.to_owned())),
+    if let Some(failure) = finish(&mut delta, why, None) {
+        return Ok(failure);
     }
     Ok(Step::All(vec![thinking, plan, delta]))
 }

@@ -141,16 +141,21 @@ impl Custom {
         let called = first(&self.tool_calls).filter(|calls| calls.is_array());
         let told = self.citations.as_ref().map(|path| cited(path, event));
         let citations = told.and_then(|told| calls.passages.fresh(told));
-        let delta = Delta {
+        let mut delta = Delta {
             citations,
             text: texts(&self.text, event),
             thinking: thinking.and_then(|path| texts(path, event)),
             tool_calls: called.map(Value::to_string),
-            finish_reason: reason.and_then(finish_reason),
             prompt_tokens: count(&self.prompt_tokens),
             completion_tokens: count(&self.completion_tokens),
             ..Delta::default()
         };
+        // Some servers send such a word instead of null.
+        let told =
+            reason.filter(|told| !["", "null", "none"].contains(&&*told.to_ascii_lowercase()));
+        if let Some(told) = told {
+            delta.finish(told, finish_reason(told));
+        }
         numbered(Step::Delta(delta), calls)
     }
 }
@@ -225,13 +230,26 @@ fn texts(path: &Path, event: &Value) -> Option<String> {
     texts.reduce(|all, text| all + &text)
 }
 
-/// Converts the finish reasons of all providers.
+/// Parts of finish reasons after which an answer is unusable. A server that its operator describes
+/// may have any word for a good end.
+const BAD_ENDS: [&str; 7] = [
+    "abort",
+    "cancel",
+    "error",
+    "fail",
+    "malformed",
+    "timeout",
+    "unexpected",
+];
+
+/// Converts the finish reasons of all providers; `None` for a failure.
 fn finish_reason(reason: &str) -> Option<FinishReason> {
-    Some(match reason.to_ascii_lowercase().as_str() {
-        "" | "null" | "none" => return None,
+    let reason = reason.to_ascii_lowercase();
+    Some(match reason.as_str() {
         "length" | "max_tokens" | "model_length" => FinishReason::Length,
         "tool_calls" | "tool_use" | "tool_call" | "function_call" => FinishReason::ToolCalls,
         "content_filter" | "safety" | "refusal" | "content_filtered" => FinishReason::ContentFilter,
+        other if BAD_ENDS.iter().any(|bad| other.contains(bad)) => return None,
         _ => FinishReason::Stop,
     })
 }

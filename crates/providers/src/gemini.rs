@@ -3,6 +3,7 @@
 //! A stream has no final event. It is complete if its body ends after a finish reason.
 
 mod grounding;
+mod parts;
 mod request;
 mod thinking;
 
@@ -10,7 +11,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::some;
 use volley_provider_kit::fault::{self, json_position};
@@ -141,6 +142,9 @@ struct Part<'a> {
     thought_signature: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     function_call: Option<Function<'a>>,
+    /// Content of other kinds, by its name.
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -216,6 +220,8 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
         called.extend(more.into_iter().flatten());
         cited.extend(delta.citations.into_iter().flatten());
         whole.finish_reason = delta.finish_reason.or(whole.finish_reason);
+        whole.unusable = whole.unusable.or(delta.unusable);
+        whole.end = delta.end.or(whole.end);
         whole.prompt_tokens = delta.prompt_tokens.or(whole.prompt_tokens);
         whole.completion_tokens = delta.completion_tokens.or(whole.completion_tokens);
         whole.cached_tokens = delta.cached_tokens.or(whole.cached_tokens);
@@ -258,6 +264,10 @@ fn step(response: Response<'_>, calls: &mut ToolCallAccumulator) -> Result<Step,
     let parts = candidate.content.and_then(|content| content.parts);
     let mut called = Vec::new();
     for part in parts.into_iter().flatten() {
+        let has_form = part.text.is_some() || part.function_call.is_some();
+        if !has_form && !parts::add_code(&mut delta, &part.rest) {
+            parts::refuse(&mut delta, &part.rest);
+        }
         if let Some(function) = part.function_call {
             called.push(call(&function, part.thought_signature.as_deref(), calls));
         }
@@ -281,10 +291,12 @@ fn step(response: Response<'_>, calls: &mut ToolCallAccumulator) -> Result<Step,
     if let Some(told) = candidate.finish_reason {
         match reason(&told, calls) {
             Some(reason) => delta.finish_reason = reason,
-            None => {
-                let message = format!("the server returned the finish reason '{told}'");
-                return Ok(Step::Failed(message));
-            }
+            None => delta.finish(&told, None),
+        }
+        if told == PAUSE {
+            let end = delta.end();
+            end.format = Some("gemini".to_owned());
+            end.stop_reason = Some(told.into_owned());
         }
     }
     Ok(Step::Delta(delta))
@@ -305,11 +317,16 @@ fn call(
     call
 }
 
-/// Converts the finish reason: `None` for a failure, `Some(None)` if the answer has not ended.
+/// The finish reason of a paused answer.
+const PAUSE: &str = "CONTINUATION";
+
+/// Converts the finish reason: `None` if the answer is unusable after it, `Some(None)` if the
+/// answer has not ended.
 fn reason(reason: &str, calls: &ToolCallAccumulator) -> Option<Option<FinishReason>> {
     Some(Some(match reason {
         "" | "FINISH_REASON_UNSPECIFIED" => return Some(None),
-        "MAX_TOKENS" => FinishReason::Length,
+        // A paused answer is incomplete.
+        "MAX_TOKENS" | PAUSE => FinishReason::Length,
         "SAFETY"
         | "RECITATION"
         | "LANGUAGE"
@@ -318,18 +335,17 @@ fn reason(reason: &str, calls: &ToolCallAccumulator) -> Option<Option<FinishReas
         | "SPII"
         | "IMAGE_SAFETY"
         | "IMAGE_PROHIBITED_CONTENT"
-        | "IMAGE_RECITATION" => FinishReason::ContentFilter,
-        "OTHER"
+        | "IMAGE_RECITATION"
         | "IMAGE_OTHER"
         | "NO_IMAGE"
-        | "MALFORMED_FUNCTION_CALL"
-        | "UNEXPECTED_TOOL_CALL"
-        | "TOO_MANY_TOOL_CALLS" => {
-            return None;
-        }
+        | "MODEL_ARMOR"
+        | "ESCALATION"
+        | "OTHER" => FinishReason::ContentFilter,
         // The server also sends `STOP` for tool calls.
-        _ if calls.any() => FinishReason::ToolCalls,
-        _ => FinishReason::Stop,
+        "STOP" if calls.any() => FinishReason::ToolCalls,
+        "STOP" => FinishReason::Stop,
+        // Malformed calls and responses, and reasons of later versions.
+        _ => return None,
     }))
 }
 
@@ -391,7 +407,7 @@ mod tests {
         let expected = Step::Refused(ErrorCode::Unavailable, "busy".to_owned());
         assert_eq!(failed, Ok(expected));
         let failed = r#"{"candidates":[{"finishReason":"MALFORMED_FUNCTION_CALL"}]}"#;
-        assert!(matches!(read(failed, calls), Ok(Step::Failed(_))));
+        assert!(delta(failed, calls).unusable.is_some());
         assert!(read("{}", calls).is_err());
     }
 

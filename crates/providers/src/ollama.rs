@@ -247,12 +247,17 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     if line.done != Some(true) {
         return Ok(Step::Delta(delta));
     }
-    // The server also sends `stop` for tool calls.
-    delta.finish_reason = Some(match line.done_reason.as_deref() {
-        Some("length") => FinishReason::Length,
-        _ if calls.any() => FinishReason::ToolCalls,
-        _ => FinishReason::Stop,
-    });
+    let told = line.done_reason.as_deref().unwrap_or_default();
+    let reason = match told {
+        "length" => Some(FinishReason::Length),
+        // The server also sends `stop` for tool calls.
+        "" | "stop" | "load" | "unload" | "tool_calls" => Some(match calls.any() {
+            true => FinishReason::ToolCalls,
+            false => FinishReason::Stop,
+        }),
+        _ => None,
+    };
+    delta.finish(told, reason);
     if !durations.is_empty() {
         let end = delta.end();
         end.format = Some("ollama".to_owned());

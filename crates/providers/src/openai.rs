@@ -147,9 +147,12 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
     let Some(mut choice) = choices.find(|choice| choice.index.unwrap_or(0) == 0) else {
         return Ok(Step::Delta(delta));
     };
-    if choice.finish_reason.as_deref() == Some("error") {
-        let message = "the server returned the finish reason 'error'";
-        return Ok(Step::Failed(message.to_owned()));
+    // The server's own failures.
+    let failures = ["error", "network_error", "insufficient_system_resource"];
+    let failure = choice.finish_reason.as_deref();
+    if let Some(reason) = failure.filter(|reason| failures.contains(reason)) {
+        let message = format!("the server returned the finish reason '{reason}'");
+        return Ok(Step::Failed(message));
     }
     if let Some(matched) = matched(&choice) {
         let end = delta.end();
@@ -183,7 +186,10 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
         delta.text.get_or_insert_default().push_str(&refusal);
         delta.details().refusal = true;
     }
-    delta.finish_reason = choice.finish_reason.and_then(|reason| reason_of(&reason));
+    // Some servers send an empty reason instead of null.
+    if let Some(told) = choice.finish_reason.filter(|told| !told.is_empty()) {
+        delta.finish(&told, reason_of(&told));
+    }
     if let Some(told) = choice.logprobs {
         let of = |list: Option<&RawValue>| list.map(RawValue::get).and_then(probabilities);
         delta.logprobs = of(told.content).or_else(|| of(told.refusal));
@@ -205,6 +211,12 @@ fn split(parts: &[Value], delta: &mut Delta) {
     };
     let inner = parts.iter().filter_map(|part| part["thinking"].as_array());
     let thinking: String = inner.map(|parts| texts(parts)).collect();
+    let has_form = |part: &&Value| {
+        part["text"].is_string() || part["thinking"].is_array() || part["reference_ids"].is_array()
+    };
+    if let Some(part) = parts.iter().find(|part| !has_form(part)) {
+        delta.lacks_form(part["type"].as_str().unwrap_or("unknown"));
+    }
     delta.text = Some(texts(parts));
     delta.thinking = Some(thinking);
     delta.citations = some(references(parts));
@@ -230,14 +242,18 @@ fn references(parts: &[Value]) -> Vec<Citation> {
     cited.collect()
 }
 
+/// Converts the finish reasons of OpenAI and of compatible servers; `None` for an unknown one.
 fn reason_of(reason: &str) -> Option<FinishReason> {
-    Some(match reason {
-        // Some servers send this instead of null.
-        "" => return None,
-        "length" | "model_length" => FinishReason::Length,
-        "tool_calls" | "function_call" => FinishReason::ToolCalls,
-        "content_filter" => FinishReason::ContentFilter,
-        _ => FinishReason::Stop,
+    Some(match reason.to_ascii_lowercase().as_str() {
+        "stop" | "stop_sequence" | "end_turn" | "eos" | "eos_token" | "complete" | "completed" => {
+            FinishReason::Stop
+        }
+        "length" | "max_tokens" | "model_length" | "model_context_window_exceeded" => {
+            FinishReason::Length
+        }
+        "tool_calls" | "tool_use" | "function_call" => FinishReason::ToolCalls,
+        "content_filter" | "refusal" | "safety" | "sensitive" => FinishReason::ContentFilter,
+        _ => return None,
     })
 }
 

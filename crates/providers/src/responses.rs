@@ -1,5 +1,6 @@
 //! OpenAI's Responses API. `request` writes requests; this module reads answers.
 
+mod ended;
 mod request;
 
 use std::borrow::Cow;
@@ -13,8 +14,9 @@ use volley_provider_kit::citations::{annotation, some};
 use volley_provider_kit::fault::{self, json_position};
 use volley_provider_kit::provider::{Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
-use volley_types::{Details, FinishReason};
+use volley_types::Details;
 
+use self::ended::ended;
 use crate::openai::probabilities;
 
 pub(crate) static PROVIDER: Provider = Provider {
@@ -79,6 +81,8 @@ struct Item<'a> {
 /// A response at the end of a stream. Its output was read from earlier events.
 #[derive(Deserialize)]
 struct Response<'a> {
+    #[serde(borrow, default)]
+    status: Option<Cow<'a, str>>,
     #[serde(default)]
     usage: Option<Tokens>,
     #[serde(borrow, default)]
@@ -162,8 +166,11 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
             let more = calls.more_in(event.output_index, &more);
             delta.tool_calls = deltas(more.into_iter().collect());
         }
-        "response.completed" | "response.incomplete" => {
+        "response.completed" | "response.incomplete" | "response.cancelled" => {
             let mut last = end(event.response, calls);
+            if event.kind == "response.cancelled" {
+                last.finish("cancelled", None);
+            }
             last.end = beside(data).map(Box::new);
             return Ok(Step::Last(last));
         }
@@ -281,10 +288,12 @@ fn end(response: Option<Response<'_>>, calls: &ToolCallAccumulator) -> Delta {
     if let Some(response) = response {
         tokens(&mut delta, response.usage);
         let why = response.incomplete_details.and_then(|why| why.reason);
-        delta.finish_reason = why.as_deref().map(incomplete);
-    }
-    if delta.finish_reason.is_none() && calls.any() {
-        delta.finish_reason = Some(FinishReason::ToolCalls);
+        ended(
+            &mut delta,
+            response.status.as_deref(),
+            why.as_deref(),
+            calls,
+        );
     }
     delta
 }
@@ -302,13 +311,6 @@ fn beside(data: &str) -> Option<Details> {
         answer: Some(response),
         ..Details::default()
     })
-}
-
-fn incomplete(reason: &str) -> FinishReason {
-    match reason {
-        "content_filter" => FinishReason::ContentFilter,
-        _ => FinishReason::Length,
-    }
 }
 
 fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
@@ -368,8 +370,8 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
     let mut last = Delta::default();
     tokens(&mut last, Tokens::deserialize(&body["usage"]).ok());
     let why = body.pointer("/incomplete_details/reason");
-    let why = why.and_then(Value::as_str).map(incomplete);
-    last.finish_reason = why.or(calls.any().then_some(FinishReason::ToolCalls));
+    let why = why.and_then(Value::as_str);
+    ended(&mut last, body["status"].as_str(), why, calls);
     all.push(last);
     Ok(Step::All(all))
 }
@@ -412,7 +414,7 @@ fn reasoned(item: &Value) -> Option<Delta> {
 
 #[cfg(test)]
 mod tests {
-    use volley_types::ErrorCode;
+    use volley_types::{ErrorCode, FinishReason};
 
     use super::*;
 

@@ -185,17 +185,20 @@ fn ending(details: Option<Details<'_>>) -> Delta {
     let Some(details) = details else {
         return Delta::default();
     };
-    let reason = details.finish_reason.as_deref();
     let mut delta = Delta {
-        finish_reason: reason.map(|reason| match reason {
-            "length" => FinishReason::Length,
-            _ => FinishReason::Stop,
-        }),
         prompt_tokens: details.input_length,
         completion_tokens: details.generated_tokens,
         ..Delta::default()
     };
-    delta.mark_stop_sequence(reason);
+    if let Some(told) = details.finish_reason {
+        delta.mark_stop_sequence(Some(&told));
+        let reason = match told.as_ref() {
+            "length" => Some(FinishReason::Length),
+            "eos" | "eos_token" | "stop" | "stop_sequence" => Some(FinishReason::Stop),
+            _ => None,
+        };
+        delta.finish(&told, reason);
+    }
     delta
 }
 

@@ -99,10 +99,21 @@ pub fn blames_request(error: &PredictError) -> bool {
     matches!(error.code, ErrorCode::InvalidInput | ErrorCode::TooLarge)
 }
 
-/// Whether the server caused the error, so that it counts for the circuit breaker. A missing model
-/// does not count, because the server may have others.
+/// Whether the server caused the error, so that it counts for the circuit breaker. Errors that a
+/// caller or the connector can cause do not count, because the server may answer other requests:
+/// an answer that does not fit the request, a rejected call, an account without credit, and a
+/// missing model.
 pub fn blames_server(error: &PredictError) -> bool {
-    if error.reason == Some(ErrorReason::ModelMissing) {
+    let blameless = [
+        ErrorReason::AnswerUnusable,
+        ErrorReason::CallRejected,
+        ErrorReason::QuotaExhausted,
+        ErrorReason::ModelMissing,
+    ];
+    if error
+        .reason
+        .is_some_and(|reason| blameless.contains(&reason))
+    {
         return false;
     }
     matches!(
@@ -158,6 +169,26 @@ mod tests {
         assert_eq!(retry.again(|_| 0), Some((0, after(3))));
         retry.out(0);
         assert_eq!(retry.again(|_| 0), None);
+    }
+
+    #[test]
+    fn what_a_caller_can_cause_does_not_count_against_the_server() {
+        for code in [
+            ErrorCode::Unavailable,
+            ErrorCode::UpstreamFailed,
+            ErrorCode::UpstreamTimeout,
+            ErrorCode::UpstreamIncomplete,
+        ] {
+            assert!(blames_server(&error(code)), "{code}");
+        }
+        for (code, reason) in [
+            (ErrorCode::UpstreamFailed, ErrorReason::AnswerUnusable),
+            (ErrorCode::UpstreamFailed, ErrorReason::CallRejected),
+            (ErrorCode::UpstreamFailed, ErrorReason::ModelMissing),
+            (ErrorCode::Unavailable, ErrorReason::QuotaExhausted),
+        ] {
+            assert!(!blames_server(&error(code).with_reason(reason)), "{code}");
+        }
     }
 
     #[test]

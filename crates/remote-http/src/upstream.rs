@@ -137,6 +137,25 @@ pub fn refused(code: ErrorCode, message: &str, redact: impl Fn(&str) -> String) 
     told
 }
 
+/// The error for an answer that cannot be passed on. `why` is a clause.
+pub fn unusable(why: &str) -> PredictError {
+    error(
+        ErrorCode::UpstreamFailed,
+        format!("the remote model's answer is unusable: {}", shortened(why)),
+    )
+    .with_reason(ErrorReason::AnswerUnusable)
+}
+
+/// The error for an account without credit or quota. `redact` removes the secret.
+pub fn exhausted(message: &str, redact: impl Fn(&str) -> String) -> PredictError {
+    let message = shortened(&redact(message));
+    error(
+        ErrorCode::Unavailable,
+        format!("the account at the remote model's server has no credit left: {message}"),
+    )
+    .with_reason(ErrorReason::QuotaExhausted)
+}
+
 /// The error for an answer in which no response path of the connector has a value.
 pub fn not_found() -> PredictError {
     error(

@@ -32,6 +32,10 @@ impl Refusal<'_> {
             format!(": {}", shortened(&redact(text)))
         });
         let result = self.classified(&body, &text);
+        // Time does not fill an account.
+        if result.reason == Some(ErrorReason::QuotaExhausted) {
+            return result;
+        }
         let wait = retry_after(self.headers, SystemTime::now());
         match wait.or(body.retry_after) {
             Some(after) => result.with_retry_after(after.min(MAX_RETRY_AFTER)),
@@ -93,12 +97,20 @@ impl Refusal<'_> {
                 ),
             )
             .with_reason(ErrorReason::ModelMissing),
-            (code, _) => error(
-                ErrorCode::UpstreamFailed,
-                format!("the remote model's server answered with status {code}{text}"),
-            ),
+            // The server reports failures of its model with 424.
+            (code @ (400..=423 | 425..=499), _) => {
+                answered(code, text).with_reason(ErrorReason::CallRejected)
+            }
+            (code, _) => answered(code, text),
         }
     }
+}
+
+fn answered(status: u16, text: &str) -> PredictError {
+    error(
+        ErrorCode::UpstreamFailed,
+        format!("the remote model's server answered with status {status}{text}"),
+    )
 }
 
 fn refused(text: &str) -> PredictError {
@@ -120,6 +132,7 @@ fn refused_key() -> PredictError {
         ErrorCode::UpstreamFailed,
         "the remote model's server rejected the connector's credential",
     )
+    .with_reason(ErrorReason::CallRejected)
 }
 
 /// The content of an error body; empty if it is not JSON, such as an HTML page.
@@ -216,9 +229,13 @@ mod tests {
 
     fn answered(code: u16, body: &str) -> PredictError {
         let code = StatusCode::from_u16(code).unwrap();
+        let mut headers = HeaderMap::new();
+        if code == StatusCode::PAYMENT_REQUIRED {
+            headers.insert("retry-after", http::HeaderValue::from_static("5"));
+        }
         let refusal = Refusal {
             status: code,
-            headers: &HeaderMap::new(),
+            headers: &headers,
             body: body.as_bytes(),
         };
         refusal.error(|text| text.replace("sk-canary", "[redacted]"))
@@ -326,7 +343,12 @@ mod tests {
             (408, "{}", UpstreamTimeout, None),
             (504, "", UpstreamTimeout, None),
             (500, "", UpstreamFailed, None),
-            (498, "{}", UpstreamFailed, None),
+            (498, "{}", UpstreamFailed, Some(ErrorReason::CallRejected)),
+            (401, "{}", UpstreamFailed, Some(ErrorReason::CallRejected)),
+            (405, "{}", UpstreamFailed, Some(ErrorReason::CallRejected)),
+            (409, "{}", UpstreamFailed, Some(ErrorReason::CallRejected)),
+            (415, "{}", UpstreamFailed, Some(ErrorReason::CallRejected)),
+            (431, "{}", UpstreamFailed, Some(ErrorReason::CallRejected)),
         ] {
             let error = answered(status, body);
             assert_eq!(
@@ -334,6 +356,8 @@ mod tests {
                 (code, reason),
                 "{status} {body}"
             );
+            // Time does not fill an account.
+            assert_eq!(error.retry_after, None, "{status}");
         }
         let mut headers = HeaderMap::new();
         let name = http::HeaderValue::from_static("ModelNotReadyException:http://x/");

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use volley_types::ErrorCode;
+use volley_types::{ErrorCode, ErrorReason};
 
 use super::*;
 use crate::tests::provider;
@@ -169,4 +169,32 @@ proptest! {
         let (a, b) = bytes.split_at(place.index(bytes.len()));
         prop_assert_eq!(play(provider, &[a, b]), whole);
     }
+}
+
+#[test]
+fn a_bad_end_is_an_error_after_its_text() {
+    let events = concat!(
+        "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"a\"}]}}]}\n\n",
+        "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"b\"}]},\"finishReason\":\"MALFORMED_RESPONSE\"}]}\n\n",
+    );
+    let mut answer = UpstreamAnswer::new(provider("gemini"), 0);
+    let part = answer.read(Some(Bytes::from_static(events.as_bytes())), str::to_owned);
+    let texts = part.deltas.iter().filter_map(|delta| delta.text.as_deref());
+    assert_eq!(texts.collect::<String>(), "ab");
+    assert!(part.end.is_none() && !answer.has_ended());
+    let failure = answer.take_failure().unwrap();
+    assert_eq!(failure.code, ErrorCode::UpstreamFailed);
+    assert_eq!(failure.reason, Some(ErrorReason::AnswerUnusable));
+    assert!(
+        failure.message.contains("'MALFORMED_RESPONSE'"),
+        "{failure:?}"
+    );
+    let body =
+        br#"{"output":{"message":{"content":[{"text":"a"}]}},"stopReason":"malformed_tool_use"}"#;
+    let wire = Wire::from(provider("bedrock"));
+    let failure = whole(&wire, AnswerCheck::default(), 0, body, str::to_owned).unwrap_err();
+    assert!(
+        failure.message.contains("'malformed_tool_use'"),
+        "{failure:?}"
+    );
 }

@@ -234,6 +234,30 @@ async fn a_server_that_keeps_failing_is_left_alone_for_a_while() {
 }
 
 #[tokio::test]
+async fn what_callers_and_accounts_cause_does_not_open_the_circuit_breaker() {
+    let aborted = r#"data: {"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}"#;
+    let scripts = [
+        status("409 Conflict"),
+        status("415 Unsupported Media Type"),
+        status("402 Payment Required"),
+        vec![Act::Send(events(&[aborted]))],
+    ];
+    let scripts = scripts.into_iter();
+    let mut server = serve_each(scripts.chain(std::iter::repeat_with(|| said("well")))).await;
+    let policy = ConnectorPolicy {
+        breaker_window: 4,
+        ..again(0)
+    };
+    let model = model(&server.url, policy, config()).await;
+    for _ in 0..4 {
+        let error = ask(&model).await.error.unwrap();
+        assert_eq!(error.retry_after, None, "{error:?}");
+    }
+    assert_eq!(ask(&model).await.text, "well");
+    assert_eq!(requests(&mut server), 5);
+}
+
+#[tokio::test]
 async fn a_connector_limits_its_calls_at_a_time_and_in_a_minute() {
     let impatient = RemoteConfig {
         queue_wait: Duration::from_millis(500),

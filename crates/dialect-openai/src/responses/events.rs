@@ -18,7 +18,6 @@ use volley_dialect_kit::citations;
 use volley_dialect_kit::pieces::{self, CallPiece};
 use volley_dialect_kit::refusal::explanation;
 use volley_dialect_kit::sse::{self, Events, json_string, named_event};
-use volley_dialect_kit::supplement;
 
 /// Maximum text of one response in bytes. The limit exists because the last event repeats the text.
 const MAX_BYTES: usize = 64 << 20;
@@ -420,8 +419,7 @@ impl ResponseEvents {
             self.done(place, status, out);
         }
         let output = self.items.iter().map(Item::show).collect();
-        let given = supplement::of(details, FORMAT);
-        let response = self.draft.ended(output, self.reason, self.usage, given);
+        let response = self.draft.ended(output, self.reason, self.usage, details);
         self.response = Some(response.clone());
         let name = match status {
             "completed" => "response.completed",

@@ -1,11 +1,13 @@
 //! Builds a response and its items.
 
 use serde_json::{Map, Value, json};
-use volley_types::{ErrorCode, FinishReason, PredictError, StreamId, StreamOwner, Usage};
+use volley_types::{Details, ErrorCode, FinishReason, PredictError, StreamId, StreamOwner, Usage};
 
+use super::FORMAT;
 use super::store::Responses;
+use crate::pause;
 use volley_dialect_kit::clock::now;
-use volley_dialect_kit::supplement::supplement;
+use volley_dialect_kit::supplement::{self, supplement};
 
 /// A response without its output.
 #[derive(Clone, Debug)]
@@ -87,16 +89,18 @@ impl Draft {
         self.with(more)
     }
 
-    /// The response after its end. An upstream of this format may have `given` further fields.
+    /// The response after its end. Its `details` may have further fields of an upstream of this
+    /// format.
     pub(super) fn ended(
         &self,
         output: Vec<Value>,
         reason: Option<FinishReason>,
         usage: Option<Usage>,
-        given: Option<&Value>,
+        details: &Details,
     ) -> Value {
         let at = now();
-        let incomplete = cut_off(reason);
+        let given = supplement::of(details, FORMAT);
+        let incomplete = cut_off(reason).map(|reason| pause(details).unwrap_or(reason));
         let mut response = self.with(json!({
             "status": status(reason),
             "completed_at": incomplete.is_none().then_some(at),

@@ -468,3 +468,32 @@ async fn what_a_server_says_beside_comes_through_its_own_dialect() {
         .ok();
     assert!(message.get("citations").is_none(), "{message}");
 }
+
+/// A paused answer keeps its name in each dialect with a place for it.
+#[tokio::test]
+async fn a_pause_has_its_own_name() {
+    let edge = Edge::start().await;
+    let paused = Details {
+        format: Some("anthropic".to_owned()),
+        stop_reason: Some("pause_turn".to_owned()),
+        ..Details::default()
+    };
+    let chunks = vec![text("On"), ended(FinishReason::Length, paused)];
+    edge.cluster.script("m", Script::Chunks(chunks));
+    for (path, place, expected) in [
+        ("/v1/chat/completions", "/choices/0/finish_reason", "length"),
+        (
+            "/v1/chat/completions",
+            "/choices/0/native_finish_reason",
+            "pause_turn",
+        ),
+        ("/v1/responses", "/status", "incomplete"),
+        ("/v1/responses", "/incomplete_details/reason", "pause_turn"),
+        ("/v1/messages", "/stop_reason", "pause_turn"),
+    ] {
+        let whole = edge.post(path, &ask(path, false)).await.ok();
+        assert_eq!(whole.pointer(place), Some(&json!(expected)), "{whole}");
+        let streamed = edge.post(path, &ask(path, true)).await;
+        assert!(streamed.text().contains("pause_turn"), "{path}");
+    }
+}

@@ -263,28 +263,28 @@ fn answer_in(
             schema
         }
     };
+    let given = body
+        .get("tool_choice")
+        .and_then(|choice| choice["type"].as_str());
+    let is_forced = matches!(given, Some("any" | "tool"));
+    let is_none = given == Some("none");
     let tools = body.entry("tools").or_insert_with(|| json!([]));
     let Value::Array(tools) = tools else {
         return Err(PredictError::invalid("parameter 'tools' must be a list"));
     };
     let alone = tools.is_empty();
+    // The required call comes first, and the answer in a later turn.
+    if is_forced && !alone {
+        return Ok(());
+    }
     tools.push(json!({
         "name": ANSWER_TOOL,
         "description": "Gives the answer. Call this tool once, with the whole answer as its input.",
         "input_schema": claude::object(schema)?,
     }));
-    let choice = match alone {
+    let choice = match alone || is_none {
         true => json!({ "type": "tool", "name": ANSWER_TOOL }),
         false => json!({ "type": "any" }),
-    };
-    let given = body
-        .get("tool_choice")
-        .and_then(|choice| choice["type"].as_str());
-    let choice = match given {
-        // The call of that tool comes first, and the answer in a later turn.
-        Some("tool") => return Ok(()),
-        Some("none") => json!({ "type": "tool", "name": ANSWER_TOOL }),
-        _ => choice,
     };
     body.insert("tool_choice".to_owned(), choice);
     Ok(())

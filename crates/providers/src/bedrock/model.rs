@@ -158,16 +158,19 @@ pub(super) fn answer_in(
     });
     let config = body.entry("toolConfig").or_insert_with(|| json!({}));
     let mut tools = config["tools"].as_array().cloned().unwrap_or_default();
+    let given = &config["toolChoice"];
+    let is_forced = given.get("any").or_else(|| given.get("tool")).is_some();
+    // The required call comes first, and the answer in a later turn.
+    if is_forced && !tools.is_empty() {
+        return Ok(());
+    }
     let choice = match tools.is_empty() {
         true => json!({ "tool": { "name": ANSWER_TOOL } }),
         false => json!({ "any": {} }),
     };
     tools.push(json!({ "toolSpec": spec }));
     config["tools"] = tools.into();
-    // The call of a named tool comes first, and the answer in a later turn.
-    if config["toolChoice"].get("tool").is_none() {
-        config["toolChoice"] = choice;
-    }
+    config["toolChoice"] = choice;
     Ok(())
 }
 

@@ -369,6 +369,23 @@ mod tests {
     }
 
     #[test]
+    fn a_required_call_cannot_be_met_by_the_tool_of_the_answer() {
+        let item = Item::Prompt("hi".to_owned());
+        let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
+        let open = json!({ "type": "json_object" });
+        let sent = |choice: &str| {
+            let fields = json!({ "tools": tools, "tool_choice": choice, "response_format": open });
+            made(&item, fields).unwrap()["toolConfig"].take()
+        };
+        let required = sent("required");
+        assert_eq!(required["tools"].as_array().map(Vec::len), Some(1));
+        assert_eq!(required["toolChoice"], json!({ "any": {} }));
+        let either = sent("auto");
+        assert_eq!(either["tools"].as_array().map(Vec::len), Some(2));
+        assert_eq!(either["toolChoice"], json!({ "any": {} }));
+    }
+
+    #[test]
     fn a_schema_is_text_and_tools_of_a_talk_are_defined() {
         let schema = json!({ "type": "object", "properties": { "a": { "type": "integer" } } });
         let form =

@@ -5,6 +5,8 @@ mod page;
 
 use std::collections::BTreeMap;
 
+use volley_provider_kit::parameters::range;
+
 use super::*;
 
 #[test]
@@ -45,7 +47,7 @@ fn the_reference_of_parameters_has_a_row_for_each_provider() {
         let mut parameters: Vec<_> = renamed.chain(own).collect();
         parameters.sort_unstable();
         let ranges = takes.ranges.iter();
-        let ranges = ranges.map(|(name, least, most)| format!("`{name}` {least} to {most}"));
+        let ranges = ranges.map(|(name, least, most)| format!("`{name}` {}", range(*least, *most)));
         let stops = match takes.stops {
             0 => "none".to_owned(),
             usize::MAX => "any number".to_owned(),

@@ -134,6 +134,20 @@ fn a_schema_is_the_servers_own_form_or_a_tool_that_must_be_called() {
         json!({ "tools": [tool], "response_format": form }),
     );
     assert_eq!(both["tool_choice"], json!({ "type": "any" }));
+    // A required call cannot be met by the answer's tool.
+    let named = json!({ "type": "function", "function": { "name": "f" } });
+    for (given, expected) in [
+        (json!("required"), json!({ "type": "any" })),
+        (named, json!({ "type": "tool", "name": "f" })),
+    ] {
+        let open = json!({ "type": "json_object" });
+        let called = made(
+            "claude-opus-5",
+            json!({ "tools": [tool], "tool_choice": given, "response_format": open }),
+        );
+        assert_eq!(called["tools"].as_array().map(Vec::len), Some(1));
+        assert_eq!(called["tool_choice"], expected);
+    }
 }
 
 #[test]
