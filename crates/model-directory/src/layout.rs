@@ -1,6 +1,7 @@
 //! Detects the kind of model in a directory from its files.
 
 mod foreign;
+mod text;
 
 use std::path::{Path, PathBuf};
 
@@ -136,6 +137,10 @@ pub fn within(
         Some(name) => PathBuf::from(name),
         None => graph(directory, None)?,
     };
+    // A Triton configuration declares tensors.
+    if declared.is_none() && task(directory).as_deref() != Some("tensors") {
+        text::check(directory, &graph, registered.config.is_some())?;
+    }
     Ok(Layout::Graph(graph))
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 
-fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
+pub(super) fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = directory.path().join(name);
