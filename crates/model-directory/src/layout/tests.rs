@@ -203,6 +203,7 @@ fn a_decoder_in_two_graphs_is_taken_where_both_are_there() {
 #[test]
 fn files_of_other_formats_are_refused_with_the_command_that_exports_them() {
     let llama = r#"{"architectures":["LlamaForCausalLM"],"vocab_size":9}"#;
+    let bert = r#"{"architectures":["BertModel"],"vocab_size":9}"#;
     let judge = r#"{"architectures":["BertForSequenceClassification"],"vocab_size":9}"#;
     for (files, texts) in [
         (
@@ -231,11 +232,30 @@ fn files_of_other_formats_are_refused_with_the_command_that_exports_them() {
         ),
         (
             &[("model-00001-of-2.safetensors", ""), ("config.json", "{}")],
+            ["safetensors", "optimum-cli export onnx", "DIRECTORY OUTPUT"],
+        ),
+        (
+            &[("model.safetensors", ""), ("config.json", bert)],
             [
                 "safetensors",
                 "optimum-cli export onnx",
                 "--task feature-extraction",
             ],
+        ),
+        (
+            &[("x/model.safetensors", "")],
+            ["in the folder 'x'", "config.json", "DIRECTORY OUTPUT"],
+        ),
+        (
+            &[
+                ("adapter_model.safetensors", ""),
+                ("adapter_config.json", ""),
+            ],
+            ["PEFT adapter", "merge_and_unload", "base model"],
+        ),
+        (
+            &[("model.cloudpickle", "")],
+            ["pickle", "skl2onnx", "joblib"],
         ),
         (
             &[("tiny.Q4_0.gguf", "")],
