@@ -198,8 +198,10 @@ fn refusal(code: OrtCode, message: &str) -> String {
     if let Some(locale) = missing_locale(message) {
         return format!(
             "its text operators need the locale '{locale}', which this worker's machine does not \
-             have; install it there (Debian: the package 'locales-all', or 'locales' and \
-             'locale-gen'), or export the model without a locale"
+             have (ONNX Runtime's default for an operator without one is 'en_US.UTF-8'); install it \
+             there (Debian: the package 'locales-all', or 'locales' and 'locale-gen'), or export \
+             the operators with locale = 'C', which every machine has and which changes the case \
+             of ASCII letters only"
         );
     }
     if message.contains("escapes model directory") {
@@ -360,6 +362,8 @@ mod tests {
             "{}",
             told(locale)
         );
+        assert!(told(locale).contains("with locale = 'C'"));
+        assert!(!told(locale).contains("without a locale"));
         let odd = "failed: a/b(1) is not a registered function/op";
         for message in [
             operator,
