@@ -11,7 +11,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_types::{PredictError, Share};
 
-use self::outline::{Items, Members, Trees};
+pub use self::outline::Members;
+use self::outline::{Items, Trees};
 
 /// Smaller bodies are parsed as trees, in bytes.
 pub const LARGE: usize = 4 << 10;

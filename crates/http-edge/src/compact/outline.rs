@@ -14,8 +14,10 @@ use crate::intake::{limit_growth, tree_bytes};
 /// a tree, whose memory is limited: a member of an outline needs many times its text.
 const MOST: usize = 4096;
 
-/// The members of an object as text.
-pub(super) struct Members<'t>(pub(super) BTreeMap<String, &'t RawValue>);
+/// The members of an object as text. An object with more than 4,096 members is an error; parse it
+/// as a tree whose memory is counted.
+#[derive(Debug)]
+pub struct Members<'t>(pub BTreeMap<String, &'t RawValue>);
 
 /// The items of a list as text.
 pub(super) struct Items<'t>(pub(super) Vec<&'t RawValue>);
