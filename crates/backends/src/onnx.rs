@@ -12,6 +12,11 @@ use volley_types::PredictError;
 
 use crate::Setup;
 
+/// The driver of the GPUs that CUDA uses, on machines that have them.
+const GPU_DRIVER: &str = "/dev/nvidiactl";
+/// Bytes of a model's process for its threads and requests.
+const PROCESS_BYTES: u64 = 256 << 20;
+
 /// Selects the ONNX models that run in separate processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
@@ -52,12 +57,29 @@ pub struct OnnxPlan {
     pub config: OnnxConfig,
     /// Models that run in separate processes.
     pub isolation: Isolation,
-    /// The memory limit of a model's process in bytes; the default is `system_memory`.
+    /// The memory limit of a model's process in bytes; by default that of its weights and its runs,
+    /// at most `system_memory`.
     pub process_memory: Option<u64>,
     /// The memory of this machine in bytes, if known.
     pub system_memory: Option<u64>,
     /// The directory of the bundled models.
     pub bundled: Option<PathBuf>,
+}
+
+impl OnnxPlan {
+    /// The memory limit of a model's process in bytes. `has_gpu` is whether this machine has a GPU.
+    fn process_limit(&self, has_gpu: bool) -> Option<u64> {
+        // Weights are limited to the budget, and so are runs.
+        let budget = self.config.memory_limit;
+        let budget = budget.map(|bytes| bytes.saturating_mul(2).saturating_add(PROCESS_BYTES));
+        let default = match self.config.device {
+            // CUDA maps far more memory than it uses.
+            Device::Cuda => None,
+            Device::Auto if has_gpu => self.system_memory,
+            Device::Auto | Device::Cpu => budget.into_iter().chain(self.system_memory).min(),
+        };
+        self.process_memory.or(default)
+    }
 }
 
 /// The settings of the loader in a model's process, as the worker sends them.
@@ -148,11 +170,31 @@ fn hosted(
     let settings = serde_json::to_value(settings)
         .map_err(|error| PredictError::internal("the settings of ONNX models", error))?;
     let mut program = Program::this(&["model-host"], settings);
-    // CUDA maps far more memory than it uses.
-    let system = onnx
-        .system_memory
-        .filter(|_| onnx.config.device != Device::Cuda);
-    program.memory_limit = onnx.process_memory.or(system);
+    let is_gpu = Path::new(GPU_DRIVER).exists();
+    program.memory_limit = onnx.process_limit(is_gpu);
     let loader = HostedLoader::new(here(onnx), program, use_for, metrics);
     Ok(Arc::new(loader))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_limited_by_the_budget() {
+        let mut plan = OnnxPlan {
+            system_memory: Some(8 << 30),
+            ..OnnxPlan::default()
+        };
+        assert_eq!(plan.process_limit(false), Some(8 << 30));
+        plan.config.memory_limit = Some(512 << 20);
+        assert_eq!(plan.process_limit(false), Some((1 << 30) + PROCESS_BYTES));
+        assert_eq!(plan.process_limit(true), Some(8 << 30));
+        plan.config.memory_limit = Some(6 << 30);
+        assert_eq!(plan.process_limit(false), Some(8 << 30));
+        plan.config.device = Device::Cuda;
+        assert_eq!(plan.process_limit(false), None);
+        plan.process_memory = Some(1);
+        assert_eq!(plan.process_limit(false), Some(1));
+    }
 }

@@ -224,7 +224,7 @@ pub struct OnnxSection {
     /// Memory that the process of one model may use. There is no limit if `device` is `"cuda"`.
     /// Beyond: Beyond it, the request ends with `too_large`, or the process ends and is started
     /// again.
-    /// Default: the machine's memory
+    /// Default: twice `models.memory_budget` and 256 MiB, at most the machine's memory
     pub process_memory: Option<Size>,
 }
 

@@ -7,6 +7,9 @@ use volley_types::PredictError;
 use super::describe::TEXT_INPUT;
 use super::tensors::{all_read, bytes_of, printable};
 
+/// Maximum number of texts of one input: a text in JSON needs many times the memory of a short one.
+const MAX_TEXTS: usize = 1 << 20;
+
 /// Moves the binary data after the JSON of a body into the `data` of its inputs.
 ///
 /// # Errors
@@ -63,6 +66,11 @@ fn texts(mut bytes: &[u8]) -> Result<Vec<Value>, String> {
         });
         let (text, rest) = cut.ok_or("has a text whose length exceeds its bytes")?;
         let text = std::str::from_utf8(text).map_err(|_| "has a text that is not UTF-8")?;
+        if texts.len() == MAX_TEXTS {
+            return Err(format!(
+                "has more than {MAX_TEXTS} texts; send fewer at once"
+            ));
+        }
         texts.push(text.into());
         bytes = rest;
     }

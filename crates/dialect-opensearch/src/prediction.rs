@@ -1,8 +1,6 @@
 //! Bodies of predictions. Large fields (rows and texts) stay JSON text until the model is known,
 //! because their trees of values would need many times the memory.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -66,8 +64,8 @@ impl Prediction {
     /// permit it.
     pub(super) fn read(bytes: &Bytes, share: &mut Share) -> Result<Self, PredictError> {
         let large = LARGE <= bytes.len();
-        let parts = large.then(|| serde_json::from_slice::<BTreeMap<String, &RawValue>>(bytes));
-        let Some(Ok(parts)) = parts else {
+        let parts = large.then(|| serde_json::from_slice(bytes));
+        let Some(Ok(compact::Members(parts))) = parts else {
             share.grow(tree_room(bytes)?)?;
             return content::parse(bytes).map(Self::from);
         };
@@ -94,8 +92,16 @@ impl Prediction {
         bytes: &Bytes,
         share: &mut Share,
     ) -> Result<(), PredictError> {
-        let parts: BTreeMap<String, &RawValue> = serde_json::from_str(value.get())
-            .map_err(|_| PredictError::invalid("field 'parameters' must be an object"))?;
+        let Ok(compact::Members(parts)) = serde_json::from_str(value.get()) else {
+            // The memory of many members is counted as that of a tree.
+            let value = field(PARAMETERS, value, &mut None, bytes, share)?;
+            if !value.is_object() {
+                let message = "field 'parameters' must be an object";
+                return Err(PredictError::invalid(message));
+            }
+            self.fields.insert(PARAMETERS.to_owned(), value);
+            return Ok(());
+        };
         let mut fields = Map::new();
         for (name, value) in parts {
             let kept = match name.as_str() {
@@ -198,6 +204,17 @@ mod tests {
             body.fields["parameters"]["prompt"].as_str().unwrap().len(),
             LARGE
         );
+
+        let many: Vec<_> = (0..5_000).map(|n| format!("\"{n}\":1")).collect();
+        let many = many.join(",");
+        for text in [
+            format!("{{{many}}}"),
+            format!("{{\"parameters\":{{{many}}}}}"),
+        ] {
+            let mut share = Intake::default().share();
+            Prediction::read(&Bytes::from(text), &mut share).unwrap();
+            assert!(5_000 * 100 < share.bytes(), "members are counted");
+        }
 
         let small = read(r#"{"inputs":{"x":[1]},"parameters":{"inputs":1}}"#);
         assert!(small.inputs().is_err());

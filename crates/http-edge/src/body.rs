@@ -138,7 +138,7 @@ impl Tensors {
         let (raw, size) = (bytes.split_off(length), share.bytes());
         if compact::LARGE <= length {
             share.grow(compact::FACTOR * length)?;
-            if let Some((body, raw)) = compact::read(&bytes, &raw)? {
+            if let Some((body, raw)) = compact::read(&bytes, &raw, share)? {
                 return Ok(Self::Told(body, raw));
             }
             share.shrink_to(size);

@@ -23,7 +23,13 @@ const MAX_GROWTH_FROM: usize = 4 << 20;
 /// # Errors
 /// `TooLarge` if the tree is many times the size of the body.
 pub fn tree_room(text: &[u8]) -> Result<usize, PredictError> {
-    let (tree, size) = (tree_bytes(text), text.len());
+    let tree = tree_bytes(text);
+    limit_growth(text.len(), tree)?;
+    Ok(tree - text.len())
+}
+
+/// Rejects a body of `size` bytes whose tree needs `tree` bytes, if that is many times as much.
+pub(crate) fn limit_growth(size: usize, tree: usize) -> Result<(), PredictError> {
     if MAX_GROWTH_FROM <= size && MAX_GROWTH * size < tree {
         return Err(PredictError::new(
             ErrorCode::TooLarge,
@@ -34,7 +40,7 @@ pub fn tree_room(text: &[u8]) -> Result<usize, PredictError> {
             ),
         ));
     }
-    Ok(tree - size)
+    Ok(())
 }
 
 /// Memory share of a request, once its body is read. Clones share their state.
@@ -57,7 +63,7 @@ impl BodyShare {
 }
 
 /// Upper bound for the memory of a JSON text's tree in bytes, computed from its punctuation.
-fn tree_bytes(text: &[u8]) -> usize {
+pub(crate) fn tree_bytes(text: &[u8]) -> usize {
     let (mut bytes, mut rest) = (text.len(), text);
     while let Some((&byte, behind)) = rest.split_first() {
         rest = behind;

@@ -1,6 +1,7 @@
 //! Detects the kind of model in a directory from its files.
 
 mod foreign;
+mod text;
 
 use std::path::{Path, PathBuf};
 
@@ -136,6 +137,10 @@ pub fn within(
         Some(name) => PathBuf::from(name),
         None => graph(directory, None)?,
     };
+    // A Triton configuration declares tensors.
+    if declared.is_none() && task(directory).as_deref() != Some("tensors") {
+        text::check(directory, &graph, registered.config.is_some())?;
+    }
     Ok(Layout::Graph(graph))
 }
 
@@ -300,7 +305,8 @@ pub struct Version {
 }
 
 /// The served versions of a directory, with the default version last: the declared ones, or the
-/// highest number. Empty if the directory has a graph itself or no versions.
+/// highest number, or the last name in alphabetical order if none is a number. A folder is a
+/// version by its name if it has a graph. Empty if the directory has a graph itself or no versions.
 ///
 /// # Errors
 /// `InvalidInput` when a declared version does not exist.
@@ -311,14 +317,14 @@ pub fn versions(
     if path.is_file() || !files_ending(path, "onnx").is_empty() {
         return Ok(Vec::new());
     }
+    let may_be_named = declared.is_some() || !is_model(path);
     let entries = std::fs::read_dir(path).into_iter().flatten();
     let there = entries.filter_map(|entry| {
         let entry = entry.ok()?;
         let name = entry.file_name().to_str()?.to_owned();
         let is_version = match name.parse::<u64>() {
             Ok(_) => true,
-            // Versions with other names only exist in a repository with a configuration.
-            Err(_) => declared.is_some() && name != FOLDER && !name.starts_with('.'),
+            Err(_) => may_be_named && name != FOLDER && !name.starts_with('.'),
         };
         let graphs = || !files_ending(&entry.path(), "onnx").is_empty();
         let numbered = name.parse::<u64>().is_ok();
@@ -335,6 +341,16 @@ pub fn versions(
         name,
     };
     Ok(chosen.into_iter().map(version).collect())
+}
+
+/// Whether a directory without graphs of its own is a model itself. Its other folders then hold
+/// parts or other forms of the model, not versions.
+fn is_model(directory: &Path) -> bool {
+    let has = |name: &str| directory.join(name).is_file();
+    let files = ["genai_config.json", "config.json", "modules.json"];
+    files.into_iter().any(has)
+        || has(vocabulary::TOKENIZER)
+        || !files_ending(&directory.join(FOLDER), "onnx").is_empty()
 }
 
 fn files_ending(directory: &Path, ending: &str) -> Vec<PathBuf> {

@@ -39,6 +39,8 @@ pub struct GraphSummary {
     /// Whether an input has a 16-bit floating-point type. Among a decoder's inputs, only the keys
     /// and values have floating-point types.
     pub half_inputs: bool,
+    /// The names of the model's inputs.
+    pub inputs: BTreeSet<String>,
     /// Tensor inputs and outputs of the model that declare no shape, not even a number of
     /// dimensions.
     pub shapeless: BTreeSet<String>,
@@ -91,6 +93,7 @@ pub fn outline(path: &Path) -> Result<GraphSummary, PredictError> {
         half_bytes: walked.half_bytes.min(bytes),
         external: walked.found,
         half_inputs: walked.half_inputs,
+        inputs: walked.inputs,
         shapeless: walked.shapeless,
         divides: walked.division.found(),
         classifies: walked.classes.classifies,
@@ -190,6 +193,7 @@ fn walk<R: Read + Seek>(reader: BufReader<R>, length: u64) -> Result<Walk<R>, Gr
         at: 0,
         found: BTreeSet::new(),
         half_inputs: false,
+        inputs: BTreeSet::new(),
         half_bytes: 0,
         shapeless: BTreeSet::new(),
         division: Division::default(),
@@ -207,6 +211,7 @@ struct Walk<R> {
     /// The files with external tensors.
     found: BTreeSet<PathBuf>,
     half_inputs: bool,
+    inputs: BTreeSet<String>,
     half_bytes: u64,
     shapeless: BTreeSet<String>,
     division: Division,
@@ -369,6 +374,7 @@ impl<R: Read + Seek> Walk<R> {
         match part {
             Part::Input => {
                 self.half_inputs |= kind.is_some_and(|kind| HALVES.contains(&kind));
+                self.inputs.insert(name.clone());
                 self.division.input(name, kind);
             }
             Part::Tensor => {

@@ -1,4 +1,4 @@
-//! The time limit of a run.
+//! The time limit of a run, and the end of runs beyond the memory limit.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
+use crate::memory_watch;
 use crate::session::SharedRunOptions;
 
 /// Minimum limit: timers of the tokio runtime have a resolution of 1 ms.
@@ -20,6 +21,8 @@ pub struct RunTimeout {
     limit: Duration,
     under_way: Arc<CurrentRun>,
     task: AbortHandle,
+    /// Whether the last run was stopped because of its memory.
+    lacked_memory: bool,
 }
 
 /// The current run, if there is one.
@@ -56,13 +59,15 @@ impl RunTimeout {
             limit,
             under_way,
             task: task.abort_handle(),
+            lacked_memory: false,
         })
     }
 
     /// Calls `run` on this thread and returns its result. No other run may use `options` meanwhile.
     ///
     /// # Errors
-    /// Those of `run`; `DeadlineExceeded` when the run was stopped.
+    /// Those of `run`; `DeadlineExceeded` when the run was stopped because of its time, `TooLarge`
+    /// because of its memory.
     pub fn over<'o, T>(
         &mut self,
         options: &'o Arc<SharedRunOptions>,
@@ -73,16 +78,22 @@ impl RunTimeout {
             options: options.clone(),
             late: false,
         });
+        let entry = memory_watch::begin(options);
         let result = run(options);
+        let memory = entry.and_then(memory_watch::RunEntry::end);
+        self.lacked_memory = memory.is_some();
         let late = self.under_way.lock().take().is_some_and(|run| run.late);
-        if late && let Err(error) = options.unterminate() {
+        if (late || memory.is_some())
+            && let Err(error) = options.unterminate()
+        {
             tracing::error!(
                 error = %error,
                 "run options not reset; every later run of this session stops"
             );
         }
-        match result {
-            Err(error) if late => {
+        match (result, memory) {
+            (Err(error), Some(limit)) => Err(too_large(limit, error)),
+            (Err(error), None) if late => {
                 let seconds = self.limit.as_secs_f64();
                 tracing::warn!(
                     seconds,
@@ -96,9 +107,28 @@ impl RunTimeout {
                 let late = PredictError::new(ErrorCode::DeadlineExceeded, message);
                 Err(late.with_origin(ErrorOrigin::Model))
             }
-            result => result,
+            (result, _) => result,
         }
     }
+
+    /// Whether the last run was stopped because of its memory. If it is run again, it takes as much
+    /// again.
+    #[must_use]
+    pub fn lacked_memory(&self) -> bool {
+        self.lacked_memory
+    }
+}
+
+/// The error for a run that was stopped because it took more than `limit` bytes.
+fn too_large(limit: u64, error: PredictError) -> PredictError {
+    let message = format!(
+        "the run took more memory than the limit of {} MiB and was stopped; send fewer rows or \
+         smaller tensors, or raise 'models.memory_budget'",
+        limit >> 20
+    );
+    PredictError::new(ErrorCode::TooLarge, message)
+        .with_origin(ErrorOrigin::Model)
+        .with_source(error)
 }
 
 impl Drop for RunTimeout {

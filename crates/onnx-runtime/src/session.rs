@@ -9,7 +9,7 @@ use ort::session::builder::SessionBuilder;
 use ort::session::{NoSelectedOutputs, RunOptions, Session};
 use volley_types::PredictError;
 
-use crate::{Device, OnnxConfig, Runtime, arena, graph};
+use crate::{Device, OnnxConfig, Runtime, arena, graph, memory_watch};
 
 /// Bytes of weights per thread.
 const THREAD_BYTES: u64 = 32 << 20;
@@ -150,6 +150,7 @@ pub fn build_in_memory(
         .map_err(|error| {
             PredictError::internal("a session could not be set up", error.to_string())
         })?;
+    let _load = memory_watch::load(session_bytes(path));
     let built = builder.commit_from_memory(model);
     built.map_err(|error| refusal_of(&error, path))
 }
@@ -168,6 +169,7 @@ pub fn place(runtime: &Runtime, config: &OnnxConfig) -> Result<ExecutionDevice, 
 }
 
 fn commit(mut builder: SessionBuilder, path: &Path) -> Result<Session, PredictError> {
+    let _load = memory_watch::load(session_bytes(path));
     let built = builder.commit_from_file(path);
     built.map_err(|error| refusal_of(&error, path))
 }
@@ -198,8 +200,10 @@ fn refusal(code: OrtCode, message: &str) -> String {
     if let Some(locale) = missing_locale(message) {
         return format!(
             "its text operators need the locale '{locale}', which this worker's machine does not \
-             have; install it there (Debian: the package 'locales-all', or 'locales' and \
-             'locale-gen'), or export the model without a locale"
+             have (ONNX Runtime's default for an operator without one is 'en_US.UTF-8'); install it \
+             there (Debian: the package 'locales-all', or 'locales' and 'locale-gen'), or export \
+             the operators with locale = 'C', which every machine has and which changes the case \
+             of ASCII letters only"
         );
     }
     if message.contains("escapes model directory") {
@@ -261,6 +265,11 @@ pub fn threads_of(bytes: u64, cores: usize) -> usize {
         .clamp(1, cores.max(1))
 }
 
+/// Maximum bytes of a session for the graph at `path`: 16-bit weights are kept in 32 bits too.
+fn session_bytes(path: &Path) -> u64 {
+    weight_bytes(path).saturating_mul(3)
+}
+
 /// Bytes of a graph and of the files beside it that start with its name (`model.onnx`,
 /// `model.onnx.data`, `model.onnx_data`).
 fn weight_bytes(path: &Path) -> u64 {
@@ -300,6 +309,7 @@ fn cpu(
             None => builder,
             Some(bytes) => {
                 arena::limit(&runtime.0, bytes).map_err(|error| error.chain())?;
+                memory_watch::limit(bytes);
                 builder
                     .with_env_allocators()
                     .map_err(|error| error.to_string())?
@@ -360,6 +370,8 @@ mod tests {
             "{}",
             told(locale)
         );
+        assert!(told(locale).contains("with locale = 'C'"));
+        assert!(!told(locale).contains("without a locale"));
         let odd = "failed: a/b(1) is not a registered function/op";
         for message in [
             operator,

@@ -44,11 +44,12 @@ impl Job {
         runner: &mut Runner,
         watch: &mut RunTimeout,
     ) -> Result<RecordBatch, PredictError> {
-        let mut attempt =
-            |options: &Arc<SharedRunOptions>| guarded(runner, &self.rows, options, &mut *watch);
-        match attempt(&self.options) {
+        let ended = guarded(runner, &self.rows, &self.options, watch);
+        match ended {
             // The end of the second run shrinks the arena, whether it succeeds or not.
-            Err(error) if error.code == ErrorCode::TooLarge => attempt(&self.again),
+            Err(error) if error.code == ErrorCode::TooLarge && !watch.lacked_memory() => {
+                guarded(runner, &self.rows, &self.again, watch)
+            }
             ended => ended,
         }
     }

@@ -9,6 +9,9 @@ use volley_types::{ErrorCode, Parameters, PredictError};
 
 use volley_model_directory::triton::QueuePolicies;
 
+/// `retry_after` of the error for a full queue.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
 /// The wait options of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WaitOptions {
@@ -95,7 +98,8 @@ impl WaitCounts {
                     "the model's queue is full: its 'max_queue_size' is {}; try again shortly",
                     policy.most
                 ),
-            ));
+            )
+            .with_retry_after(RETRY_AFTER));
         }
         Ok(place)
     }
@@ -181,6 +185,7 @@ mod tests {
         let first = waits.enter(long).unwrap();
         let full = waits.enter(long).unwrap_err();
         assert_eq!(full.code, ErrorCode::Overloaded);
+        assert_eq!(full.retry_after, Some(RETRY_AFTER));
         let urgent = WaitOptions { level: 1, ..long };
         assert!(waits.enter(urgent).is_ok(), "each level has its own");
         assert!(first.take() && !first.take());

@@ -6,6 +6,8 @@ use std::time::Duration;
 use volley_security::nodes::Dialer;
 use volley_types::WorkerId;
 
+use crate::memory;
+
 /// Configuration of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerConfig {
@@ -58,5 +60,33 @@ impl WorkerConfig {
             unload_timeout: Duration::from_secs(600),
             dialer: Dialer::plain(),
         }
+    }
+
+    /// The memory budget in bytes, configured or by default.
+    pub(crate) fn effective_budget(&self) -> u64 {
+        self.memory_budget.unwrap_or_else(memory::default_budget)
+    }
+
+    /// Bytes that the runs of models may use together, besides the models: as many as the memory
+    /// budget. `None` if the system does not tell its memory.
+    #[must_use]
+    pub fn run_memory(&self) -> Option<u64> {
+        Some(self.effective_budget()).filter(|bytes| *bytes != u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_limited_to_the_budget_and_by_default_to_a_part_of_the_machine() {
+        let id = WorkerId::new("w").unwrap();
+        let mut config = WorkerConfig::new(id, "127.0.0.1:1", Vec::new());
+        let default = config.run_memory().unwrap();
+        assert_eq!(default, config.effective_budget());
+        assert!(memory::system_bytes().is_none_or(|bytes| default < bytes));
+        config.memory_budget = Some(7);
+        assert_eq!(config.run_memory(), Some(7));
     }
 }

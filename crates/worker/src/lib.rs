@@ -109,7 +109,7 @@ impl Worker {
             assigned: tokio::sync::Notify::new(),
             news: watch::Sender::new(()),
             loads: Semaphore::new(config.concurrent_loads.max(1)),
-            budget: MemoryBudget::new(config.memory_budget.unwrap_or_else(memory::default_budget)),
+            budget: MemoryBudget::new(config.effective_budget()),
             abandoned_loads: AbandonedLoads::default(),
             gpus: Mutex::default(),
             streams: Mutex::default(),

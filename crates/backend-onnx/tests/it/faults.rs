@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::Float32Type;
+use arrow_array::types::{Float32Type, Int64Type};
 use arrow_array::*;
 use arrow_schema::{DataType, Field};
 use futures::{FutureExt, StreamExt};
 use volley_backend::{Backend, BackendLoader};
 use volley_backend_onnx::{Device, OnnxConfig, OnnxLoader, Runtime};
+use volley_onnx_runtime::wire;
 use volley_types::*;
 
 use crate::setup;
@@ -129,6 +130,63 @@ async fn a_run_beyond_the_budget_is_refused_and_others_go_on() {
         let data = answer.column(0).as_struct().column_by_name("data").unwrap();
         assert_eq!(data.as_list::<i32>().value(0).len(), 6);
     }
+}
+
+/// A model that doubles the texts in `x` 25 times and returns their number.
+fn doubling() -> tempfile::TempDir {
+    let node = |inputs: &[&str], output: &str, operator: &str| {
+        let inputs = inputs.iter().map(|name| wire::field(1, name.as_bytes()));
+        let inputs: Vec<u8> = inputs.flatten().collect();
+        let rest = [
+            wire::field(2, output.as_bytes()),
+            wire::field(4, operator.as_bytes()),
+        ];
+        wire::field(1, &[inputs, rest.concat()].concat())
+    };
+    let value = |name: &str, element: u64| {
+        let shape = wire::field(2, &wire::field(1, &wire::field(2, b"n")));
+        let tensor = [wire::number(1, element), shape].concat();
+        let kind = wire::field(2, &wire::field(1, &tensor));
+        [wire::field(1, name.as_bytes()), kind].concat()
+    };
+    let mut graph = wire::field(2, b"doubling");
+    let mut last = "x".to_owned();
+    for step in 0..25 {
+        let next = format!("t{step}");
+        graph.extend(node(&[&last, &last], &next, "StringConcat"));
+        last = next;
+    }
+    graph.extend(node(&[&last], "y", "Shape"));
+    graph.extend(wire::field(11, &value("x", 8)));
+    graph.extend(wire::field(12, &value("y", 7)));
+    let model = [
+        wire::number(1, 9),
+        wire::field(7, &graph),
+        wire::field(8, &wire::number(2, 20)),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("model.onnx"), model.concat()).unwrap();
+    folder
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_texts_exceed_the_budget_is_stopped() {
+    let config = OnnxConfig {
+        memory_limit: Some(128 << 20),
+        ..setup::config()
+    };
+    let folder = doubling();
+    let model = setup::load_with(folder.path(), config).await.unwrap();
+    let ask = |text: &str| {
+        let column = Arc::new(StringArray::from(vec![text.to_owned()])) as ArrayRef;
+        run(&model, RecordBatch::try_from_iter([("x", column)]).unwrap())
+    };
+    // Half a gibibyte, which the arena does not see.
+    let error = ask("sixteen letters.").await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::TooLarge, "{}", error.chain());
+    assert!(error.message.contains("models.memory_budget"), "{error}");
+    let answer = ask("").await.unwrap();
+    assert_eq!(answer.column(0).as_primitive::<Int64Type>().values(), &[1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -89,7 +89,7 @@ fn plan(file: WorkerFile) -> anyhow::Result<WorkerPlan> {
     set_size(&mut max_body_memory, flight.max_body_memory);
     let mut onnx = onnx_plan(onnx)?;
     // Loading reserves memory of the budget; running is limited to it.
-    onnx.config.memory_limit = worker.memory_budget;
+    onnx.config.memory_limit = worker.run_memory();
     Ok(WorkerPlan {
         worker,
         flight: listen.flight,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::net::TcpListener;
 use volley_artifacts::ArtifactConfig;
+use volley_backend_onnx::OnnxConfig;
 use volley_backend_python::PythonConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_backends::OnnxPlan;
@@ -215,6 +216,10 @@ fn worker_plan(
     let mut worker = WorkerConfig::new(id, addresses.flight.to_string(), coordinators);
     // The only coordinator has already drained.
     worker.drain_grace = Duration::ZERO;
+    let config = OnnxConfig {
+        memory_limit: worker.run_memory(),
+        ..OnnxConfig::default()
+    };
     Ok(WorkerPlan {
         worker,
         flight: addresses.flight.to_string(),
@@ -223,6 +228,7 @@ fn worker_plan(
         max_body_memory: EdgeConfig::default().max_inflight_body_bytes,
         drain_timeout: DRAIN_TIMEOUT,
         onnx: OnnxPlan {
+            config,
             system_memory: volley_worker::system_bytes(),
             bundled: Some(data_dir.join("models")),
             ..OnnxPlan::default()

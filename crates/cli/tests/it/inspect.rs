@@ -95,8 +95,14 @@ async fn a_model_of_opensearch_is_told() {
         folder.path().join("all-tiny.onnx"),
     )
     .unwrap();
-    // Without its registered configuration, the model is a plain graph.
+    // Without its registered configuration, the model is no text encoder.
+    let refused = volley(&["model", "inspect", folder.path().to_str().unwrap()]).await;
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(message.contains("config.json is missing"), "{message}");
+    let tensors = folder.path().join("model.toml");
+    std::fs::write(&tensors, "task = \"tensors\"\n").unwrap();
     said("opensearch-alone", &[folder.path()]).await;
+    std::fs::remove_file(tensors).unwrap();
     let config = tempfile::NamedTempFile::new().unwrap();
     let all = std::fs::read_to_string(model.join("config.json")).unwrap();
     let told = serde_json::json!({

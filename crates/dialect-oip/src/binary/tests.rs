@@ -46,6 +46,12 @@ fn what_is_cut_longer_or_twice_is_refused() {
     let raw = Bytes::from_static(b"\x01\0\0\0f");
     assert!(told(body(&[both]), raw).is_err());
     assert!(super::text(b"\xff").is_err());
+    let many = vec![0; 4 * (MAX_TEXTS + 1)];
+    let error = told(
+        body(&[input("text_input", "BYTES", many.len())]),
+        many.into(),
+    );
+    assert!(error.unwrap_err().message.contains("send fewer at once"));
 }
 
 proptest! {

@@ -1,6 +1,6 @@
 //! Detects models in formats other than ONNX, and suggests the command that exports them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
@@ -14,7 +14,7 @@ const FORMATS: [(&[&str], &str, &str); 7] = [
         "python -m onnxruntime_genai.models.builder -i FILE.gguf -o OUTPUT -p int4 -e cpu",
     ),
     (
-        &["pkl", "pickle", "joblib"],
+        &["pkl", "pickle", "joblib", "cloudpickle"],
         "pickle",
         "python -c \"import joblib, skl2onnx; m = joblib.load('FILE'); \
          open('model.onnx', 'wb').write(skl2onnx.to_onnx(m, X[:1]).SerializeToString())\"",
@@ -49,7 +49,7 @@ const FORMATS: [(&[&str], &str, &str); 7] = [
 
 /// The export task for an architecture whose name has this ending (names of transformers and
 /// optimum).
-const TASKS: [(&str, &str); 7] = [
+const TASKS: [(&str, &str); 8] = [
     ("ForCausalLM", "text-generation-with-past"),
     ("LMHeadModel", "text-generation-with-past"),
     ("ForSequenceClassification", "text-classification"),
@@ -57,6 +57,7 @@ const TASKS: [(&str, &str); 7] = [
     ("ForMaskedLM", "fill-mask"),
     ("ForQuestionAnswering", "question-answering"),
     ("ForImageClassification", "image-classification"),
+    ("Model", "feature-extraction"),
 ];
 
 /// Fields in the `config.json` of text models, and of image and audio models.
@@ -69,10 +70,31 @@ const OF_SENSES: [&str; 5] = [
     "conv_dim",
 ];
 
-/// The error for a directory without a graph but with files of another format. It names the format
-/// and the export command. `None` if no known format is found.
+/// File names of PEFT adapters.
+const ADAPTERS: [&str; 3] = [
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+];
+
+/// The error for a directory without a graph but with files of another format, in it or in a folder
+/// of it. It names the format and the export command. `None` if no known format is found.
 pub(crate) fn refusal(directory: &Path) -> Option<String> {
+    refusal_of_own(directory).or_else(|| {
+        let entries = std::fs::read_dir(directory).ok()?.flatten();
+        let mut folders: Vec<_> = entries.map(|entry| entry.path()).collect();
+        folders.retain(|path| path.is_dir());
+        folders.sort();
+        let found = |path: &PathBuf| Some((path.clone(), refusal_of_own(path)?));
+        let (folder, error) = folders.iter().find_map(found)?;
+        let name = folder.file_name()?.to_string_lossy().into_owned();
+        Some(format!("in the folder '{}': {error}", name.escape_debug()))
+    })
+}
+
+fn refusal_of_own(directory: &Path) -> Option<String> {
     let has = |ending: &str| !files_ending(directory, ending).is_empty();
+    let has_file = |name: &str| directory.join(name).is_file();
     if has("xml") && has("bin") {
         return Some(told(
             "OpenVINO",
@@ -80,16 +102,21 @@ pub(crate) fn refusal(directory: &Path) -> Option<String> {
             "MODEL is the source of the OpenVINO files",
         ));
     }
+    if let Some(file) = ADAPTERS.into_iter().find(|name| has_file(name)) {
+        return Some(adapter(file));
+    }
     // Many exports keep other files, for example optimizer states, beside the weights.
-    if has("safetensors") || directory.join("pytorch_model.bin").is_file() {
+    if has("safetensors") || has_file("pytorch_model.bin") {
         let format = match has("safetensors") {
             true => "safetensors",
             false => "PyTorch",
         };
-        let command = format!(
-            "optimum-cli export onnx --model DIRECTORY --task {} OUTPUT",
-            task(directory)
-        );
+        if !has_file("config.json") {
+            return Some(without_config(format));
+        }
+        // Without a known task, the command chooses it, or names the choices.
+        let task = task(directory).map_or_else(String::new, |task| format!("--task {task} "));
+        let command = format!("optimum-cli export onnx --model DIRECTORY {task}OUTPUT");
         return Some(told(format, &command, "register OUTPUT"));
     }
     let mut formats = FORMATS.iter();
@@ -98,9 +125,32 @@ pub(crate) fn refusal(directory: &Path) -> Option<String> {
     Some(told(format, command, "register its output"))
 }
 
+/// The error for a PEFT adapter with this file.
+fn adapter(file: &str) -> String {
+    format!(
+        "the model is a PEFT adapter ({file}): it only has changes to another model. Merge it into \
+         its base model first (`merge_and_unload()` of `peft`, then `save_pretrained` of the model \
+         and its tokenizer), export the merged model with `optimum-cli export onnx --model MERGED \
+         OUTPUT`, and register OUTPUT"
+    )
+}
+
+/// The error for weights of Hugging Face without the description of their model.
+fn without_config(format: &str) -> String {
+    format!(
+        "the model has the format {format}, but only ONNX is served, and config.json, which \
+         describes the model, is missing; add the files that were saved with the weights, export \
+         them with `optimum-cli export onnx --model DIRECTORY OUTPUT`, and register OUTPUT"
+    )
+}
+
 /// As [`refusal`], for a path to a single file.
 pub(super) fn refusal_of_file(file: &Path) -> Option<String> {
     let ending = file.extension()?.to_str()?;
+    let name = file.file_name()?.to_str()?;
+    if let Some(file) = ADAPTERS.into_iter().find(|adapter| *adapter == name) {
+        return Some(adapter(file));
+    }
     if ending == "safetensors" {
         let command = "optimum-cli export onnx --model DIRECTORY OUTPUT";
         return Some(told(
@@ -121,7 +171,8 @@ fn told(format: &str, command: &str, what: &str) -> String {
     )
 }
 
-fn task(directory: &Path) -> &'static str {
+/// The export task for the architecture in `config.json`; `None` if it does not tell.
+fn task(directory: &Path) -> Option<&'static str> {
     let text = std::fs::read_to_string(directory.join("config.json")).unwrap_or_default();
     let config: Config = serde_json::from_str(&text).unwrap_or_default();
     let of = |name: &String| {
@@ -129,7 +180,7 @@ fn task(directory: &Path) -> &'static str {
         tasks.find(|(ending, _)| name.ends_with(ending))
     };
     let found = config.architectures.iter().find_map(of);
-    found.map_or("feature-extraction", |(_, task)| task)
+    found.map(|(_, task)| *task)
 }
 
 /// Whether `config.json` describes a model whose only input is text.

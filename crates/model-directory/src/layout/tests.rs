@@ -1,6 +1,6 @@
 use super::*;
 
-fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
+pub(super) fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = directory.path().join(name);
@@ -153,6 +153,30 @@ fn merged_decoders_and_the_only_graph_of_the_folder_are_found() {
 }
 
 #[test]
+fn a_folder_with_a_graph_is_a_version_of_its_name() {
+    let newest = |files: &[&str]| {
+        let files: Vec<_> = files.iter().map(|name| (*name, "")).collect();
+        let folder = directory(&files);
+        let found = recognise(folder.path(), &RegisteredConfig::default(), None).ok()?;
+        let name = found.0.strip_prefix(folder.path()).unwrap().to_owned();
+        Some(name.to_string_lossy().into_owned())
+    };
+    let version = |name: &str| Some(name.to_owned());
+    assert_eq!(newest(&["blue/model.onnx"]), version("blue"));
+    assert_eq!(newest(&["v1.0/net.onnx", "docs/a.txt"]), version("v1.0"));
+    assert_eq!(newest(&["v1.0/model.onnx", "2/model.onnx"]), version("2"));
+    // Other forms of one model are no versions.
+    for mark in ["config.json", "tokenizer.json", "onnx/model.onnx"] {
+        assert_ne!(
+            newest(&["int8/model.onnx", mark]),
+            version("int8"),
+            "{mark}"
+        );
+    }
+    assert_eq!(newest(&[".git/model.onnx"]), None);
+}
+
+#[test]
 fn a_decoder_in_two_graphs_is_taken_where_both_are_there() {
     let taken = |names: &[&str], variant| {
         let files: Vec<_> = names.iter().map(|name| (*name, "")).collect();
@@ -179,6 +203,7 @@ fn a_decoder_in_two_graphs_is_taken_where_both_are_there() {
 #[test]
 fn files_of_other_formats_are_refused_with_the_command_that_exports_them() {
     let llama = r#"{"architectures":["LlamaForCausalLM"],"vocab_size":9}"#;
+    let bert = r#"{"architectures":["BertModel"],"vocab_size":9}"#;
     let judge = r#"{"architectures":["BertForSequenceClassification"],"vocab_size":9}"#;
     for (files, texts) in [
         (
@@ -207,11 +232,30 @@ fn files_of_other_formats_are_refused_with_the_command_that_exports_them() {
         ),
         (
             &[("model-00001-of-2.safetensors", ""), ("config.json", "{}")],
+            ["safetensors", "optimum-cli export onnx", "DIRECTORY OUTPUT"],
+        ),
+        (
+            &[("model.safetensors", ""), ("config.json", bert)],
             [
                 "safetensors",
                 "optimum-cli export onnx",
                 "--task feature-extraction",
             ],
+        ),
+        (
+            &[("x/model.safetensors", "")],
+            ["in the folder 'x'", "config.json", "DIRECTORY OUTPUT"],
+        ),
+        (
+            &[
+                ("adapter_model.safetensors", ""),
+                ("adapter_config.json", ""),
+            ],
+            ["PEFT adapter", "merge_and_unload", "base model"],
+        ),
+        (
+            &[("model.cloudpickle", "")],
+            ["pickle", "skl2onnx", "joblib"],
         ),
         (
             &[("tiny.Q4_0.gguf", "")],
