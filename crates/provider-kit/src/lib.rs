@@ -19,6 +19,7 @@ pub mod neutral;
 pub mod normalize;
 pub mod options;
 pub mod parameters;
+pub mod parts;
 pub mod paths;
 pub mod provider;
 pub mod reserved;

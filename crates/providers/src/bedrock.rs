@@ -2,12 +2,14 @@
 
 mod model;
 mod request;
+mod usage;
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use volley_provider_kit::blocks::arguments_text;
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{number, some, stretch, text};
 use volley_provider_kit::fault::{self, json_position, text as error_text};
@@ -18,6 +20,8 @@ use volley_provider_kit::rows::pre_process::PreProcess;
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::registry::ConnectorSpec;
 use volley_types::{Citation, ErrorCode, FinishReason, SpanUnit};
+
+use self::usage::{Tokens, tokens};
 
 pub(crate) static PROVIDER: Provider = Provider {
     aliases: &["aws_sigv4"],
@@ -167,19 +171,6 @@ struct Metadata {
     usage: Option<Tokens>,
 }
 
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Tokens {
-    #[serde(default)]
-    input_tokens: Option<u32>,
-    #[serde(default)]
-    output_tokens: Option<u32>,
-    #[serde(default)]
-    cache_read_input_tokens: Option<u32>,
-    #[serde(default)]
-    cache_write_input_tokens: Option<u32>,
-}
-
 fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     let event: Event<'_> = serde_json::from_str(data).map_err(|error| json_position(&error))?;
     let mut delta = Delta::default();
@@ -318,22 +309,6 @@ fn failure(event: &Event<'_>) -> Option<Step> {
     })
 }
 
-/// Adds the tokens read from or written to a cache, which the server counts separately.
-fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
-    let Some(tokens) = tokens else { return };
-    let cached = [
-        tokens.cache_read_input_tokens,
-        tokens.cache_write_input_tokens,
-    ];
-    let cached = cached.into_iter().flatten().fold(0, u32::saturating_add);
-    delta.prompt_tokens = tokens
-        .input_tokens
-        .map(|tokens| tokens.saturating_add(cached));
-    delta.completion_tokens = tokens.output_tokens;
-    delta.cached_tokens = tokens.cache_read_input_tokens;
-    delta.cache_write_tokens = tokens.cache_write_input_tokens;
-}
-
 fn reason(reason: Option<&str>) -> Option<FinishReason> {
     Some(match reason? {
         "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
@@ -350,7 +325,11 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
     let uses = blocks.iter().filter_map(|block| block.get("toolUse"));
     let uses = uses.map(|tool| {
         let name = tool["name"].as_str().unwrap_or_default();
-        calls.begin(tool["toolUseId"].as_str(), name, &tool["input"].to_string())
+        calls.begin(
+            tool["toolUseId"].as_str(),
+            name,
+            &arguments_text(&tool["input"]),
+        )
     });
     let (text, cited) = said(blocks);
     let mut delta = Delta {

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
+use volley_provider_kit::blocks::arguments_text;
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{number, some, text};
 use volley_provider_kit::conversation::{
@@ -238,8 +239,9 @@ struct Call<'a> {
 struct Function<'a> {
     #[serde(borrow, default)]
     name: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    arguments: Option<Cow<'a, str>>,
+    /// Text or, from some servers, an object.
+    #[serde(default)]
+    arguments: Value,
 }
 
 #[derive(Deserialize)]
@@ -358,7 +360,7 @@ fn citations(told: &Value) -> Vec<Citation> {
 
 fn tool_call(call: Call<'_>, index: Option<u64>, calls: &mut ToolCallAccumulator) -> Option<Value> {
     let function = call.function?;
-    let arguments = function.arguments.unwrap_or_default();
+    let arguments = arguments_text(&function.arguments);
     let id = call.id.as_deref();
     match (function.name, index) {
         (Some(name), Some(index)) => Some(calls.begin_in(index, id, &name, &arguments)),
@@ -454,8 +456,9 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
     };
     let made = list("tool_calls").into_iter().flatten().map(|call| {
         let function = &call["function"];
-        let text = |name: &str| function[name].as_str().unwrap_or_default();
-        calls.begin(call["id"].as_str(), text("name"), text("arguments"))
+        let name = function["name"].as_str().unwrap_or_default();
+        let arguments = arguments_text(&function["arguments"]);
+        calls.begin(call["id"].as_str(), name, &arguments)
     });
     delta.tool_calls = deltas(made.collect());
     delta.citations = some(

@@ -298,7 +298,11 @@ fn call(
     calls: &mut ToolCallAccumulator,
 ) -> Value {
     let arguments = function.args.map_or("{}", RawValue::get);
-    let mut call = calls.begin(function.id.as_deref(), &function.name, arguments);
+    // Some servers send the text of an object instead of the object.
+    let text = arguments.starts_with('"');
+    let text = text.then(|| serde_json::from_str::<String>(arguments).ok());
+    let arguments = text.flatten().unwrap_or_else(|| arguments.to_owned());
+    let mut call = calls.begin(function.id.as_deref(), &function.name, &arguments);
     if let Some(signature) = signature {
         call["extra_content"] = json!({ "google": { "thought_signature": signature } });
     }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
+use volley_provider_kit::blocks::arguments_text;
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::conversation::{
     Image, arguments, called, calls as calls_of, image, messages, no_address, parts, reasoning_text,
@@ -235,11 +236,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         delta.thinking = message.thinking.map(Cow::into_owned);
         let made = message.tool_calls.into_iter().flatten().map(|call| {
             let name = call["function"]["name"].as_str().unwrap_or_default();
-            let arguments = match &call["function"]["arguments"] {
-                Value::String(text) => text.clone(),
-                Value::Null => String::new(),
-                other => other.to_string(),
-            };
+            let arguments = arguments_text(&call["function"]["arguments"]);
             calls.begin(call["id"].as_str(), name, &arguments)
         });
         delta.tool_calls = deltas(made.collect());

@@ -13,6 +13,7 @@ use volley_types::{ConnectorId, Dialect, ErrorCode, ParamValue, Parameters, Pred
 
 use super::*;
 
+mod calls;
 mod list;
 mod reference;
 
