@@ -30,6 +30,9 @@ pub struct Provider {
     pub route: &'static str,
     /// Whether a server's only route may be at the root.
     pub at_root: bool,
+    /// Suffixes of other routes of the server, and whether a connector's own request body makes
+    /// them readable. Requests or answers have another format there.
+    pub other_routes: &'static [(&'static str, bool)],
     /// Whether a connector's URL belongs to this provider.
     pub recognizes: fn(&Address<'_>) -> bool,
     /// The model in a URL, for servers with the model in the path.
@@ -118,6 +121,7 @@ impl Provider {
             page: Page::NONE,
             route: "/",
             at_root: false,
+            other_routes: &[],
             recognizes: |_| false,
             model_of_url: |_| None,
             key_header: "authorization",

@@ -18,6 +18,7 @@ pub(crate) static PROVIDER: Provider = Provider {
         ..Page::NONE
     },
     route: "/v1/chat/completions",
+    other_routes: &[("/v1/completions", false), ("/fim/completions", false)],
     recognizes: |address| address.is_of("mistral.ai"),
     flat_body: true,
     answer_form: Some(AnswerForm::OpenAi),

@@ -28,9 +28,10 @@ pub(crate) static PROVIDER: Provider = Provider {
     page: Page {
         endpoint: "chat, `…/api/chat`",
         key: "`Authorization: Bearer`, if there is one",
-        url: "path ends in `/api/chat` or `/api/generate`",
+        url: "path ends in `/api/chat`, or in `/api/generate` with a `request_body`",
     },
     route: "/api/chat",
+    other_routes: &[("/api/generate", true)],
     recognizes: |address| {
         address.path.ends_with("api/chat") || address.path.ends_with("api/generate")
     },
