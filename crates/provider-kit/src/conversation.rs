@@ -4,6 +4,17 @@ use serde_json::{Value, json};
 use volley_backend::items::Item;
 use volley_types::{ChatMessage, PredictError};
 
+/// The messages of an item for servers without the role `developer`: it becomes `system`.
+pub fn messages_without_developer(item: &Item) -> Vec<ChatMessage> {
+    let mut messages = messages(item);
+    for message in &mut messages {
+        if message.role == "developer" {
+            "system".clone_into(&mut message.role);
+        }
+    }
+    messages
+}
+
 /// The messages of an item. A plain prompt becomes one user message.
 pub fn messages(item: &Item) -> Vec<ChatMessage> {
     match item {
@@ -146,6 +157,15 @@ pub fn reasoned(message: &ChatMessage, format: &str) -> Vec<Value> {
 /// The text of the earlier reasoning of an assistant message, in any format.
 pub fn reasoning_text(message: &ChatMessage) -> Option<String> {
     let thinking = thinking(message);
+    let texts = thinking.iter().filter_map(|it| it["text"].as_str());
+    let text: String = texts.collect();
+    (!text.is_empty()).then_some(text)
+}
+
+/// The text of the earlier reasoning of an assistant message that no provider signed.
+pub fn unsigned_reasoning(message: &ChatMessage) -> Option<String> {
+    let mut thinking = thinking(message);
+    thinking.retain(|stretch| stretch["signature"].is_null());
     let texts = thinking.iter().filter_map(|it| it["text"].as_str());
     let text: String = texts.collect();
     (!text.is_empty()).then_some(text)

@@ -166,6 +166,11 @@ pub fn body(
         }
     };
     if let Value::Object(fields) = &mut body {
+        if connector.request_body.is_none()
+            && (connector.url.starts_with(OPENAI) || provider.name.as_str() == "azure")
+        {
+            without_reasoning(fields);
+        }
         match provider.stream_field {
             // Overrides callers and templates, because the reader depends on the field.
             Some(true) => _ = fields.insert("stream".to_owned(), (!whole).into()),
@@ -213,6 +218,16 @@ fn placed(template: &str, options: &RequestOptions) -> Result<(), PredictError> 
 
 /// OpenAI's own servers. Only they support `include_obfuscation`.
 const OPENAI: &str = "https://api.openai.com/";
+
+/// Removes the reasoning of earlier answers. OpenAI's chat completions do not return any, and reject
+/// that of other servers.
+fn without_reasoning(body: &mut Map<String, Value>) {
+    let turns = body.get_mut("messages").and_then(Value::as_array_mut);
+    for turn in turns.into_iter().flatten() {
+        turn.as_object_mut()
+            .map(|turn| turn.remove("reasoning_content"));
+    }
+}
 
 /// Disables the random padding of events, which would defeat the delta template.
 fn unpadded(body: &mut Map<String, Value>) {

@@ -10,13 +10,13 @@ use volley_provider_kit::blocks::arguments_text;
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{number, some, text};
 use volley_provider_kit::conversation::{
-    calls as calls_of, messages, openai_messages, parts, reasoning_text,
+    calls as calls_of, messages_without_developer, openai_messages, parts, reasoning_text,
 };
 use volley_provider_kit::effort::{self, Thinking};
 use volley_provider_kit::fault::{json_position, text as error_text};
 use volley_provider_kit::normalize::{
-    ResponseFormat, ToolChoice, allowed_only, is_one_call, only_tool, take_response_format,
-    take_tool_choice,
+    ResponseFormat, ToolChoice, allowed_only, check_tool_choice, is_one_call, only_tool,
+    take_response_format, take_tool_choice,
 };
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{Page, Provider};
@@ -71,7 +71,7 @@ static PARAMETERS: ParameterTable = ParameterTable {
     ],
     ranges: &[
         ("temperature", 0.0, f64::MAX),
-        ("top_p", 0.01, 0.99),
+        ("top_p", 0.01, 1.0),
         ("top_k", 0.0, 500.0),
         ("presence_penalty", 0.0, 1.0),
         ("frequency_penalty", 0.0, 1.0),
@@ -81,6 +81,7 @@ static PARAMETERS: ParameterTable = ParameterTable {
 
 fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Value, PredictError> {
     let fields = &mut request.fields;
+    check_tool_choice(fields)?;
     allowed_only(fields);
     if fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
         if !is_one_call(fields) {
@@ -89,6 +90,15 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
         }
         fields.remove("parallel_tool_calls");
     }
+    match fields.get("top_p").and_then(Value::as_f64) {
+        // All tokens: the server has no such value.
+        Some(1.0) => _ = fields.remove("top_p"),
+        Some(p) if 0.99 < p => {
+            return Err(request.refused("top_p", "it must be 0.01 to 0.99, or 1"));
+        }
+        _ => {}
+    }
+    let fields = &mut request.fields;
     strict(fields);
     match take_tool_choice(fields) {
         Some(ToolChoice::None) => _ = fields.insert("tool_choice".to_owned(), "NONE".into()),
@@ -124,7 +134,7 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
         body.insert("thinking".to_owned(), thinking);
     }
     body.insert("model".to_owned(), model.into());
-    let messages = messages(item);
+    let messages = messages_without_developer(item);
     if messages
         .iter()
         .any(|sent| sent.role == "tool" && parts(sent).is_some())

@@ -3,11 +3,14 @@
 use serde_json::{Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::calls::in_order;
+use volley_provider_kit::conversation::{
+    messages_without_developer, openai_messages, unsigned_reasoning,
+};
 use volley_provider_kit::effort::{self, Effort, Thinking};
-use volley_provider_kit::normalize::{allowed_only, take_user};
+use volley_provider_kit::normalize::{allowed_only, check_tool_choice, take_user};
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{AnswerForm, Page, Provider};
-use volley_types::{Dialect, PredictError};
+use volley_types::{ChatMessage, Dialect, PredictError};
 
 use crate::openai;
 
@@ -69,6 +72,7 @@ static PARAMETERS: ParameterTable = ParameterTable {
 };
 
 fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Value, PredictError> {
+    check_tool_choice(&request.fields)?;
     allowed_only(&mut request.fields);
     if request.fields.contains_key("thinking") {
         let level = match effort::take(&mut request)? {
@@ -93,8 +97,36 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
     if let Some(choice) = body.get_mut("tool_choice").filter(|c| **c == "required") {
         *choice = "any".into();
     }
-    openai::request::talk(model, item, &mut body);
+    body.insert("model".to_owned(), model.into());
+    let talk = messages_without_developer(item);
+    let mut turns = openai_messages(&talk);
+    place_reasoning(&talk, &mut turns);
+    body.insert("messages".to_owned(), turns.into());
     Ok(Value::Object(body))
+}
+
+/// Writes reasoning as a part before the text. The server needs no signature.
+fn place_reasoning(talk: &[ChatMessage], turns: &mut [Value]) {
+    let of_assistant = |role: &str| role == "assistant";
+    let said = talk.iter().filter(|sent| of_assistant(&sent.role));
+    // The images of tools are additional turns, but of the user.
+    let turns = turns.iter_mut();
+    let turns = turns.filter(|turn| turn["role"].as_str().is_some_and(of_assistant));
+    for (sent, turn) in said.zip(turns) {
+        let Some(text) = unsigned_reasoning(sent) else {
+            continue;
+        };
+        let thinking = json!([{ "type": "text", "text": text }]);
+        let mut parts = vec![json!({ "type": "thinking", "thinking": thinking })];
+        match turn["content"].take() {
+            Value::String(text) if !text.is_empty() => {
+                parts.push(json!({ "type": "text", "text": text }));
+            }
+            Value::Array(more) => parts.extend(more),
+            _ => {}
+        }
+        turn["content"] = parts.into();
+    }
 }
 
 #[cfg(test)]
@@ -107,8 +139,9 @@ mod tests {
 
     #[test]
     fn the_body_has_only_what_the_server_knows() {
+        let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
         let fields = json!({
-            "seed": 3, "max_completion_tokens": 9, "user": "u", "stream_options": {},
+            "tools": tools, "seed": 3, "max_completion_tokens": 9, "user": "u", "stream_options": {},
             "tool_choice": "required", "safe_prompt": true,
         });
         let fields = fields.as_object().cloned().unwrap();
@@ -116,10 +149,30 @@ mod tests {
         let body = asking(&PARAMETERS, fields, |request| body("small", &item, request)).unwrap();
         let expected = json!({
             "model": "small", "messages": [{ "role": "user", "content": "hi" }],
-            "random_seed": 3, "max_tokens": 9, "tool_choice": "any", "safe_prompt": true,
+            "tools": tools, "random_seed": 3, "max_tokens": 9, "tool_choice": "any", "safe_prompt": true,
             "metadata": { "user": "u" },
         });
         assert_eq!(body, expected);
+    }
+
+    #[test]
+    fn reasoning_returns_as_a_part_and_developers_are_the_system() {
+        let item = Item::Chat(vec![
+            ChatMessage::new("developer", "be brief"),
+            ChatMessage {
+                details: Some(json!({ "thinking": [{ "text": "hm" }] }).to_string()),
+                ..ChatMessage::new("assistant", "ho")
+            },
+        ]);
+        let none = serde_json::Map::new();
+        let body = asking(&PARAMETERS, none, |request| body("small", &item, request)).unwrap();
+        let expected = json!([
+            { "role": "system", "content": "be brief" },
+            { "role": "assistant", "content": [
+                { "type": "thinking", "thinking": [{ "type": "text", "text": "hm" }] },
+                { "type": "text", "text": "ho" } ] },
+        ]);
+        assert_eq!(body["messages"], expected);
     }
 
     #[test]

@@ -9,13 +9,15 @@ use volley_backend::items::Item;
 use volley_provider_kit::blocks::arguments_text;
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::conversation::{
-    Image, arguments, called, calls as calls_of, image, messages, no_address, parts, reasoning_text,
+    Image, arguments, called, calls as calls_of, image, messages_without_developer, no_address,
+    parts, reasoning_text,
 };
 use volley_provider_kit::effort::{self, Effort, Thinking};
 use volley_provider_kit::fault::{self, json_position};
 use volley_provider_kit::framing::Framing;
 use volley_provider_kit::normalize::{
-    ResponseFormat, ToolChoice, allowed_only, is_one_call, take_response_format, take_tool_choice,
+    ResponseFormat, ToolChoice, allowed_only, check_tool_choice, is_one_call, take_response_format,
+    take_tool_choice,
 };
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{Page, Provider};
@@ -85,6 +87,7 @@ static PARAMETERS: ParameterTable = ParameterTable {
 };
 
 fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Value, PredictError> {
+    check_tool_choice(&request.fields)?;
     allowed_only(&mut request.fields);
     if request.fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
         if !is_one_call(&request.fields) {
@@ -124,7 +127,7 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
         Some(ResponseFormat::Text) | None => {}
     }
     body.insert("model".to_owned(), model.into());
-    let messages = messages(item);
+    let messages = messages_without_developer(item);
     let turns = (0..messages.len()).map(|at| turn(&messages, at));
     let turns = turns.collect::<Result<Vec<_>, _>>()?;
     body.insert("messages".to_owned(), turns.into());

@@ -16,6 +16,7 @@ use super::*;
 mod calls;
 mod list;
 mod reference;
+mod tools;
 
 fn connector(url: &str) -> ConnectorSpec {
     ConnectorSpec {

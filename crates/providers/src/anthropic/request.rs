@@ -7,7 +7,7 @@ use volley_provider_kit::conversation::{
 };
 use volley_provider_kit::effort::{self, Thinking};
 use volley_provider_kit::normalize::{
-    ResponseFormat, allowed_only, take_response_format, take_user,
+    ResponseFormat, allowed_only, check_tool_choice, take_response_format, take_user,
 };
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::ANSWER_TOOL;
@@ -69,6 +69,7 @@ pub(super) fn body(
     let is_own = request.dialect() == Dialect::Anthropic;
     sampling(&mut request)?;
     named(&mut request, is_own)?;
+    check_tool_choice(&request.fields)?;
     allowed_only(&mut request.fields);
     let form = take_response_format(&mut request.fields);
     let parallel = request.take("parallel_tool_calls");
@@ -296,7 +297,10 @@ fn one_at_a_time(body: &mut Map<String, Value>) {
     }
     let choice = body.entry("tool_choice");
     let choice = choice.or_insert_with(|| json!({ "type": "auto" }));
-    if let Value::Object(choice) = choice {
+    // Without calls there is nothing to limit, and the server has no such field there.
+    if let Value::Object(choice) = choice
+        && choice.get("type").is_none_or(|kind| kind != "none")
+    {
         choice.insert("disable_parallel_tool_use".to_owned(), true.into());
     }
 }

@@ -6,7 +6,8 @@ use volley_provider_kit::conversation::{
     Image, arguments, calls, image, is_error, is_system, messages, no_address, parts, reasoned,
 };
 use volley_provider_kit::normalize::{
-    ToolChoice, allowed_only, is_one_call, take_response_format, take_tool_choice, take_user,
+    ToolChoice, allowed_only, check_tool_choice, is_one_call, take_response_format,
+    take_tool_choice, take_user,
 };
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_types::{ChatMessage, Dialect, PredictError};
@@ -68,6 +69,7 @@ pub(super) fn body(
     mut request: RequestFields<'_>,
 ) -> Result<Value, PredictError> {
     let talk = messages(item);
+    check_tool_choice(&request.fields)?;
     allowed_only(&mut request.fields);
     let stops = request.fields.get("stop").and_then(Value::as_array);
     if stops.is_some_and(|stops| stops.iter().any(|stop| stop == "")) {

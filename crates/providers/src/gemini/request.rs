@@ -6,7 +6,8 @@ use volley_provider_kit::conversation::{
     self, Image, arguments, called, calls, is_error, messages, reasoned, without_system,
 };
 use volley_provider_kit::normalize::{
-    ResponseFormat, ToolChoice, allowed_only, is_one_call, take_response_format, take_tool_choice,
+    ResponseFormat, ToolChoice, allowed_only, check_tool_choice, is_one_call, take_response_format,
+    take_tool_choice,
 };
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_types::{ChatMessage, Dialect, PredictError};
@@ -66,6 +67,7 @@ pub(super) fn body(
     item: &Item,
     mut request: RequestFields<'_>,
 ) -> Result<Value, PredictError> {
+    check_tool_choice(&request.fields)?;
     allowed_only(&mut request.fields);
     if request.fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
         if !is_one_call(&request.fields) {
