@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use serde_json::Value;
 use url::Url;
 use volley_backend::items::Item;
+use volley_provider_kit::conversation::check_fields;
 use volley_provider_kit::framing::BodyFraming;
 use volley_provider_kit::options::RequestOptions;
 use volley_provider_kit::provider::Provider;
@@ -105,6 +106,9 @@ impl UpstreamCall {
                 native::body(native, provider, &server.connector, &self.options, whole)
             }
             native => {
+                if native.is_none() {
+                    check_fields(item, provider.name.as_str())?;
+                }
                 let mut body = wire::body(provider, &server.connector, item, &self.options, whole)?;
                 if let (Some(native), Some(body)) = (native, body.as_object_mut()) {
                     native::overlay(body, native);

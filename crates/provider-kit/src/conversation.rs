@@ -4,6 +4,29 @@ use serde_json::{Value, json};
 use volley_backend::items::Item;
 use volley_types::{ChatMessage, PredictError};
 
+use crate::reserved::shown;
+
+/// Checks that no message has a field that only servers of the caller's dialect know.
+///
+/// # Errors
+/// `InvalidInput` naming the field.
+pub fn check_fields(item: &Item, provider: &str) -> Result<(), PredictError> {
+    let Item::Chat(messages) = item else {
+        return Ok(());
+    };
+    for (index, message) in messages.iter().enumerate() {
+        let details = details(message);
+        if let Some(field) = details["beside"].as_str() {
+            let field = shown(field);
+            return Err(PredictError::invalid(format!(
+                "field 'messages' has '{field}' at index {index}, which servers of the \
+                 provider '{provider}' do not support: leave it out"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// The messages of an item for servers without the role `developer`: it becomes `system`.
 pub fn messages_without_developer(item: &Item) -> Vec<ChatMessage> {
     let mut messages = messages(item);
@@ -211,4 +234,22 @@ pub fn without_system(messages: Vec<ChatMessage>) -> (Option<String>, Vec<ChatMe
     let (system, rest): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_system);
     let texts: Vec<_> = system.into_iter().map(|message| message.content).collect();
     ((!texts.is_empty()).then(|| texts.join("\n\n")), rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_of_one_dialect_is_refused_by_name() {
+        let named = ChatMessage {
+            details: Some(json!({ "beside": "name" }).to_string()),
+            ..ChatMessage::new("user", "hi")
+        };
+        let item = Item::Chat(vec![ChatMessage::new("user", "hi"), named]);
+        let error = check_fields(&item, "a test").unwrap_err();
+        assert!(error.message.contains("'name' at index 1"), "{error}");
+        let item = Item::Chat(vec![ChatMessage::new("user", "hi")]);
+        assert!(check_fields(&item, "a test").is_ok());
+    }
 }

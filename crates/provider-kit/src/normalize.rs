@@ -5,13 +5,26 @@ use volley_types::PredictError;
 
 use crate::reserved::shown;
 
-/// Removes the caller's end user, `safety_identifier` or else the older `user`, and returns it.
-pub fn take_user(body: &mut Map<String, Value>) -> Option<String> {
-    let both = [body.remove("safety_identifier"), body.remove("user")];
-    let given = both.into_iter().flatten();
-    given
-        .filter_map(|user| user.as_str().map(str::to_owned))
-        .next()
+/// Removes the caller's end user, `safety_identifier` or the older `user`, and returns it under the
+/// name `user`. If both are given and differ, they are two tags under their own names.
+pub fn take_users(body: &mut Map<String, Value>) -> Vec<(&'static str, String)> {
+    let text = |value: Value| match value {
+        Value::String(text) => Some(text).filter(|text| !text.is_empty()),
+        Value::Null => None,
+        other => Some(other.to_string()),
+    };
+    let safety = body.remove("safety_identifier").and_then(text);
+    let user = body.remove("user").and_then(text);
+    match (user, safety) {
+        (Some(user), Some(safety)) if user != safety => {
+            vec![("user", user), ("safety_identifier", safety)]
+        }
+        (user, safety) => safety
+            .or(user)
+            .map(|user| ("user", user))
+            .into_iter()
+            .collect(),
+    }
 }
 
 /// Checks that a request has the tools that its choice needs, for servers that would reject the

@@ -7,7 +7,7 @@ use volley_provider_kit::conversation::{
     messages_without_developer, openai_messages, unsigned_reasoning,
 };
 use volley_provider_kit::effort::{self, Effort, Thinking};
-use volley_provider_kit::normalize::{allowed_only, check_tool_choice, take_user};
+use volley_provider_kit::normalize::{allowed_only, check_tool_choice, take_users};
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{AnswerForm, Page, Provider};
 use volley_types::{ChatMessage, Dialect, PredictError};
@@ -86,12 +86,12 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
                 .insert("reasoning_effort".to_owned(), level.into());
         }
     }
-    if let Some(user) = take_user(&mut request.fields) {
+    for (name, user) in take_users(&mut request.fields) {
         let metadata = request
             .fields
             .entry("metadata")
             .or_insert_with(|| json!({}));
-        metadata["user"] = user.into();
+        metadata[name] = user.into();
     }
     let mut body = request.finish()?;
     if let Some(choice) = body.get_mut("tool_choice").filter(|c| **c == "required") {

@@ -22,7 +22,8 @@ pub struct ChatMessage {
     pub tool_call_id: Option<String>,
     /// Other fields, as a JSON object: `thinking` (reasoning of an assistant: a list of objects
     /// with `text` and optionally `signature`, `redacted`, and the provider `format` of these),
-    /// `is_error` (for a tool's message), and `parts` (the whole content in OpenAI's format, if it
+    /// `is_error` (for a tool's message), `beside` (the name of a field that only servers of the
+    /// caller's dialect know), and `parts` (the whole content in OpenAI's format, if it
     /// is not only text).
     pub details: Option<String>,
 }

@@ -7,7 +7,7 @@ use volley_provider_kit::conversation::{
 };
 use volley_provider_kit::effort::{self, Thinking};
 use volley_provider_kit::normalize::{
-    ResponseFormat, allowed_only, check_tool_choice, take_response_format, take_user,
+    ResponseFormat, allowed_only, check_tool_choice, take_response_format, take_users,
 };
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::ANSWER_TOOL;
@@ -137,7 +137,12 @@ fn named(request: &mut RequestFields<'_>, is_own: bool) -> Result<(), PredictErr
     if is_own {
         return Ok(());
     }
-    let user = take_user(&mut request.fields);
+    let mut users = take_users(&mut request.fields);
+    if 1 < users.len() {
+        let why = "with another 'safety_identifier' it cannot be sent; send one of them";
+        return Err(request.refused("user", why));
+    }
+    let user = users.pop().map(|(_, user)| user);
     match request.take("metadata") {
         None => {}
         Some(Value::Object(given)) if given.keys().all(|name| name == "user_id") => {

@@ -7,7 +7,7 @@ use volley_provider_kit::conversation::{
 };
 use volley_provider_kit::normalize::{
     ToolChoice, allowed_only, check_tool_choice, is_one_call, take_response_format,
-    take_tool_choice, take_user,
+    take_tool_choice, take_users,
 };
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_types::{ChatMessage, Dialect, PredictError};
@@ -76,7 +76,7 @@ pub(super) fn body(
         return Err(request.refused("stop", "a stop text may not be empty"));
     }
     let tier = tier(&mut request)?;
-    let user = take_user(&mut request.fields);
+    let users = take_users(&mut request.fields);
     let form = take_response_format(&mut request.fields);
     let choice = take_tool_choice(&mut request.fields);
     let alone = request.take("parallel_tool_calls") == Some(Value::Bool(false));
@@ -95,9 +95,9 @@ pub(super) fn body(
     if let Some(tier) = tier {
         body.insert("serviceTier".to_owned(), json!({ "type": tier }));
     }
-    if let Some(user) = user {
+    for (name, user) in users {
         let metadata = body.entry("requestMetadata").or_insert_with(|| json!({}));
-        metadata["user"] = user.into();
+        metadata[name] = user.into();
     }
     tools(&mut body, choice, &talk)?;
     if let Some(form) = form {
