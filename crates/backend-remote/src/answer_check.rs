@@ -1,7 +1,7 @@
 //! Checks what a server could not be asked to guarantee: the answer is the input of one tool, has
 //! at most one call, or matches a schema. Pure.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use volley_provider_kit::provider::{ANSWER_TOOL, Provider};
 use volley_provider_kit::step::Delta;
 use volley_remote_http::upstream::error;
@@ -23,6 +23,8 @@ pub(crate) struct AnswerCheck {
     answer: Option<u64>,
     /// Indexes of the calls of the caller's tools.
     called: Vec<u64>,
+    /// A warning about the translation of the request, until it is in the details of the end.
+    warning: Option<String>,
     /// The schema and the text so far.
     form: Option<Box<ReducedSchema>>,
 }
@@ -59,6 +61,12 @@ impl AnswerCheck {
         }
     }
 
+    /// Sets a warning about the translation of the request.
+    pub(crate) fn warned(self, warning: Option<&str>) -> Self {
+        let warning = warning.map(str::to_owned);
+        Self { warning, ..self }
+    }
+
     /// Whether the server's answer is unchanged.
     pub(crate) fn is_plain(&self) -> bool {
         !self.answer_tool
@@ -71,6 +79,10 @@ impl AnswerCheck {
     pub(crate) fn apply(&mut self, delta: &mut Delta) -> Result<(), PredictError> {
         if self.answer_tool || self.one_call {
             self.check_calls(delta)?;
+        }
+        if let Some(warning) = self.warning.take() {
+            let fields = delta.end().fields.get_or_insert_with(|| json!({}));
+            fields["volley-warning"] = warning.into();
         }
         delta.text.as_deref().map_or(Ok(()), |text| self.said(text))
     }
@@ -175,8 +187,6 @@ fn form(provider: &Provider, fields: &Map<String, Value>) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::tests::provider;
 
@@ -240,5 +250,17 @@ mod tests {
         assert_eq!(error.code, ErrorCode::UpstreamFailed);
         let mut told = AnswerCheck::of(provider("openai"), &json!({}), &fields);
         assert!(told.apply(&mut delta(&call(1), None)).is_ok());
+    }
+
+    #[test]
+    fn a_warning_is_in_the_details_of_the_end_once() {
+        let check = AnswerCheck::of(provider("gemini"), &json!({}), &Map::new());
+        let mut check = check.warned(Some("moved"));
+        let (mut first, mut second) = (Delta::default(), Delta::default());
+        check.apply(&mut first).unwrap();
+        check.apply(&mut second).unwrap();
+        let fields = first.end.unwrap().fields.unwrap();
+        assert_eq!(fields["volley-warning"], "moved");
+        assert!(second.end.is_none());
     }
 }

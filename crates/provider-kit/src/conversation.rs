@@ -147,6 +147,48 @@ pub fn calls(message: &ChatMessage) -> Vec<Value> {
     calls.unwrap_or_default()
 }
 
+/// A stretch of an assistant's message.
+pub enum Said {
+    /// Text, not empty.
+    Text(String),
+    /// A tool call, in OpenAI's format.
+    Call(Value),
+}
+
+/// The text and the calls of a message in their order.
+pub fn said(message: &ChatMessage) -> Vec<Said> {
+    let mut text = message.content.chars();
+    let mut taken = 0;
+    let places = details(message)["calls_at"].take();
+    let mut said = Vec::new();
+    for (number, call) in calls(message).into_iter().enumerate() {
+        let place = places[number]
+            .as_u64()
+            .and_then(|at| usize::try_from(at).ok());
+        let place = place.unwrap_or(usize::MAX);
+        let before: String = text.by_ref().take(place.saturating_sub(taken)).collect();
+        taken = place.max(taken);
+        if !before.is_empty() {
+            said.push(Said::Text(before));
+        }
+        said.push(Said::Call(call));
+    }
+    let rest: String = text.collect();
+    if !rest.is_empty() {
+        said.push(Said::Text(rest));
+    }
+    said
+}
+
+/// Whether a system message follows a turn.
+pub fn has_later_system(item: &Item) -> bool {
+    let Item::Chat(messages) = item else {
+        return false;
+    };
+    let mut later = messages.iter().skip_while(|message| is_system(message));
+    later.any(is_system)
+}
+
 /// Parses a call's arguments into an object. No text yields an empty object.
 ///
 /// # Errors
@@ -229,6 +271,19 @@ pub fn is_system(message: &ChatMessage) -> bool {
     matches!(message.role.as_str(), "system" | "developer")
 }
 
+/// Splits the system messages before the first turn, joined into one text if there are any, from
+/// the others, for servers that accept later system messages in place.
+pub fn without_first_system(mut messages: Vec<ChatMessage>) -> (Option<String>, Vec<ChatMessage>) {
+    let first = messages.iter().take_while(|message| is_system(message));
+    // A conversation needs a turn.
+    let rest = messages.split_off(first.count());
+    let texts: Vec<_> = messages
+        .into_iter()
+        .map(|message| message.content)
+        .collect();
+    ((!texts.is_empty()).then(|| texts.join("\n\n")), rest)
+}
+
 /// Splits the system messages, joined into one text if there are any, from the others.
 pub fn without_system(messages: Vec<ChatMessage>) -> (Option<String>, Vec<ChatMessage>) {
     let (system, rest): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_system);
@@ -239,6 +294,31 @@ pub fn without_system(messages: Vec<ChatMessage>) -> (Option<String>, Vec<ChatMe
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_and_calls_keep_their_order() {
+        let order = |details: Option<Value>| {
+            let message = ChatMessage {
+                tool_calls: Some(json!([{ "id": "a" }, { "id": "b" }]).to_string()),
+                details: details.map(|details| details.to_string()),
+                ..ChatMessage::new("assistant", "äbc")
+            };
+            let told = said(&message).into_iter().map(|said| match said {
+                Said::Text(text) => text,
+                Said::Call(call) => call["id"].as_str().unwrap().to_owned(),
+            });
+            told.collect::<Vec<_>>()
+        };
+        assert_eq!(order(None), ["äbc", "a", "b"]);
+        assert_eq!(
+            order(Some(json!({ "calls_at": [1, 2] }))),
+            ["ä", "a", "b", "b", "c"]
+        );
+        assert_eq!(
+            order(Some(json!({ "calls_at": [0, 0] }))),
+            ["a", "b", "äbc"]
+        );
+    }
 
     #[test]
     fn a_field_of_one_dialect_is_refused_by_name() {

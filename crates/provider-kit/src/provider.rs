@@ -80,6 +80,8 @@ pub struct Provider {
     pub limits_calls: bool,
     /// Whether answers always match the schema. If not, they are checked.
     pub keeps_schemas: bool,
+    /// Whether system messages after the first turn are moved to the front.
+    pub hoists_system: bool,
     /// Whether citations count bytes instead of characters.
     pub counts_bytes: bool,
     /// The type of a tool that runs at the provider; `None` for a tool that runs at the caller.
@@ -144,6 +146,7 @@ impl Provider {
             answer_form: None,
             limits_calls: true,
             keeps_schemas: true,
+            hoists_system: false,
             counts_bytes: false,
             hosted_tool: hosted::of_type,
             rows: |_| None,

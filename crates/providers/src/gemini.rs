@@ -43,6 +43,7 @@ const GEMINI: Provider = Provider {
     answer_form: Some(AnswerForm::Gemini),
     limits_calls: false,
     keeps_schemas: false,
+    hoists_system: true,
     counts_bytes: true,
     hosted_tool,
     rows,

@@ -23,7 +23,8 @@ pub struct ChatMessage {
     /// Other fields, as a JSON object: `thinking` (reasoning of an assistant: a list of objects
     /// with `text` and optionally `signature`, `redacted`, and the provider `format` of these),
     /// `is_error` (for a tool's message), `beside` (the name of a field that only servers of the
-    /// caller's dialect know), and `parts` (the whole content in OpenAI's format, if it
+    /// caller's dialect know), `calls_at` (for an assistant's message with text behind a call: the
+    /// position of each call in the text, in characters), and `parts` (the whole content in OpenAI's format, if it
     /// is not only text).
     pub details: Option<String>,
 }

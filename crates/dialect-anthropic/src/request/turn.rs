@@ -1,6 +1,6 @@
 //! Converts one message of a body to chat messages. Pure.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use volley_types::ChatMessage;
 
 use super::{kind, text_of};
@@ -24,6 +24,8 @@ pub(super) struct Turn {
 struct TurnParts {
     text: String,
     calls: Vec<Value>,
+    /// Position of each call in the text, in characters.
+    calls_at: Vec<usize>,
     thinking: Vec<Value>,
     results: Vec<ChatMessage>,
     /// Text and images, if the message has any.
@@ -93,7 +95,10 @@ impl TurnParts {
                 self.thinking
                     .extend(envelope::opened(data, "redacted", FORMAT));
             }
-            "tool_use" if role == "assistant" => self.calls.push(call(block)?),
+            "tool_use" if role == "assistant" => {
+                self.calls.push(call(block)?);
+                self.calls_at.push(self.text.chars().count());
+            }
             "tool_result" if role == "user" => self.result(block)?,
             // An upstream of this format receives the block unchanged.
             other => {
@@ -164,8 +169,16 @@ impl TurnParts {
     fn turn(self, role: &str) -> Turn {
         let mut messages = self.results;
         let tool_calls = (!self.calls.is_empty()).then(|| Value::Array(self.calls).to_string());
-        let details =
-            (!self.thinking.is_empty()).then(|| json!({ "thinking": self.thinking }).to_string());
+        let mut details = Map::new();
+        if !self.thinking.is_empty() {
+            details.insert("thinking".to_owned(), self.thinking.into());
+        }
+        // Calls follow the text unless the message says otherwise.
+        let length = self.text.chars().count();
+        if self.calls_at.iter().any(|at| *at < length) {
+            details.insert("calls_at".to_owned(), self.calls_at.into());
+        }
+        let details = (!details.is_empty()).then(|| Value::Object(details).to_string());
         let shows = self.parts.iter().any(|part| part["type"] != "text");
         let says = shows || !self.text.is_empty() || tool_calls.is_some() || details.is_some();
         if says || messages.is_empty() {

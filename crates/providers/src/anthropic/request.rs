@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::{
-    Image, arguments, calls, image, is_error, messages, parts, reasoned, without_system,
+    Image, Said, arguments, calls, image, is_error, is_system, messages, parts, reasoned, said,
+    without_first_system,
 };
 use volley_provider_kit::effort::{self, Thinking};
 use volley_provider_kit::normalize::{
@@ -98,7 +99,7 @@ pub(super) fn body(
     body.entry("max_tokens")
         .or_insert_with(|| DEFAULT_MAX_TOKENS.into());
     // System messages are a field of the body in this format.
-    let (system, rest) = without_system(messages(item));
+    let (system, rest) = without_first_system(messages(item));
     if let Some(system) = system {
         body.entry("system").or_insert_with(|| system.into());
     }
@@ -387,6 +388,9 @@ fn turns(messages: &[ChatMessage]) -> Result<Vec<Value>, PredictError> {
 }
 
 fn turn(message: &ChatMessage) -> Result<Value, PredictError> {
+    if is_system(message) {
+        return Ok(json!({ "role": "system", "content": message.content }));
+    }
     if let Some(blocks) = blocks(message) {
         return Ok(json!({ "role": message.role, "content": blocks }));
     }
@@ -396,13 +400,15 @@ fn turn(message: &ChatMessage) -> Result<Value, PredictError> {
     }
     // Signed reasoning must be unchanged and come first.
     let mut blocks: Vec<_> = reasoned.iter().map(thinking).collect();
-    if !message.content.is_empty() {
-        blocks.push(json!({ "type": "text", "text": message.content }));
-    }
-    for call in &calls {
-        let (id, name) = (&call["id"], &call["function"]["name"]);
-        let input = arguments(call)?;
-        blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
+    for said in said(message) {
+        blocks.push(match said {
+            Said::Text(text) => json!({ "type": "text", "text": text }),
+            Said::Call(call) => {
+                let (id, name) = (&call["id"], &call["function"]["name"]);
+                let input = arguments(&call)?;
+                json!({ "type": "tool_use", "id": id, "name": name, "input": input })
+            }
+        });
     }
     Ok(json!({ "role": message.role, "content": blocks }))
 }

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::{
-    Image, arguments, calls, image, is_error, is_system, messages, no_address, parts, reasoned,
+    Image, Said, arguments, calls, image, is_error, is_system, messages, no_address, parts,
+    reasoned, said,
 };
 use volley_provider_kit::normalize::{
     ToolChoice, allowed_only, check_tool_choice, is_one_call, take_response_format,
@@ -131,7 +132,8 @@ fn models_own(body: &mut Map<String, Value>) {
 }
 
 fn system(body: &mut Map<String, Value>, talk: &[ChatMessage]) {
-    let told = talk.iter().filter(|message| is_system(message));
+    // Later ones stay in place.
+    let told = talk.iter().take_while(|message| is_system(message));
     let told: Vec<_> = told
         .map(|message| json!({ "text": message.content }))
         .collect();
@@ -225,9 +227,10 @@ fn tool(mut tool: Value) -> Value {
 /// are one turn.
 fn turns(talk: &[ChatMessage]) -> Result<Vec<Value>, PredictError> {
     let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
-    for message in talk.iter().filter(|message| !is_system(message)) {
+    for message in talk.iter().skip_while(|message| is_system(message)) {
         let role = match message.role.as_str() {
             "tool" => "user",
+            "developer" => "system",
             role => role,
         };
         match turns.last_mut() {
@@ -256,20 +259,24 @@ fn content(message: &ChatMessage) -> Result<Vec<Value>, PredictError> {
     if let Some(blocks) = shown(message)? {
         return Ok(blocks);
     }
-    let calls = calls(message);
     // Signed reasoning must be unchanged and come first.
     let thoughts = reasoned(message, "bedrock");
     let thoughts = thoughts.iter().map(reasoning);
+    if calls(message).is_empty() {
+        return Ok(thoughts
+            .chain([json!({ "text": message.content })])
+            .collect());
+    }
     // The server rejects empty text.
-    let text = (!message.content.is_empty() || calls.is_empty())
-        .then(|| json!({ "text": message.content }));
-    let uses = calls.iter().map(|call| {
-        let (id, name) = (&call["id"], &call["function"]["name"]);
-        let input = arguments(call)?;
-        Ok(json!({ "toolUse": { "toolUseId": id, "name": name, "input": input } }))
+    let told = said(message).into_iter().map(|said| match said {
+        Said::Text(text) => Ok(json!({ "text": text })),
+        Said::Call(call) => {
+            let (id, name) = (&call["id"], &call["function"]["name"]);
+            let input = arguments(&call)?;
+            Ok(json!({ "toolUse": { "toolUseId": id, "name": name, "input": input } }))
+        }
     });
-    let said = thoughts.chain(text).map(Ok);
-    said.chain(uses).collect()
+    thoughts.map(Ok).chain(told).collect()
 }
 
 fn reasoning(stretch: &Value) -> Value {
@@ -351,6 +358,31 @@ mod tests {
         let named = json!({ "type": "function", "function": { "name": "f" } });
         let body = made(&talk, json!({ "tools": tools, "tool_choice": named })).unwrap();
         assert_eq!(body["toolConfig"]["toolChoice"]["tool"]["name"], "f");
+    }
+
+    #[test]
+    fn text_between_calls_and_later_system_messages_stay_in_place() {
+        let call = |id: &str| json!({ "id": id, "function": { "name": "f", "arguments": "{}" } });
+        let talk = Item::Chat(vec![
+            ChatMessage::new("system", "be brief"),
+            ChatMessage::new("user", "hi"),
+            ChatMessage::new("system", "be rude"),
+            ChatMessage {
+                tool_calls: Some(json!([call("a"), call("b")]).to_string()),
+                details: Some(json!({ "calls_at": [0, 2] }).to_string()),
+                ..ChatMessage::new("assistant", "so")
+            },
+        ]);
+        let body = made(&talk, json!({})).unwrap();
+        assert_eq!(body["system"], json!([{ "text": "be brief" }]));
+        assert_eq!(
+            body["messages"][1],
+            json!({ "role": "system", "content": [{ "text": "be rude" }] })
+        );
+        let blocks = &body["messages"][2]["content"];
+        assert_eq!(blocks[0]["toolUse"]["toolUseId"], "a");
+        assert_eq!(blocks[1]["text"], "so");
+        assert_eq!(blocks[2]["toolUse"]["toolUseId"], "b");
     }
 
     #[test]
