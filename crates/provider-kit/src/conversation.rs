@@ -153,10 +153,67 @@ pub enum Said {
     Text(String),
     /// A tool call, in OpenAI's format.
     Call(Value),
+    /// A mark for a cache behind the stretch before it, in Anthropic's format.
+    Mark(Value),
+}
+
+/// The marks for a cache in a message, in Anthropic's format.
+pub fn marks(message: &ChatMessage) -> Vec<Value> {
+    let marks = details(message)["cache"].take();
+    let marks = marks.as_array().into_iter().flatten();
+    marks.map(|mark| mark["control"].clone()).collect()
+}
+
+/// The text, the calls and the marks of a message in their order.
+pub fn said(message: &ChatMessage) -> Vec<Said> {
+    let told = in_order(message);
+    let details = details(message);
+    let marks = details["cache"].as_array().map_or(&[][..], Vec::as_slice);
+    if marks.is_empty() {
+        return told;
+    }
+    let number = |mark: &Value, name: &str| {
+        let number = mark[name].as_u64().unwrap_or(u64::MAX);
+        usize::try_from(number).unwrap_or(usize::MAX)
+    };
+    let (mut at, mut calls, mut said) = (0, 0, Vec::new());
+    let mut left = marks.iter().peekable();
+    for one in told {
+        match one {
+            Said::Text(text) => {
+                let mut rest = text.chars();
+                let end = at + text.chars().count();
+                // Marks inside this text split it.
+                while let Some(mark) =
+                    left.next_if(|it| number(it, "calls") <= calls && number(it, "at") <= end)
+                {
+                    let before = number(mark, "at").saturating_sub(at);
+                    let part: String = rest.by_ref().take(before).collect();
+                    at += part.chars().count();
+                    said.extend((!part.is_empty()).then_some(Said::Text(part)));
+                    said.push(Said::Mark(mark["control"].clone()));
+                }
+                at = end;
+                let rest: String = rest.collect();
+                said.extend((!rest.is_empty()).then_some(Said::Text(rest)));
+            }
+            other => {
+                calls += 1;
+                said.push(other);
+                while let Some(mark) =
+                    left.next_if(|it| number(it, "calls") <= calls && number(it, "at") <= at)
+                {
+                    said.push(Said::Mark(mark["control"].clone()));
+                }
+            }
+        }
+    }
+    said.extend(left.map(|mark| Said::Mark(mark["control"].clone())));
+    said
 }
 
 /// The text and the calls of a message in their order.
-pub fn said(message: &ChatMessage) -> Vec<Said> {
+fn in_order(message: &ChatMessage) -> Vec<Said> {
     let mut text = message.content.chars();
     let mut taken = 0;
     let places = details(message)["calls_at"].take();
@@ -306,6 +363,7 @@ mod tests {
             let told = said(&message).into_iter().map(|said| match said {
                 Said::Text(text) => text,
                 Said::Call(call) => call["id"].as_str().unwrap().to_owned(),
+                Said::Mark(_) => "|".to_owned(),
             });
             told.collect::<Vec<_>>()
         };
@@ -318,6 +376,9 @@ mod tests {
             order(Some(json!({ "calls_at": [0, 0] }))),
             ["a", "b", "äbc"]
         );
+        let mark = |at: usize, calls: usize| json!({ "at": at, "calls": calls, "control": {} });
+        let marked = json!({ "cache": [mark(1, 0), mark(3, 1), mark(3, 2)] });
+        assert_eq!(order(Some(marked)), ["ä", "|", "bc", "a", "|", "b", "|"]);
     }
 
     #[test]

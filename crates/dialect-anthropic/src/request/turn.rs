@@ -26,6 +26,8 @@ struct TurnParts {
     calls: Vec<Value>,
     /// Position of each call in the text, in characters.
     calls_at: Vec<usize>,
+    /// Marks for a cache.
+    marks: Vec<Value>,
     thinking: Vec<Value>,
     results: Vec<ChatMessage>,
     /// Text and images, if the message has any.
@@ -105,6 +107,15 @@ impl TurnParts {
                 self.lost.get_or_insert_with(|| other.to_owned());
                 self.beyond = true;
             }
+        }
+        let mark = cache_mark(block, self.text.chars().count(), self.calls.len());
+        match self
+            .results
+            .last_mut()
+            .filter(|_| kind(block) == Some("tool_result"))
+        {
+            Some(result) => add_marks(result, mark.into_iter().collect()),
+            None => self.marks.extend(mark),
         }
         Some(())
     }
@@ -188,7 +199,9 @@ impl TurnParts {
                 ..ChatMessage::new(role, self.text)
             };
             let shown = chat::with_parts(message.clone(), &self.parts);
-            messages.push(shown.unwrap_or(message));
+            let mut message = shown.unwrap_or(message);
+            add_marks(&mut message, self.marks);
+            messages.push(message);
         }
         Turn {
             messages,
@@ -196,6 +209,37 @@ impl TurnParts {
             beyond: self.beyond,
         }
     }
+}
+
+/// The mark for a cache behind a block: its place behind this much text, in characters, and this
+/// many calls.
+fn cache_mark(block: &Value, at: usize, calls: usize) -> Option<Value> {
+    let control = block.get("cache_control").filter(|it| it.is_object())?;
+    Some(json!({ "at": at, "calls": calls, "control": control }))
+}
+
+/// Adds marks for a cache to the details of a message.
+fn add_marks(message: &mut ChatMessage, marks: Vec<Value>) {
+    if marks.is_empty() {
+        return;
+    }
+    let details = message.details.as_deref();
+    let details = details.and_then(|details| serde_json::from_str(details).ok());
+    let mut details: Value = details.unwrap_or_else(|| json!({}));
+    details["cache"] = marks.into();
+    message.details = Some(details.to_string());
+}
+
+/// The system message of a text or of text blocks.
+pub(super) fn system(system: &Value) -> Option<ChatMessage> {
+    let mut message = ChatMessage::new("system", text_of(system)?);
+    let (mut at, mut marks) = (0, Vec::new());
+    for block in system.as_array().into_iter().flatten() {
+        at += block["text"].as_str().unwrap_or_default().chars().count();
+        marks.extend(cache_mark(block, at, 0));
+    }
+    add_marks(&mut message, marks);
+    Some(message)
 }
 
 /// The parts of a tool result, if all of them are text or images.

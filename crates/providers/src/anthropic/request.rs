@@ -408,6 +408,12 @@ fn turn(message: &ChatMessage) -> Result<Value, PredictError> {
                 let input = arguments(&call)?;
                 json!({ "type": "tool_use", "id": id, "name": name, "input": input })
             }
+            Said::Mark(control) => {
+                if let Some(last) = blocks.last_mut() {
+                    last["cache_control"] = control;
+                }
+                continue;
+            }
         });
     }
     Ok(json!({ "role": message.role, "content": blocks }))

@@ -68,3 +68,20 @@ fn a_developer_is_the_system_where_there_is_no_such_role() {
         assert_eq!(body["messages"][0]["role"], "system", "{provider:?}");
     }
 }
+
+#[test]
+fn marks_for_a_cache_of_tools_reach_servers_that_know_them() {
+    let mut tool = tool("f");
+    tool["cache_control"] = json!({ "type": "ephemeral" });
+    for (provider, dialect, is_sent) in [
+        ("openai", Dialect::OpenAi, true),
+        ("openai", Dialect::Anthropic, false),
+        ("openai_responses", Dialect::Anthropic, false),
+        ("mistral", Dialect::Anthropic, false),
+        ("anthropic", Dialect::Anthropic, true),
+    ] {
+        let body = sent(provider, dialect, json!({ "tools": [tool] })).unwrap();
+        let told = body["tools"][0].get("cache_control").is_some();
+        assert_eq!(told, is_sent, "{provider} {dialect:?}");
+    }
+}
