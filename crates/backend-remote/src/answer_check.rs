@@ -2,6 +2,7 @@
 //! at most one call, or matches a schema. Pure.
 
 use serde_json::{Map, Value, json};
+use volley_provider_kit::names;
 use volley_provider_kit::provider::{ANSWER_TOOL, Provider};
 use volley_provider_kit::step::Delta;
 use volley_remote_http::upstream::error;
@@ -23,6 +24,8 @@ pub(crate) struct AnswerCheck {
     answer: Option<u64>,
     /// Indexes of the calls of the caller's tools.
     called: Vec<u64>,
+    /// The names of tools that the server got, and the caller's names.
+    names: Vec<(String, String)>,
     /// A warning about the translation of the request, until it is in the details of the end.
     warning: Option<String>,
     /// The schema and the text so far.
@@ -53,8 +56,11 @@ impl AnswerCheck {
             let text = String::new();
             Box::new(ReducedSchema { schema, text })
         });
+        let tools = fields.get("tools").unwrap_or(&Value::Null);
+        let rules = provider.names;
         Self {
             form,
+            names: rules.map_or_else(Vec::new, |rules| names::changed(rules, tools)),
             answer_tool,
             one_call: !provider.limits_calls && alone,
             ..Self::default()
@@ -69,7 +75,7 @@ impl AnswerCheck {
 
     /// Whether the server's answer is unchanged.
     pub(crate) fn is_plain(&self) -> bool {
-        !self.answer_tool
+        !self.answer_tool && self.names.is_empty()
     }
 
     /// Applies the checks to a delta: converts calls of the answer tool to text.
@@ -79,6 +85,9 @@ impl AnswerCheck {
     pub(crate) fn apply(&mut self, delta: &mut Delta) -> Result<(), PredictError> {
         if self.answer_tool || self.one_call {
             self.check_calls(delta)?;
+        }
+        if !self.names.is_empty() {
+            self.restore_names(delta);
         }
         if let Some(warning) = self.warning.take() {
             let fields = delta.end().fields.get_or_insert_with(|| json!({}));
@@ -126,6 +135,24 @@ impl AnswerCheck {
                 ),
             ))
         })
+    }
+
+    /// Restores the caller's names of tools.
+    fn restore_names(&self, delta: &mut Delta) {
+        let Some(calls) = delta.tool_calls.take() else {
+            return;
+        };
+        let mut calls: Value = serde_json::from_str(&calls).unwrap_or_default();
+        for call in calls.as_array_mut().into_iter().flatten() {
+            let Some(name) = call.pointer_mut("/function/name") else {
+                continue;
+            };
+            let mut known = self.names.iter();
+            if let Some((_, own)) = known.find(|(sent, _)| *name == sent.as_str()) {
+                *name = own.as_str().into();
+            }
+        }
+        delta.tool_calls = Some(calls.to_string());
     }
 
     fn check_calls(&mut self, delta: &mut Delta) -> Result<(), PredictError> {
@@ -250,6 +277,19 @@ mod tests {
         assert_eq!(error.code, ErrorCode::UpstreamFailed);
         let mut told = AnswerCheck::of(provider("openai"), &json!({}), &fields);
         assert!(told.apply(&mut delta(&call(1), None)).is_ok());
+    }
+
+    #[test]
+    fn the_callers_names_of_tools_return() {
+        let tools = json!([{ "function": { "name": "files.read" } }]);
+        let fields = json!({ "tools": tools }).as_object().cloned().unwrap();
+        let mut check = AnswerCheck::of(provider("bedrock"), &json!({}), &fields);
+        assert!(!check.is_plain());
+        let sent = provider("bedrock").names.unwrap().tools.fit("files.read");
+        let call = json!([{ "index": 0, "id": "c", "function": { "name": sent } }]);
+        let mut delta = delta(&call, None);
+        check.apply(&mut delta).unwrap();
+        assert!(delta.tool_calls.unwrap().contains("\"files.read\""));
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod effort;
 pub mod fault;
 pub mod framing;
 pub mod hosted;
+pub mod names;
 pub mod native;
 pub mod neutral;
 pub mod normalize;

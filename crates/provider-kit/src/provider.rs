@@ -12,6 +12,7 @@ use volley_types::registry::{ConnectorSpec, ProviderName};
 use crate::calls::ToolCallAccumulator;
 use crate::framing::{BodyFraming, Framing, StreamEnd};
 use crate::hosted;
+use crate::names::NameRules;
 use crate::parameters::{ParameterTable, RequestFields};
 use crate::rows::post_process::PostProcess;
 use crate::rows::pre_process::PreProcess;
@@ -82,6 +83,8 @@ pub struct Provider {
     pub keeps_schemas: bool,
     /// Whether system messages after the first turn are moved to the front.
     pub hoists_system: bool,
+    /// The names of tools and ids of calls that the server accepts, if it checks them.
+    pub names: Option<NameRules>,
     /// Whether citations count bytes instead of characters.
     pub counts_bytes: bool,
     /// The type of a tool that runs at the provider; `None` for a tool that runs at the caller.
@@ -147,6 +150,7 @@ impl Provider {
             limits_calls: true,
             keeps_schemas: true,
             hoists_system: false,
+            names: None,
             counts_bytes: false,
             hosted_tool: hosted::of_type,
             rows: |_| None,

@@ -15,7 +15,7 @@ use crate::options::RequestOptions;
 use crate::parameters::RequestFields;
 use crate::provider::{Provider, ReadAnswer};
 use crate::step::{Delta, Step};
-use crate::{neutral, reserved, template};
+use crate::{names, neutral, reserved, template};
 
 /// Reads the answers of one server, in the provider's format or as the connector describes it.
 #[derive(Clone, Debug)]
@@ -161,6 +161,12 @@ pub fn body(
             })?
         }
         None => {
+            let fitted = provider
+                .names
+                .and_then(|rules| names::fitted(rules, item, options));
+            let (item, options) = fitted
+                .as_ref()
+                .map_or((item, options), |(item, options)| (item, options));
             let request = RequestFields::new(provider.parameters, options, &connector.headers)?;
             (provider.body)(&connector.model, item, request)?
         }

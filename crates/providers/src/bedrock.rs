@@ -14,6 +14,7 @@ use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{number, some, stretch, text};
 use volley_provider_kit::fault::{self, json_position, text as error_text};
 use volley_provider_kit::framing::Framing;
+use volley_provider_kit::names::{NameRule, NameRules};
 use volley_provider_kit::provider::{AnswerForm, Page, Provider, part_of_url};
 use volley_provider_kit::rows::post_process::PostProcess;
 use volley_provider_kit::rows::pre_process::PreProcess;
@@ -46,6 +47,13 @@ pub(crate) static PROVIDER: Provider = Provider {
     answer_form: Some(AnswerForm::Converse),
     limits_calls: false,
     keeps_schemas: false,
+    names: Some(NameRules {
+        tools: NameRule { max: 64, more: "" },
+        ids: Some(NameRule {
+            max: 64,
+            more: ".:",
+        }),
+    }),
     rows,
     read,
     read_whole,

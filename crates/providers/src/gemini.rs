@@ -15,6 +15,7 @@ use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::some;
 use volley_provider_kit::fault::{self, json_position};
 use volley_provider_kit::framing::StreamEnd;
+use volley_provider_kit::names::{NameRule, NameRules};
 use volley_provider_kit::provider::{Address, AnswerForm, Page, Provider, part_of_url};
 use volley_provider_kit::rows::google::Google;
 use volley_provider_kit::rows::post_process::PostProcess;
@@ -43,6 +44,13 @@ const GEMINI: Provider = Provider {
     answer_form: Some(AnswerForm::Gemini),
     limits_calls: false,
     keeps_schemas: false,
+    names: Some(NameRules {
+        tools: NameRule {
+            max: 64,
+            more: ".:",
+        },
+        ids: None,
+    }),
     hoists_system: true,
     counts_bytes: true,
     hosted_tool,
