@@ -72,11 +72,6 @@ impl Parts {
         self.known.iter().any(|part| part.id == id)
     }
 
-    /// Whether any part of a kind is known.
-    pub fn knows_any(&self, kind: PartKind) -> bool {
-        self.known.iter().any(|part| part.id.0 == kind)
-    }
-
     /// Ends a part of text and returns the rest of `whole` behind the deltas. The answer's text is
     /// at the position `at`.
     pub fn rest_of_text(&mut self, id: PartId, whole: &str, at: u32) -> Option<String> {

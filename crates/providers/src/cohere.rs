@@ -90,14 +90,7 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
         }
         fields.remove("parallel_tool_calls");
     }
-    match fields.get("top_p").and_then(Value::as_f64) {
-        // All tokens: the server has no such value.
-        Some(1.0) => _ = fields.remove("top_p"),
-        Some(p) if 0.99 < p => {
-            return Err(request.refused("top_p", "it must be 0.01 to 0.99, or 1"));
-        }
-        _ => {}
-    }
+    top_p(&mut request)?;
     let fields = &mut request.fields;
     strict(fields);
     match take_tool_choice(fields) {
@@ -148,6 +141,18 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
     let turns = turns.map(|(sent, turn)| place_reasoning(sent, turn));
     body.insert("messages".to_owned(), turns.collect());
     Ok(Value::Object(body))
+}
+
+/// Omits a `top_p` of 1, all tokens: the server has no such value.
+fn top_p(request: &mut RequestFields<'_>) -> Result<(), PredictError> {
+    match request.fields.get("top_p").and_then(Value::as_f64) {
+        Some(1.0) => _ = request.take("top_p"),
+        Some(p) if 0.99 < p => {
+            return Err(request.refused("top_p", "it must be 0.01 to 0.99, or 1"));
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 /// Writes the reasoning and the plan of a message where this format has them.

@@ -139,12 +139,12 @@ pub(super) fn of_answer(last: &mut Delta, calls: &mut ToolCallAccumulator) {
     let answer = last.end.as_ref().and_then(|end| end.answer.as_ref());
     let output = answer.and_then(|answer| answer["output"].as_array());
     let output = output.cloned().unwrap_or_default();
-    let is_silent = calls.passages.said() == 0 && !calls.parts.knows_any(PartKind::Text);
+    let is_silent = calls.passages.said() == 0;
     let called = calls.any();
     for (index, item) in (0..).zip(&output) {
         let is_missing = match item["type"].as_str() {
             Some("message") => is_silent,
-            Some("function_call") => !called,
+            Some("function_call") => !called || calls.is_unfilled(index),
             _ => false,
         };
         if is_missing {
@@ -257,6 +257,7 @@ mod tests {
             &[ADDED, piece, CALL],
             &[ADDED, CALL],
             &[CALL, last],
+            &[ADDED, last],
             &[last],
         ] {
             let (_, input, all) = answer(events);
@@ -282,6 +283,7 @@ mod tests {
             &[part, item],
             &[added, piece, ended, part, item],
             &[item, last],
+            &[added, last],
             &[last],
         ] {
             assert_eq!(answer(events).0, "abc", "{events:?}");
