@@ -1,7 +1,8 @@
 //! Checks what a server could not be asked to guarantee: the answer is the input of one tool, has
 //! at most one call, or matches a schema. Pure.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use volley_provider_kit::names;
 use volley_provider_kit::provider::{ANSWER_TOOL, Provider};
 use volley_provider_kit::step::Delta;
 use volley_remote_http::upstream::{error, unusable};
@@ -33,6 +34,10 @@ pub(crate) struct AnswerCheck {
     has_audio: bool,
     /// Whether the answer has text.
     has_text: bool,
+    /// The names of tools that the server got, and the caller's names.
+    names: Vec<(String, String)>,
+    /// A warning about the translation of the request, until it is in the details of the end.
+    warning: Option<String>,
 }
 
 /// A form of the answer that the server may not enforce completely.
@@ -74,8 +79,11 @@ impl AnswerCheck {
             let text = String::new();
             Box::new(RequiredForm { schema, text })
         });
+        let tools = fields.get("tools").unwrap_or(&Value::Null);
+        let rules = provider.names;
         Self {
             form,
+            names: rules.map_or_else(Vec::new, |rules| names::changed(rules, tools)),
             answer_tool,
             one_call: !provider.limits_calls && alone,
             ..Self::default()
@@ -90,9 +98,15 @@ impl AnswerCheck {
         }
     }
 
+    /// Sets a warning about the translation of the request.
+    pub(crate) fn warned(self, warning: Option<&str>) -> Self {
+        let warning = warning.map(str::to_owned);
+        Self { warning, ..self }
+    }
+
     /// Whether the server's answer is unchanged.
     pub(crate) fn is_plain(&self) -> bool {
-        !self.answer_tool
+        !self.answer_tool && self.names.is_empty()
     }
 
     /// Applies the checks to a delta: converts calls of the answer tool to text.
@@ -108,6 +122,13 @@ impl AnswerCheck {
         }
         if self.answer_tool || self.one_call {
             self.check_calls(delta)?;
+        }
+        if !self.names.is_empty() {
+            self.restore_names(delta);
+        }
+        if let Some(warning) = self.warning.take() {
+            let fields = delta.end().fields.get_or_insert_with(|| json!({}));
+            fields["volley-warning"] = warning.into();
         }
         self.release(delta);
         delta.text.as_deref().map_or(Ok(()), |text| self.said(text))
@@ -205,6 +226,24 @@ impl AnswerCheck {
         Ok(())
     }
 
+    /// Restores the caller's names of tools.
+    fn restore_names(&self, delta: &mut Delta) {
+        let Some(calls) = delta.tool_calls.take() else {
+            return;
+        };
+        let mut calls: Value = serde_json::from_str(&calls).unwrap_or_default();
+        for call in calls.as_array_mut().into_iter().flatten() {
+            let Some(name) = call.pointer_mut("/function/name") else {
+                continue;
+            };
+            let mut known = self.names.iter();
+            if let Some((_, own)) = known.find(|(sent, _)| *name == sent.as_str()) {
+                *name = own.as_str().into();
+            }
+        }
+        delta.tool_calls = Some(calls.to_string());
+    }
+
     fn check_calls(&mut self, delta: &mut Delta) -> Result<(), PredictError> {
         if let Some(calls) = delta.tool_calls.take() {
             let calls: Vec<Value> = serde_json::from_str(&calls).unwrap_or_default();
@@ -282,8 +321,6 @@ fn form(provider: &Provider, fields: &Map<String, Value>) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::tests::provider;
 
@@ -441,5 +478,30 @@ mod tests {
         assert_eq!(error.code, ErrorCode::UpstreamFailed);
         let mut told = AnswerCheck::of(provider("openai"), &json!({}), &fields);
         assert!(told.apply(&mut delta(&call(1), None)).is_ok());
+    }
+
+    #[test]
+    fn the_callers_names_of_tools_return() {
+        let tools = json!([{ "function": { "name": "files.read" } }]);
+        let fields = json!({ "tools": tools }).as_object().cloned().unwrap();
+        let mut check = AnswerCheck::of(provider("bedrock"), &json!({}), &fields);
+        assert!(!check.is_plain());
+        let sent = provider("bedrock").names.unwrap().tools.fit("files.read");
+        let call = json!([{ "index": 0, "id": "c", "function": { "name": sent } }]);
+        let mut delta = delta(&call, None);
+        check.apply(&mut delta).unwrap();
+        assert!(delta.tool_calls.unwrap().contains("\"files.read\""));
+    }
+
+    #[test]
+    fn a_warning_is_in_the_details_of_the_end_once() {
+        let check = AnswerCheck::of(provider("gemini"), &json!({}), &Map::new());
+        let mut check = check.warned(Some("moved"));
+        let (mut first, mut second) = (Delta::default(), Delta::default());
+        check.apply(&mut first).unwrap();
+        check.apply(&mut second).unwrap();
+        let fields = first.end.unwrap().fields.unwrap();
+        assert_eq!(fields["volley-warning"], "moved");
+        assert!(second.end.is_none());
     }
 }

@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use serde_json::Value;
 use url::Url;
 use volley_backend::items::Item;
+use volley_provider_kit::conversation::{check_fields, has_later_system};
 use volley_provider_kit::framing::BodyFraming;
 use volley_provider_kit::options::RequestOptions;
 use volley_provider_kit::provider::Provider;
@@ -27,6 +28,10 @@ use volley_types::{Deadline, Native, ParamValue, PredictError, exact};
 
 use crate::answer_check::AnswerCheck;
 use crate::server::Server;
+
+/// The warning about system messages that moved, in the details of the answer's end.
+const HOISTED: &str = "system messages after the first turn were moved to the front: the remote \
+                       model's server has no place for them in a conversation";
 
 /// Maximum size of an answer that is not streamed, in bytes.
 pub(crate) const MAX_WHOLE_BYTES: usize = MAX_EVENT_BYTES;
@@ -105,6 +110,9 @@ impl UpstreamCall {
                 native::body(native, provider, &server.connector, &self.options, whole)
             }
             native => {
+                if native.is_none() {
+                    check_fields(item, provider.name.as_str())?;
+                }
                 let mut body = wire::body(provider, &server.connector, item, &self.options, whole)?;
                 if let (Some(native), Some(body)) = (native, body.as_object_mut()) {
                     native::overlay(body, native);
@@ -122,8 +130,11 @@ impl UpstreamCall {
         let (limit, _) = self.silence(server);
         let sent = self.post(server, url, secret, &body, accept, limit).await;
         let (response, shape) = sent?;
+        let hoisted = provider.hoists_system && has_later_system(item);
         let check = AnswerCheck::of(provider, &body, &self.options.fields);
-        let check = check.for_caller(self.options.dialect);
+        let check = check
+            .for_caller(self.options.dialect)
+            .warned(hoisted.then_some(HOISTED));
         Ok(AnswerHead {
             response,
             shape,

@@ -102,10 +102,10 @@ fn take_conversation(body: &mut Map<String, Value>) -> Result<Conversation, Pred
     match body.remove("system") {
         None | Some(Value::Null) => {}
         Some(system) => {
-            let text = text_of(&system).ok_or_else(|| {
+            let message = turn::system(&system).ok_or_else(|| {
                 PredictError::invalid("field 'system' must be a text or a list of text blocks")
             })?;
-            messages.push(ChatMessage::new("system", text));
+            messages.push(message);
         }
     }
     let given = body.remove("messages");
@@ -241,7 +241,11 @@ fn tools(tools: &Value) -> Result<Value, PredictError> {
                 function[name] = value.clone();
             }
         }
-        Some(json!({ "type": "function", "function": function }))
+        let mut made = json!({ "type": "function", "function": function });
+        if let Some(control) = tool.get("cache_control").filter(|it| it.is_object()) {
+            made["cache_control"] = control.clone();
+        }
+        Some(made)
     };
     let tools = tools.as_array().map(|tools| tools.iter().map(translate));
     tools
@@ -329,6 +333,31 @@ mod tests {
                     "name": "f", "description": "d", "parameters": { "type": "object" } } }],
             })
         );
+    }
+
+    #[test]
+    fn marks_for_a_cache_keep_their_places() {
+        let mark = json!({ "type": "ephemeral" });
+        let text = |text: &str| json!({ "type": "text", "text": text, "cache_control": mark });
+        let asked = asked(json!({
+            "model": "m", "max_tokens": 9, "system": [text("ab"), { "type": "text", "text": "c" }],
+            "tools": [{ "name": "f", "input_schema": {}, "cache_control": mark }],
+            "messages": [
+                { "role": "user", "content": [
+                    { "type": "tool_result", "tool_use_id": "c", "cache_control": mark },
+                    text("de"), { "type": "text", "text": "f" },
+                ] },
+            ],
+        }));
+        let asked = asked.unwrap();
+        let marks = asked.messages.iter().map(|message| {
+            let details: Value = serde_json::from_str(message.details.as_ref().unwrap()).unwrap();
+            (message.role.clone(), details["cache"][0]["at"].clone())
+        });
+        let expected = [("system", 2), ("tool", 0), ("user", 2)];
+        let expected = expected.map(|(role, at)| (role.to_owned(), json!(at)));
+        assert_eq!(marks.collect::<Vec<_>>(), expected);
+        assert_eq!(asked.parameters["tools"][0]["cache_control"], mark);
     }
 
     #[test]

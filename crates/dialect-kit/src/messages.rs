@@ -49,7 +49,10 @@ pub fn take(body: &mut Map<String, Value>) -> Result<Conversation, PredictError>
     let mut lost = custom(body);
     let mut in_parts = lost.is_none();
     for (index, message) in given.iter().enumerate() {
-        if let Some(read) = chat::openai_message(message) {
+        if let Some(mut read) = chat::openai_message(message) {
+            if let Some(field) = beside(message) {
+                note(&mut read, &field);
+            }
             messages.push(read);
             if calls_custom(message) {
                 in_parts = false;
@@ -59,7 +62,12 @@ pub fn take(body: &mut Map<String, Value>) -> Result<Conversation, PredictError>
             }
         } else if let Some(kind) = unheld(message) {
             match chat::shown_message(message) {
-                Some(read) => messages.push(read),
+                Some(mut read) => {
+                    if let Some(field) = beside(message) {
+                        note(&mut read, &field);
+                    }
+                    messages.push(read);
+                }
                 None => in_parts = false,
             }
             lost.get_or_insert_with(|| {
@@ -79,6 +87,50 @@ pub fn take(body: &mut Map<String, Value>) -> Result<Conversation, PredictError>
         ..Native::default()
     });
     Ok(Conversation { messages, native })
+}
+
+/// The first field of a message that only servers of this dialect know. Clients send back some
+/// fields of answers, and servers that find cached prefixes by content need no marks for them.
+fn beside(message: &Value) -> Option<String> {
+    let role = message["role"].as_str().unwrap_or_default();
+    let is_known = |name: &str| match name {
+        // The name of a tool is also that of its call.
+        "name" => matches!(role, "tool" | "function"),
+        "annotations" | "function_call" | "refusal" | "reasoning" | "reasoning_content"
+        | "cache_control" => true,
+        name => HELD.contains(&name),
+    };
+    let fields = message.as_object()?.iter();
+    let mut fields = fields.filter(|(name, value)| !value.is_null() && !is_known(name));
+    let of_parts = || {
+        let known = [
+            "type",
+            "text",
+            "image_url",
+            "refusal",
+            "cache_control",
+            "prompt_cache_breakpoint",
+        ];
+        let parts = message["content"].as_array()?.iter();
+        let mut fields = parts.filter_map(Value::as_object).flatten();
+        let (name, _) =
+            fields.find(|(name, value)| !value.is_null() && !known.contains(&name.as_str()))?;
+        Some(format!("content[].{name}"))
+    };
+    let field = fields
+        .next()
+        .map(|(name, _)| name.clone())
+        .or_else(of_parts);
+    field.map(|name| name.chars().filter(|c| !c.is_control()).take(64).collect())
+}
+
+/// Notes a field in the details of its message: a server of another format rejects it by name.
+fn note(message: &mut ChatMessage, field: &str) {
+    let details = message.details.as_deref();
+    let details = details.and_then(|details| serde_json::from_str(details).ok());
+    let mut details: Value = details.unwrap_or_else(|| json!({}));
+    details["beside"] = field.into();
+    message.details = Some(details.to_string());
 }
 
 /// Describes a custom tool (with free text as input), which only servers of this dialect support.
@@ -145,6 +197,23 @@ mod tests {
         let native = talk.native.unwrap();
         assert_eq!((talk.messages.len(), native.lost), (1, None));
         assert_eq!(native.body["messages"], named);
+        let noted = |messages: Value| {
+            let mut talk = taken(messages).unwrap();
+            let details = talk.messages.remove(0).details.unwrap_or_default();
+            serde_json::from_str::<Value>(&details).unwrap_or_default()["beside"].take()
+        };
+        assert_eq!(noted(named), "name");
+        let part = json!({ "type": "text", "text": "a", "newest": 1 });
+        assert_eq!(
+            noted(json!([{ "role": "user", "content": [part] }])),
+            "content[].newest"
+        );
+        for known in [
+            json!({ "role": "tool", "content": "a", "tool_call_id": "c", "name": "f" }),
+            json!({ "role": "assistant", "content": "a", "refusal": null, "annotations": [1] }),
+        ] {
+            assert_eq!(noted(json!([known])), Value::Null);
+        }
         let image = json!([{ "role": "user", "content": [
             { "type": "text", "text": "What?" },
             { "type": "image_url", "image_url": { "url": "x" } } ] }]);

@@ -298,7 +298,7 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
     // Parameters that are used in the URL are not part of the request body.
     parameters.retain(|name, _| !filled.contains(name) || name == "model");
     let provider = provider(body, &url)?;
-    address::check(&url, provider)?;
+    address::check(&url, provider, body.contains_key("request_body"))?;
     let model = match body.text("model")? {
         Some(model) => model.to_owned(),
         None => match parameters.remove("model") {

@@ -5,6 +5,15 @@ use serde_json::{Map, Value};
 /// Maximum input of one server-specific block, in bytes. Longer input is dropped.
 const MAX_INPUT: usize = 4 << 20;
 
+/// The arguments of a call as text: some servers send an object instead of its text.
+pub fn arguments_text(arguments: &Value) -> String {
+    match arguments {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
 /// State of an answer in content blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Blocks {
@@ -51,8 +60,14 @@ impl Blocks {
     /// Stores the input in the start event of call `number`. It is the call's input only if no
     /// input deltas follow.
     pub fn keep_input(&mut self, number: u64, input: &Value) {
-        if input.as_object().is_some_and(|input| !input.is_empty()) {
-            self.inputs.push((number, input.to_string()));
+        // Some servers send the text of an object instead of the object.
+        let is_empty = match input {
+            Value::Object(input) => input.is_empty(),
+            Value::String(input) => input.is_empty(),
+            _ => true,
+        };
+        if !is_empty {
+            self.inputs.push((number, arguments_text(input)));
         }
     }
 

@@ -3,8 +3,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, arguments_text};
 use crate::citations::Passages;
+use crate::parts::Parts;
 use crate::step::Step;
 
 /// The tool calls of one answer, and the state of its citations and blocks. It supplies indexes and
@@ -15,6 +16,8 @@ pub struct ToolCallAccumulator {
     pub passages: Passages,
     /// State of an answer that arrives in content blocks.
     pub native: Blocks,
+    /// The parts whose end repeats their deltas.
+    pub parts: Parts,
     /// The started calls.
     begun: Vec<StartedCall>,
     /// The server's number and our index of each call that the server numbers.
@@ -226,11 +229,7 @@ impl<'a> Piece<'a> {
             kind,
             id: text(&call["id"]).filter(|id| *id != "null"),
             name: text(&function["name"]),
-            arguments: match &function[field] {
-                Value::String(text) => text.clone(),
-                Value::Null => String::new(),
-                other => other.to_string(),
-            },
+            arguments: arguments_text(&function[field]),
         }
     }
 }

@@ -4,6 +4,40 @@ use serde_json::{Value, json};
 use volley_backend::items::Item;
 use volley_types::{ChatMessage, PredictError, exact};
 
+use crate::reserved::shown;
+
+/// Checks that no message has a field that only servers of the caller's dialect know.
+///
+/// # Errors
+/// `InvalidInput` naming the field.
+pub fn check_fields(item: &Item, provider: &str) -> Result<(), PredictError> {
+    let Item::Chat(messages) = item else {
+        return Ok(());
+    };
+    for (index, message) in messages.iter().enumerate() {
+        let details = details(message);
+        if let Some(field) = details["beside"].as_str() {
+            let field = shown(field);
+            return Err(PredictError::invalid(format!(
+                "field 'messages' has '{field}' at index {index}, which servers of the \
+                 provider '{provider}' do not support: leave it out"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The messages of an item for servers without the role `developer`: it becomes `system`.
+pub fn messages_without_developer(item: &Item) -> Vec<ChatMessage> {
+    let mut messages = messages(item);
+    for message in &mut messages {
+        if message.role == "developer" {
+            "system".clone_into(&mut message.role);
+        }
+    }
+    messages
+}
+
 /// The messages of an item. A plain prompt becomes one user message.
 pub fn messages(item: &Item) -> Vec<ChatMessage> {
     match item {
@@ -126,6 +160,105 @@ pub fn calls(message: &ChatMessage) -> Vec<Value> {
     calls.unwrap_or_default()
 }
 
+/// A stretch of an assistant's message.
+pub enum Said {
+    /// Text, not empty.
+    Text(String),
+    /// A tool call, in OpenAI's format.
+    Call(Value),
+    /// A mark for a cache behind the stretch before it, in Anthropic's format.
+    Mark(Value),
+}
+
+/// The marks for a cache in a message, in Anthropic's format.
+pub fn marks(message: &ChatMessage) -> Vec<Value> {
+    let marks = details(message)["cache"].take();
+    let marks = marks.as_array().into_iter().flatten();
+    marks.map(|mark| mark["control"].clone()).collect()
+}
+
+/// The text, the calls and the marks of a message in their order.
+pub fn said(message: &ChatMessage) -> Vec<Said> {
+    let told = in_order(message);
+    let details = details(message);
+    let marks = details["cache"].as_array().map_or(&[][..], Vec::as_slice);
+    if marks.is_empty() {
+        return told;
+    }
+    let number = |mark: &Value, name: &str| {
+        let number = mark[name].as_u64().unwrap_or(u64::MAX);
+        usize::try_from(number).unwrap_or(usize::MAX)
+    };
+    let (mut at, mut calls, mut said) = (0, 0, Vec::new());
+    let mut left = marks.iter().peekable();
+    for one in told {
+        match one {
+            Said::Text(text) => {
+                let mut rest = text.chars();
+                let end = at + text.chars().count();
+                // Marks inside this text split it.
+                while let Some(mark) =
+                    left.next_if(|it| number(it, "calls") <= calls && number(it, "at") <= end)
+                {
+                    let before = number(mark, "at").saturating_sub(at);
+                    let part: String = rest.by_ref().take(before).collect();
+                    at += part.chars().count();
+                    said.extend((!part.is_empty()).then_some(Said::Text(part)));
+                    said.push(Said::Mark(mark["control"].clone()));
+                }
+                at = end;
+                let rest: String = rest.collect();
+                said.extend((!rest.is_empty()).then_some(Said::Text(rest)));
+            }
+            other => {
+                calls += 1;
+                said.push(other);
+                while let Some(mark) =
+                    left.next_if(|it| number(it, "calls") <= calls && number(it, "at") <= at)
+                {
+                    said.push(Said::Mark(mark["control"].clone()));
+                }
+            }
+        }
+    }
+    said.extend(left.map(|mark| Said::Mark(mark["control"].clone())));
+    said
+}
+
+/// The text and the calls of a message in their order.
+fn in_order(message: &ChatMessage) -> Vec<Said> {
+    let mut text = message.content.chars();
+    let mut taken = 0;
+    let places = details(message)["calls_at"].take();
+    let mut said = Vec::new();
+    for (number, call) in calls(message).into_iter().enumerate() {
+        let place = places[number]
+            .as_u64()
+            .and_then(|at| usize::try_from(at).ok());
+        let place = place.unwrap_or(usize::MAX);
+        let before: String = text.by_ref().take(place.saturating_sub(taken)).collect();
+        taken = place.max(taken);
+        if !before.is_empty() {
+            said.push(Said::Text(before));
+        }
+        said.push(Said::Call(call));
+    }
+    let rest: String = text.collect();
+    if !rest.is_empty() {
+        said.push(Said::Text(rest));
+    }
+    said
+}
+
+/// Whether a system message follows a turn.
+pub fn has_later_system(item: &Item) -> bool {
+    let Item::Chat(messages) = item else {
+        return false;
+    };
+    let mut later = messages.iter().skip_while(|message| is_system(message));
+    later.any(is_system)
+}
+
 /// Parses a call's arguments into an object for a body that `exact::write` serializes. No text
 /// yields an empty object.
 ///
@@ -160,6 +293,15 @@ pub fn reasoned(message: &ChatMessage, format: &str) -> Vec<Value> {
 /// The text of the earlier reasoning of an assistant message, in any format.
 pub fn reasoning_text(message: &ChatMessage) -> Option<String> {
     let thinking = thinking(message);
+    let texts = thinking.iter().filter_map(|it| it["text"].as_str());
+    let text: String = texts.collect();
+    (!text.is_empty()).then_some(text)
+}
+
+/// The text of the earlier reasoning of an assistant message that no provider signed.
+pub fn unsigned_reasoning(message: &ChatMessage) -> Option<String> {
+    let mut thinking = thinking(message);
+    thinking.retain(|stretch| stretch["signature"].is_null());
     let texts = thinking.iter().filter_map(|it| it["text"].as_str());
     let text: String = texts.collect();
     (!text.is_empty()).then_some(text)
@@ -200,6 +342,19 @@ pub fn is_system(message: &ChatMessage) -> bool {
     matches!(message.role.as_str(), "system" | "developer")
 }
 
+/// Splits the system messages before the first turn, joined into one text if there are any, from
+/// the others, for servers that accept later system messages in place.
+pub fn without_first_system(mut messages: Vec<ChatMessage>) -> (Option<String>, Vec<ChatMessage>) {
+    let first = messages.iter().take_while(|message| is_system(message));
+    // A conversation needs a turn.
+    let rest = messages.split_off(first.count());
+    let texts: Vec<_> = messages
+        .into_iter()
+        .map(|message| message.content)
+        .collect();
+    ((!texts.is_empty()).then(|| texts.join("\n\n")), rest)
+}
+
 /// Splits the system messages, joined into one text if there are any, from the others.
 pub fn without_system(messages: Vec<ChatMessage>) -> (Option<String>, Vec<ChatMessage>) {
     let (system, rest): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_system);
@@ -233,5 +388,47 @@ mod tests {
         assert_eq!(refusal(&refused("No.")), split(""));
         assert_eq!(refusal(&refused("Hm. No.")), split("Hm. "));
         assert_eq!(refusal(&ChatMessage::new("assistant", "No.")), None);
+    }
+
+    #[test]
+    fn text_and_calls_keep_their_order() {
+        let order = |details: Option<Value>| {
+            let message = ChatMessage {
+                tool_calls: Some(json!([{ "id": "a" }, { "id": "b" }]).to_string()),
+                details: details.map(|details| details.to_string()),
+                ..ChatMessage::new("assistant", "äbc")
+            };
+            let told = said(&message).into_iter().map(|said| match said {
+                Said::Text(text) => text,
+                Said::Call(call) => call["id"].as_str().unwrap().to_owned(),
+                Said::Mark(_) => "|".to_owned(),
+            });
+            told.collect::<Vec<_>>()
+        };
+        assert_eq!(order(None), ["äbc", "a", "b"]);
+        assert_eq!(
+            order(Some(json!({ "calls_at": [1, 2] }))),
+            ["ä", "a", "b", "b", "c"]
+        );
+        assert_eq!(
+            order(Some(json!({ "calls_at": [0, 0] }))),
+            ["a", "b", "äbc"]
+        );
+        let mark = |at: usize, calls: usize| json!({ "at": at, "calls": calls, "control": {} });
+        let marked = json!({ "cache": [mark(1, 0), mark(3, 1), mark(3, 2)] });
+        assert_eq!(order(Some(marked)), ["ä", "|", "bc", "a", "|", "b", "|"]);
+    }
+
+    #[test]
+    fn a_field_of_one_dialect_is_refused_by_name() {
+        let named = ChatMessage {
+            details: Some(json!({ "beside": "name" }).to_string()),
+            ..ChatMessage::new("user", "hi")
+        };
+        let item = Item::Chat(vec![ChatMessage::new("user", "hi"), named]);
+        let error = check_fields(&item, "a test").unwrap_err();
+        assert!(error.message.contains("'name' at index 1"), "{error}");
+        let item = Item::Chat(vec![ChatMessage::new("user", "hi")]);
+        assert!(check_fields(&item, "a test").is_ok());
     }
 }

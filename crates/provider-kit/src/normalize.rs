@@ -1,14 +1,90 @@
 //! Converts OpenAI parameters for servers with other formats.
 
 use serde_json::{Map, Value};
+use volley_types::PredictError;
 
-/// Removes the caller's end user, `safety_identifier` or else the older `user`, and returns it.
-pub fn take_user(body: &mut Map<String, Value>) -> Option<String> {
-    let both = [body.remove("safety_identifier"), body.remove("user")];
-    let given = both.into_iter().flatten();
-    given
-        .filter_map(|user| user.as_str().map(str::to_owned))
-        .next()
+use crate::reserved::shown;
+
+/// Removes the caller's end user, `safety_identifier` or the older `user`, and returns it under the
+/// name `user`. If both are given and differ, they are two tags under their own names.
+pub fn take_users(body: &mut Map<String, Value>) -> Vec<(&'static str, String)> {
+    let text = |value: Value| match value {
+        Value::String(text) => Some(text).filter(|text| !text.is_empty()),
+        Value::Null => None,
+        other => Some(other.to_string()),
+    };
+    let safety = body.remove("safety_identifier").and_then(text);
+    let user = body.remove("user").and_then(text);
+    match (user, safety) {
+        (Some(user), Some(safety)) if user != safety => {
+            vec![("user", user), ("safety_identifier", safety)]
+        }
+        (user, safety) => safety
+            .or(user)
+            .map(|user| ("user", user))
+            .into_iter()
+            .collect(),
+    }
+}
+
+/// Checks that a request has the tools that its choice needs, for servers that would reject the
+/// translation without naming the caller's field.
+///
+/// # Errors
+/// `InvalidInput` for a required call without tools, and for a choice of an unknown tool or of no
+/// tool.
+pub fn check_tool_choice(body: &Map<String, Value>) -> Result<(), PredictError> {
+    let wrong = |why: &str| {
+        Err(PredictError::invalid(format!(
+            "parameter 'tool_choice' {why}; add the tool to 'tools', or choose another"
+        )))
+    };
+    let choice = body.get("tool_choice").unwrap_or(&Value::Null);
+    let tools = body.get("tools").and_then(Value::as_array);
+    let tools = tools.map_or(&[][..], Vec::as_slice);
+    // Tools in a server's own format are not known by name.
+    let is_foreign = |tool: &Value| tool_name(tool).is_none();
+    if body.contains_key("toolConfig") || tools.iter().any(is_foreign) {
+        return Ok(());
+    }
+    let kind = choice.as_str().or_else(|| choice["type"].as_str());
+    match kind {
+        Some("required" | "any") if tools.is_empty() => {
+            return wrong("requires a call, but the request has no tools");
+        }
+        Some("allowed_tools") if allowed_names(choice).is_empty() => {
+            return wrong("has no 'allowed_tools'");
+        }
+        _ => {}
+    }
+    let named = match kind {
+        Some("allowed_tools") => allowed_names(choice),
+        Some("function" | "tool") => tool_name(choice).into_iter().collect(),
+        _ => Vec::new(),
+    };
+    let known: Vec<_> = tools.iter().filter_map(tool_name).collect();
+    match named.iter().find(|name| !known.contains(*name)) {
+        Some(name) => wrong(&format!(
+            "names the tool '{}', which 'tools' lacks",
+            shown(name)
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The name of a tool, in OpenAI's format or beside its type.
+fn tool_name(tool: &Value) -> Option<&str> {
+    let name = tool.pointer("/function/name").or_else(|| tool.get("name"));
+    name.and_then(Value::as_str)
+}
+
+/// The names of a choice of the type `allowed_tools`.
+fn allowed_names(choice: &Value) -> Vec<&str> {
+    // Chat completions nest the list one level deeper than responses.
+    let nested = choice.pointer("/allowed_tools/tools");
+    let tools = nested.or_else(|| choice.get("tools"));
+    let tools = tools.and_then(Value::as_array).into_iter().flatten();
+    tools.filter_map(tool_name).collect()
 }
 
 /// Resolves a tool choice of the type `allowed_tools` by removing all other tools, for servers
@@ -126,6 +202,7 @@ mod tests {
         let choice = json!({ "type": "allowed_tools", "allowed_tools": {
             "mode": "required", "tools": [tool("g")] } });
         let mut body = object(json!({ "tools": [tool("f"), tool("g")], "tool_choice": choice }));
+        assert!(check_tool_choice(&body).is_ok());
         allowed_only(&mut body);
         let expected = json!({ "tools": [tool("g")], "tool_choice": "required" });
         assert_eq!(Value::from(body.clone()), expected);
@@ -134,6 +211,35 @@ mod tests {
         assert!(!is_one_call(&body));
         body.insert("tool_choice".to_owned(), tool("f"));
         assert!(is_one_call(&body));
+    }
+
+    #[test]
+    fn a_choice_of_an_absent_tool_is_named() {
+        let tool = |name: &str| json!({ "type": "function", "function": { "name": name } });
+        let allowed = |tools: Value| json!({ "type": "allowed_tools", "allowed_tools": { "mode": "auto", "tools": tools } });
+        for (tools, choice, is_fine) in [
+            (json!([]), json!("required"), false),
+            (json!([]), json!("auto"), true),
+            (json!([tool("f")]), tool("g"), false),
+            (json!([tool("f")]), tool("f"), true),
+            (
+                json!([tool("f")]),
+                json!({ "type": "tool", "name": "g" }),
+                false,
+            ),
+            (json!([tool("f")]), json!({ "type": "any" }), true),
+            (json!([tool("f")]), allowed(json!([])), false),
+            (json!([tool("f")]), allowed(json!([tool("g")])), false),
+            (json!([{ "googleSearch": {} }]), json!("required"), true),
+        ] {
+            let body = object(json!({ "tools": tools, "tool_choice": choice }));
+            let checked = check_tool_choice(&body);
+            assert_eq!(checked.is_ok(), is_fine, "{choice}");
+            let told = checked
+                .err()
+                .map_or(true, |it| it.message.contains("'tool_choice'"));
+            assert!(told, "{choice}");
+        }
     }
 
     #[test]

@@ -141,6 +141,11 @@ impl<'a> RequestFields<'a> {
             let is_said = !is_neutral(name, value) || parameters.own.contains(&name.as_str());
             name != "stream" && !is_reserved(name) && is_said
         });
+        let caches = ["cache_control", "toolConfig"];
+        let caches = caches.iter().any(|name| parameters.own.contains(name));
+        if options.dialect == Dialect::Anthropic && !caches {
+            unmark(&mut fields);
+        }
         let request = Self {
             fields,
             parameters,
@@ -290,6 +295,18 @@ impl<'a> RequestFields<'a> {
         }
         !self.options.given.contains(name)
             || self.parameters.dialects.contains(&self.options.dialect)
+    }
+}
+
+/// Removes the marks for a cache from tools of other dialects: these servers reject the field, and
+/// find cached prefixes by content.
+fn unmark(fields: &mut Map<String, Value>) {
+    let tools = fields.get_mut("tools").and_then(Value::as_array_mut);
+    for tool in tools.into_iter().flatten() {
+        if tool.get("function").is_some_and(Value::is_object) {
+            tool.as_object_mut()
+                .map(|tool| tool.remove("cache_control"));
+        }
     }
 }
 

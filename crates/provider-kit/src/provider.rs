@@ -12,6 +12,7 @@ use volley_types::registry::{ConnectorSpec, ProviderName};
 use crate::calls::ToolCallAccumulator;
 use crate::framing::{BodyFraming, Framing, StreamEnd};
 use crate::hosted;
+use crate::names::NameRules;
 use crate::parameters::{ParameterTable, RequestFields};
 use crate::rows::post_process::PostProcess;
 use crate::rows::pre_process::PreProcess;
@@ -30,6 +31,9 @@ pub struct Provider {
     pub route: &'static str,
     /// Whether a server's only route may be at the root.
     pub at_root: bool,
+    /// Suffixes of other routes of the server, and whether a connector's own request body makes
+    /// them readable. Requests or answers have another format there.
+    pub other_routes: &'static [(&'static str, bool)],
     /// Whether a connector's URL belongs to this provider.
     pub recognizes: fn(&Address<'_>) -> bool,
     /// The model in a URL, for servers with the model in the path.
@@ -77,6 +81,10 @@ pub struct Provider {
     pub limits_calls: bool,
     /// Whether answers always match the schema. If not, they are checked.
     pub keeps_schemas: bool,
+    /// Whether system messages after the first turn are moved to the front.
+    pub hoists_system: bool,
+    /// The names of tools and ids of calls that the server accepts, if it checks them.
+    pub names: Option<NameRules>,
     /// Whether citations count bytes instead of characters.
     pub counts_bytes: bool,
     /// The type of a tool that runs at the provider; `None` for a tool that runs at the caller.
@@ -118,6 +126,7 @@ impl Provider {
             page: Page::NONE,
             route: "/",
             at_root: false,
+            other_routes: &[],
             recognizes: |_| false,
             model_of_url: |_| None,
             key_header: "authorization",
@@ -140,6 +149,8 @@ impl Provider {
             answer_form: None,
             limits_calls: true,
             keeps_schemas: true,
+            hoists_system: false,
+            names: None,
             counts_bytes: false,
             hosted_tool: hosted::of_type,
             rows: |_| None,

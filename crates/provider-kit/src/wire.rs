@@ -15,7 +15,7 @@ use crate::options::RequestOptions;
 use crate::parameters::RequestFields;
 use crate::provider::{Provider, ReadAnswer};
 use crate::step::{Delta, Step};
-use crate::{neutral, reserved, template};
+use crate::{names, neutral, reserved, template};
 
 /// Reads the answers of one server, in the provider's format or as the connector describes it.
 #[derive(Clone, Debug)]
@@ -161,11 +161,22 @@ pub fn body(
             })?
         }
         None => {
+            let fitted = provider
+                .names
+                .and_then(|rules| names::fitted(rules, item, options));
+            let (item, options) = fitted
+                .as_ref()
+                .map_or((item, options), |(item, options)| (item, options));
             let request = RequestFields::new(provider.parameters, options, &connector.headers)?;
             (provider.body)(&connector.model, item, request)?
         }
     };
     if let Value::Object(fields) = &mut body {
+        if connector.request_body.is_none()
+            && (connector.url.starts_with(OPENAI) || provider.name.as_str() == "azure")
+        {
+            without_reasoning(fields);
+        }
         match provider.stream_field {
             // Overrides callers and templates, because the reader depends on the field.
             Some(true) => _ = fields.insert("stream".to_owned(), (!whole).into()),
@@ -206,6 +217,16 @@ pub(crate) fn placed(template: &str, options: &RequestOptions) -> Result<(), Pre
 
 /// OpenAI's own servers. Only they support `include_obfuscation`.
 const OPENAI: &str = "https://api.openai.com/";
+
+/// Removes the reasoning of earlier answers. OpenAI's chat completions do not return any, and reject
+/// that of other servers.
+fn without_reasoning(body: &mut Map<String, Value>) {
+    let turns = body.get_mut("messages").and_then(Value::as_array_mut);
+    for turn in turns.into_iter().flatten() {
+        turn.as_object_mut()
+            .map(|turn| turn.remove("reasoning_content"));
+    }
+}
 
 /// Disables the random padding of events, which would defeat the delta template.
 fn unpadded(body: &mut Map<String, Value>) {

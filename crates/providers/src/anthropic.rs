@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{number, stretch, text};
 use volley_provider_kit::fault::{self, json_position};
+use volley_provider_kit::names::{NameRule, NameRules};
 use volley_provider_kit::provider::{AnswerForm, Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::{Citation, FinishReason, SpanUnit};
@@ -30,6 +31,10 @@ pub(crate) static PROVIDER: Provider = Provider {
     flat_body: true,
     answer_form: Some(AnswerForm::Anthropic),
     keeps_schemas: false,
+    names: Some(NameRules {
+        tools: NameRule { max: 128, more: "" },
+        ids: Some(NameRule { max: 128, more: "" }),
+    }),
     read,
     read_whole,
     ..Provider::new("anthropic", &request::PARAMETERS, request::body)

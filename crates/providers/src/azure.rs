@@ -13,6 +13,7 @@ pub(crate) static PROVIDER: Provider = Provider {
         url: "path `/openai/deployments/`, host `*.openai.azure.com`",
     },
     route: "/openai/deployments/{model}/chat/completions",
+    other_routes: &[("/completions", false)],
     recognizes: |address| {
         address.path.starts_with("openai/deployments/") || address.is_of("openai.azure.com")
     },

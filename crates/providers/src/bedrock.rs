@@ -2,6 +2,7 @@
 
 mod model;
 mod request;
+mod usage;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,16 +11,20 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use volley_provider_kit::blocks::arguments_text;
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{number, some, stretch, text};
 use volley_provider_kit::fault::{self, json_position, text as error_text};
 use volley_provider_kit::framing::Framing;
+use volley_provider_kit::names::{NameRule, NameRules};
 use volley_provider_kit::provider::{AnswerForm, Page, Provider, part_of_url};
 use volley_provider_kit::rows::post_process::PostProcess;
 use volley_provider_kit::rows::pre_process::PreProcess;
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::registry::ConnectorSpec;
 use volley_types::{Citation, ErrorCode, FinishReason, SpanUnit};
+
+use self::usage::{Tokens, tokens};
 
 pub(crate) static PROVIDER: Provider = Provider {
     aliases: &["aws_sigv4"],
@@ -44,6 +49,13 @@ pub(crate) static PROVIDER: Provider = Provider {
     answer_form: Some(AnswerForm::Converse),
     limits_calls: false,
     keeps_schemas: false,
+    names: Some(NameRules {
+        tools: NameRule { max: 64, more: "" },
+        ids: Some(NameRule {
+            max: 64,
+            more: ".:",
+        }),
+    }),
     rows,
     read,
     read_whole,
@@ -173,19 +185,6 @@ struct Stop<'a> {
 struct Metadata {
     #[serde(default)]
     usage: Option<Tokens>,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Tokens {
-    #[serde(default)]
-    input_tokens: Option<u32>,
-    #[serde(default)]
-    output_tokens: Option<u32>,
-    #[serde(default)]
-    cache_read_input_tokens: Option<u32>,
-    #[serde(default)]
-    cache_write_input_tokens: Option<u32>,
 }
 
 fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
@@ -345,22 +344,6 @@ fn failure(event: &Event<'_>) -> Option<Step> {
     })
 }
 
-/// Adds the tokens read from or written to a cache, which the server counts separately.
-fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
-    let Some(tokens) = tokens else { return };
-    let cached = [
-        tokens.cache_read_input_tokens,
-        tokens.cache_write_input_tokens,
-    ];
-    let cached = cached.into_iter().flatten().fold(0, u32::saturating_add);
-    delta.prompt_tokens = tokens
-        .input_tokens
-        .map(|tokens| tokens.saturating_add(cached));
-    delta.completion_tokens = tokens.output_tokens;
-    delta.cached_tokens = tokens.cache_read_input_tokens;
-    delta.cache_write_tokens = tokens.cache_write_input_tokens;
-}
-
 /// Sets the finish reason. After malformed output or an unknown reason the answer is unusable.
 fn stopped(delta: &mut Delta, native: Option<&str>) {
     let Some(native) = native else {
@@ -384,7 +367,11 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
     let uses = blocks.iter().filter_map(|block| block.get("toolUse"));
     let uses = uses.map(|tool| {
         let name = tool["name"].as_str().unwrap_or_default();
-        calls.begin(tool["toolUseId"].as_str(), name, &tool["input"].to_string())
+        calls.begin(
+            tool["toolUseId"].as_str(),
+            name,
+            &arguments_text(&tool["input"]),
+        )
     });
     let (text, cited) = said(blocks);
     let mut delta = Delta {

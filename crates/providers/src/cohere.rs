@@ -6,16 +6,17 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
+use volley_provider_kit::blocks::arguments_text;
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{number, some, text};
 use volley_provider_kit::conversation::{
-    calls as calls_of, messages, openai_messages, parts, reasoning_text,
+    calls as calls_of, messages_without_developer, openai_messages, parts, reasoning_text,
 };
 use volley_provider_kit::effort::{self, Thinking};
 use volley_provider_kit::fault::{json_position, text as error_text};
 use volley_provider_kit::normalize::{
-    ResponseFormat, ToolChoice, allowed_only, is_one_call, only_tool, take_response_format,
-    take_tool_choice,
+    ResponseFormat, ToolChoice, allowed_only, check_tool_choice, is_one_call, only_tool,
+    take_response_format, take_tool_choice,
 };
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{Page, Provider};
@@ -70,7 +71,7 @@ static PARAMETERS: ParameterTable = ParameterTable {
     ],
     ranges: &[
         ("temperature", 0.0, f64::MAX),
-        ("top_p", 0.01, 0.99),
+        ("top_p", 0.01, 1.0),
         ("top_k", 0.0, 500.0),
         ("presence_penalty", 0.0, 1.0),
         ("frequency_penalty", 0.0, 1.0),
@@ -80,6 +81,7 @@ static PARAMETERS: ParameterTable = ParameterTable {
 
 fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Value, PredictError> {
     let fields = &mut request.fields;
+    check_tool_choice(fields)?;
     allowed_only(fields);
     if fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
         if !is_one_call(fields) {
@@ -88,6 +90,8 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
         }
         fields.remove("parallel_tool_calls");
     }
+    top_p(&mut request)?;
+    let fields = &mut request.fields;
     strict(fields);
     match take_tool_choice(fields) {
         Some(ToolChoice::None) => _ = fields.insert("tool_choice".to_owned(), "NONE".into()),
@@ -123,7 +127,7 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
         body.insert("thinking".to_owned(), thinking);
     }
     body.insert("model".to_owned(), model.into());
-    let messages = messages(item);
+    let messages = messages_without_developer(item);
     if messages
         .iter()
         .any(|sent| sent.role == "tool" && parts(sent).is_some())
@@ -137,6 +141,18 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
     let turns = turns.map(|(sent, turn)| place_reasoning(sent, turn));
     body.insert("messages".to_owned(), turns.collect());
     Ok(Value::Object(body))
+}
+
+/// Omits a `top_p` of 1, all tokens: the server has no such value.
+fn top_p(request: &mut RequestFields<'_>) -> Result<(), PredictError> {
+    match request.fields.get("top_p").and_then(Value::as_f64) {
+        Some(1.0) => _ = request.take("top_p"),
+        Some(p) if 0.99 < p => {
+            return Err(request.refused("top_p", "it must be 0.01 to 0.99, or 1"));
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 /// Writes the reasoning and the plan of a message where this format has them.
@@ -238,8 +254,9 @@ struct Call<'a> {
 struct Function<'a> {
     #[serde(borrow, default)]
     name: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    arguments: Option<Cow<'a, str>>,
+    /// Text or, from some servers, an object.
+    #[serde(default)]
+    arguments: Value,
 }
 
 #[derive(Deserialize)]
@@ -358,7 +375,7 @@ fn citations(told: &Value) -> Vec<Citation> {
 
 fn tool_call(call: Call<'_>, index: Option<u64>, calls: &mut ToolCallAccumulator) -> Option<Value> {
     let function = call.function?;
-    let arguments = function.arguments.unwrap_or_default();
+    let arguments = arguments_text(&function.arguments);
     let id = call.id.as_deref();
     match (function.name, index) {
         (Some(name), Some(index)) => Some(calls.begin_in(index, id, &name, &arguments)),
@@ -452,8 +469,9 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
     };
     let made = list("tool_calls").into_iter().flatten().map(|call| {
         let function = &call["function"];
-        let text = |name: &str| function[name].as_str().unwrap_or_default();
-        calls.begin(call["id"].as_str(), text("name"), text("arguments"))
+        let name = function["name"].as_str().unwrap_or_default();
+        let arguments = arguments_text(&function["arguments"]);
+        calls.begin(call["id"].as_str(), name, &arguments)
     });
     delta.tool_calls = deltas(made.collect());
     delta.citations = some(

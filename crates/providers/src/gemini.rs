@@ -16,6 +16,7 @@ use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::some;
 use volley_provider_kit::fault::{self, json_position};
 use volley_provider_kit::framing::StreamEnd;
+use volley_provider_kit::names::{NameRule, NameRules};
 use volley_provider_kit::provider::{Address, AnswerForm, Page, Provider, part_of_url};
 use volley_provider_kit::rows::google::Google;
 use volley_provider_kit::rows::post_process::PostProcess;
@@ -44,6 +45,14 @@ const GEMINI: Provider = Provider {
     answer_form: Some(AnswerForm::Gemini),
     limits_calls: false,
     keeps_schemas: false,
+    names: Some(NameRules {
+        tools: NameRule {
+            max: 64,
+            more: ".:",
+        },
+        ids: None,
+    }),
+    hoists_system: true,
     counts_bytes: true,
     hosted_tool,
     rows,
@@ -191,7 +200,12 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     let response: Response<'_> =
         serde_json::from_str(data).map_err(|error| json_position(&error))?;
     let mut step = step(response, calls)?;
-    if let Step::Delta(delta) = &mut step {
+    let delta = match &mut step {
+        Step::Delta(delta) => Some(delta),
+        Step::All(deltas) => deltas.last_mut(),
+        _ => None,
+    };
+    if let Some(delta) = delta {
         let text = delta.text.as_deref().unwrap_or_default();
         let passages = &calls.passages;
         grounding::in_characters(&mut delta.citations, |byte| passages.character(text, byte));
@@ -207,12 +221,24 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
         vec![serde_json::from_slice(body).map_err(|error| json_position(&error))?]
     };
     let mut whole = Delta::default();
-    let (mut called, mut cited) = (Vec::new(), Vec::new());
+    let (mut called, mut cited, mut signed) = (Vec::new(), Vec::new(), Vec::new());
     for response in responses {
         let delta = match step(response, calls)? {
             Step::Delta(delta) => delta,
+            Step::All(mut deltas) => {
+                let delta = deltas.pop().unwrap_or_default();
+                // Unsigned reasoning of earlier responses precedes theirs.
+                if let Some(first) = deltas.first_mut() {
+                    let before = whole.thinking.take();
+                    let own = std::mem::replace(&mut first.thinking, before);
+                    append(&mut first.thinking, own);
+                }
+                signed.extend(deltas);
+                delta
+            }
             other => return Ok(other),
         };
+        whole.details = delta.details.or(whole.details);
         append(&mut whole.text, delta.text);
         append(&mut whole.thinking, delta.thinking);
         let more = delta.tool_calls.map(|more| serde_json::from_str(&more));
@@ -234,7 +260,24 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
         let before = text.get(..usize::try_from(byte).ok()?)?;
         u32::try_from(before.chars().count()).ok()
     });
-    Ok(Step::Delta(whole))
+    Ok(after(signed, whole))
+}
+
+/// A delta after those of signed reasoning.
+fn after(mut signed: Vec<Delta>, delta: Delta) -> Step {
+    if signed.is_empty() {
+        return Step::Delta(delta);
+    }
+    signed.push(delta);
+    Step::All(signed)
+}
+
+/// Stores the signature of reasoning or text, and which of them it belongs to.
+fn sign(delta: &mut Delta, signature: &str, part: &str) {
+    let details = delta.details();
+    details.format = Some("gemini".to_owned());
+    details.signature = Some(signature.to_owned());
+    details.item = Some(part.to_owned());
 }
 
 fn append(text: &mut Option<String>, more: Option<String>) {
@@ -262,19 +305,37 @@ fn step(response: Response<'_>, calls: &mut ToolCallAccumulator) -> Result<Step,
         return Ok(Step::Delta(delta));
     };
     let parts = candidate.content.and_then(|content| content.parts);
-    let mut called = Vec::new();
+    let (mut called, mut signed) = (Vec::new(), Vec::new());
     for part in parts.into_iter().flatten() {
         let has_form = part.text.is_some() || part.function_call.is_some();
         if !has_form && !parts::add_code(&mut delta, &part.rest) {
             parts::refuse(&mut delta, &part.rest);
         }
-        if let Some(function) = part.function_call {
-            called.push(call(&function, part.thought_signature.as_deref(), calls));
-        }
+        let signature = part.thought_signature.as_deref();
+        let signature = signature.filter(|signature| !signature.is_empty());
         let text = part.text.map(Cow::into_owned);
-        match part.thought {
-            Some(true) => append(&mut delta.thinking, text),
-            _ => append(&mut delta.text, text),
+        match (part.function_call, part.thought) {
+            (Some(function), _) => {
+                called.push(call(&function, signature, calls));
+                append(&mut delta.text, text);
+            }
+            (None, Some(true)) => {
+                append(&mut delta.thinking, text);
+                if let Some(signature) = signature {
+                    let mut thought = Delta {
+                        thinking: delta.thinking.take(),
+                        ..Delta::default()
+                    };
+                    sign(&mut thought, signature, "thought");
+                    signed.push(thought);
+                }
+            }
+            (None, _) => {
+                append(&mut delta.text, text);
+                if let Some(signature) = signature {
+                    sign(&mut delta, signature, "text");
+                }
+            }
         }
     }
     delta.tool_calls = deltas(called);
@@ -299,7 +360,7 @@ fn step(response: Response<'_>, calls: &mut ToolCallAccumulator) -> Result<Step,
             end.stop_reason = Some(told.into_owned());
         }
     }
-    Ok(Step::Delta(delta))
+    Ok(after(signed, delta))
 }
 
 /// Reads a call. The signature of the reasoning before a call must be part of the next request. It
@@ -310,7 +371,11 @@ fn call(
     calls: &mut ToolCallAccumulator,
 ) -> Value {
     let arguments = function.args.map_or("{}", RawValue::get);
-    let mut call = calls.begin(function.id.as_deref(), &function.name, arguments);
+    // Some servers send the text of an object instead of the object.
+    let text = arguments.starts_with('"');
+    let text = text.then(|| serde_json::from_str::<String>(arguments).ok());
+    let arguments = text.flatten().unwrap_or_else(|| arguments.to_owned());
+    let mut call = calls.begin(function.id.as_deref(), &function.name, &arguments);
     if let Some(signature) = signature {
         call["extra_content"] = json!({ "google": { "thought_signature": signature } });
     }
@@ -409,6 +474,28 @@ mod tests {
         let failed = r#"{"candidates":[{"finishReason":"MALFORMED_FUNCTION_CALL"}]}"#;
         assert!(delta(failed, calls).unusable.is_some());
         assert!(read("{}", calls).is_err());
+    }
+
+    #[test]
+    fn signatures_of_thoughts_and_texts_are_kept() {
+        let body = r#"{"candidates":[{"content":{"parts":[{"text":"hm","thought":true,"thoughtSignature":"t1"},{"text":"hi"},{"text":"","thoughtSignature":"t2"}]},"finishReason":"STOP"}]}"#;
+        let whole = read_whole(body.as_bytes(), &mut ToolCallAccumulator::default());
+        for step in [read(body, &mut ToolCallAccumulator::default()), whole] {
+            let Ok(Step::All(all)) = step else {
+                panic!("{step:?}")
+            };
+            let told = all.iter().map(|delta| {
+                let details = delta.details.clone().unwrap();
+                assert_eq!(details.format.as_deref(), Some("gemini"));
+                (details.signature.unwrap(), details.item.unwrap())
+            });
+            let expected = [("t1", "thought"), ("t2", "text")];
+            let expected = expected.map(|(one, other)| (one.to_owned(), other.to_owned()));
+            assert_eq!(told.collect::<Vec<_>>(), expected);
+            assert_eq!(all[0].thinking.as_deref(), Some("hm"));
+            assert_eq!(all[1].text.as_deref(), Some("hi"));
+            assert_eq!(all[1].finish_reason, Some(FinishReason::Stop));
+        }
     }
 
     #[test]

@@ -3,11 +3,15 @@
 use serde_json::{Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::calls::in_order;
+use volley_provider_kit::conversation::{
+    messages_without_developer, openai_messages, unsigned_reasoning,
+};
 use volley_provider_kit::effort::{self, Effort, Thinking};
-use volley_provider_kit::normalize::{allowed_only, take_user};
+use volley_provider_kit::names::{NameRule, NameRules};
+use volley_provider_kit::normalize::{allowed_only, check_tool_choice, take_users};
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{AnswerForm, Page, Provider};
-use volley_types::{Dialect, PredictError};
+use volley_types::{ChatMessage, Dialect, PredictError};
 
 use crate::openai;
 
@@ -18,9 +22,14 @@ pub(crate) static PROVIDER: Provider = Provider {
         ..Page::NONE
     },
     route: "/v1/chat/completions",
+    other_routes: &[("/v1/completions", false), ("/fim/completions", false)],
     recognizes: |address| address.is_of("mistral.ai"),
     flat_body: true,
     answer_form: Some(AnswerForm::OpenAi),
+    names: Some(NameRules {
+        tools: NameRule { max: 64, more: "" },
+        ids: None,
+    }),
     read: |data, calls| openai::read(data).and_then(|step| in_order(step, calls)),
     read_whole: |body, calls| openai::read_whole(body).and_then(|step| in_order(step, calls)),
     ..Provider::new("mistral", &PARAMETERS, body)
@@ -68,6 +77,7 @@ static PARAMETERS: ParameterTable = ParameterTable {
 };
 
 fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Value, PredictError> {
+    check_tool_choice(&request.fields)?;
     allowed_only(&mut request.fields);
     if request.fields.contains_key("thinking") {
         let level = match effort::take(&mut request)? {
@@ -81,19 +91,47 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
                 .insert("reasoning_effort".to_owned(), level.into());
         }
     }
-    if let Some(user) = take_user(&mut request.fields) {
+    for (name, user) in take_users(&mut request.fields) {
         let metadata = request
             .fields
             .entry("metadata")
             .or_insert_with(|| json!({}));
-        metadata["user"] = user.into();
+        metadata[name] = user.into();
     }
     let mut body = request.finish()?;
     if let Some(choice) = body.get_mut("tool_choice").filter(|c| **c == "required") {
         *choice = "any".into();
     }
-    openai::request::talk(model, item, &mut body);
+    body.insert("model".to_owned(), model.into());
+    let talk = messages_without_developer(item);
+    let mut turns = openai_messages(&talk);
+    place_reasoning(&talk, &mut turns);
+    body.insert("messages".to_owned(), turns.into());
     Ok(Value::Object(body))
+}
+
+/// Writes reasoning as a part before the text. The server needs no signature.
+fn place_reasoning(talk: &[ChatMessage], turns: &mut [Value]) {
+    let of_assistant = |role: &str| role == "assistant";
+    let said = talk.iter().filter(|sent| of_assistant(&sent.role));
+    // The images of tools are additional turns, but of the user.
+    let turns = turns.iter_mut();
+    let turns = turns.filter(|turn| turn["role"].as_str().is_some_and(of_assistant));
+    for (sent, turn) in said.zip(turns) {
+        let Some(text) = unsigned_reasoning(sent) else {
+            continue;
+        };
+        let thinking = json!([{ "type": "text", "text": text }]);
+        let mut parts = vec![json!({ "type": "thinking", "thinking": thinking })];
+        match turn["content"].take() {
+            Value::String(text) if !text.is_empty() => {
+                parts.push(json!({ "type": "text", "text": text }));
+            }
+            Value::Array(more) => parts.extend(more),
+            _ => {}
+        }
+        turn["content"] = parts.into();
+    }
 }
 
 #[cfg(test)]
@@ -106,8 +144,9 @@ mod tests {
 
     #[test]
     fn the_body_has_only_what_the_server_knows() {
+        let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
         let fields = json!({
-            "seed": 3, "max_completion_tokens": 9, "user": "u", "stream_options": {},
+            "tools": tools, "seed": 3, "max_completion_tokens": 9, "user": "u", "stream_options": {},
             "tool_choice": "required", "safe_prompt": true,
         });
         let fields = fields.as_object().cloned().unwrap();
@@ -115,10 +154,30 @@ mod tests {
         let body = asking(&PARAMETERS, fields, |request| body("small", &item, request)).unwrap();
         let expected = json!({
             "model": "small", "messages": [{ "role": "user", "content": "hi" }],
-            "random_seed": 3, "max_tokens": 9, "tool_choice": "any", "safe_prompt": true,
+            "tools": tools, "random_seed": 3, "max_tokens": 9, "tool_choice": "any", "safe_prompt": true,
             "metadata": { "user": "u" },
         });
         assert_eq!(body, expected);
+    }
+
+    #[test]
+    fn reasoning_returns_as_a_part_and_developers_are_the_system() {
+        let item = Item::Chat(vec![
+            ChatMessage::new("developer", "be brief"),
+            ChatMessage {
+                details: Some(json!({ "thinking": [{ "text": "hm" }] }).to_string()),
+                ..ChatMessage::new("assistant", "ho")
+            },
+        ]);
+        let none = serde_json::Map::new();
+        let body = asking(&PARAMETERS, none, |request| body("small", &item, request)).unwrap();
+        let expected = json!([
+            { "role": "system", "content": "be brief" },
+            { "role": "assistant", "content": [
+                { "type": "thinking", "thinking": [{ "type": "text", "text": "hm" }] },
+                { "type": "text", "text": "ho" } ] },
+        ]);
+        assert_eq!(body["messages"], expected);
     }
 
     #[test]

@@ -6,15 +6,18 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
+use volley_provider_kit::blocks::arguments_text;
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::conversation::{
-    Image, arguments, called, calls as calls_of, image, messages, no_address, parts, reasoning_text,
+    Image, arguments, called, calls as calls_of, image, messages_without_developer, no_address,
+    parts, reasoning_text,
 };
 use volley_provider_kit::effort::{self, Effort, Thinking};
 use volley_provider_kit::fault::{self, json_position};
 use volley_provider_kit::framing::Framing;
 use volley_provider_kit::normalize::{
-    ResponseFormat, ToolChoice, allowed_only, is_one_call, take_response_format, take_tool_choice,
+    ResponseFormat, ToolChoice, allowed_only, check_tool_choice, is_one_call, take_response_format,
+    take_tool_choice,
 };
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{Page, Provider};
@@ -27,9 +30,10 @@ pub(crate) static PROVIDER: Provider = Provider {
     page: Page {
         endpoint: "chat, `…/api/chat`",
         key: "`Authorization: Bearer`, if there is one",
-        url: "path ends in `/api/chat` or `/api/generate`",
+        url: "path ends in `/api/chat`, or in `/api/generate` with a `request_body`",
     },
     route: "/api/chat",
+    other_routes: &[("/api/generate", true)],
     recognizes: |address| {
         address.path.ends_with("api/chat") || address.path.ends_with("api/generate")
     },
@@ -83,6 +87,7 @@ static PARAMETERS: ParameterTable = ParameterTable {
 };
 
 fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Value, PredictError> {
+    check_tool_choice(&request.fields)?;
     allowed_only(&mut request.fields);
     if request.fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
         if !is_one_call(&request.fields) {
@@ -122,7 +127,7 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
         Some(ResponseFormat::Text) | None => {}
     }
     body.insert("model".to_owned(), model.into());
-    let messages = messages(item);
+    let messages = messages_without_developer(item);
     let turns = (0..messages.len()).map(|at| turn(&messages, at));
     let turns = turns.collect::<Result<Vec<_>, _>>()?;
     body.insert("messages".to_owned(), turns.into());
@@ -235,11 +240,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         delta.thinking = message.thinking.map(Cow::into_owned);
         let made = message.tool_calls.into_iter().flatten().map(|call| {
             let name = call["function"]["name"].as_str().unwrap_or_default();
-            let arguments = match &call["function"]["arguments"] {
-                Value::String(text) => text.clone(),
-                Value::Null => String::new(),
-                other => other.to_string(),
-            };
+            let arguments = arguments_text(&call["function"]["arguments"]);
             calls.begin(call["id"].as_str(), name, &arguments)
         });
         delta.tool_calls = deltas(made.collect());

@@ -29,6 +29,7 @@ pub(crate) const CHAT: Provider = Provider {
         ..Page::NONE
     },
     route: "/v1/chat/completions",
+    other_routes: &[("/v1/completions", false), ("/beta/completions", false)],
     native: &["openai"],
     flat_body: true,
     answer_form: Some(AnswerForm::OpenAi),
@@ -121,6 +122,10 @@ pub(super) fn read_whole(body: &[u8]) -> Result<Step, String> {
     if chunk.failure().is_none() && chunk.choices.as_ref().is_none_or(Vec::is_empty) {
         return Err("no choices".to_owned());
     }
+    let mut choices = chunk.choices.iter().flatten();
+    if chunk.failure().is_none() && choices.any(|choice| choice.delta.is_none()) {
+        return Err("a choice without a message".to_owned());
+    }
     step(chunk)
 }
 
@@ -147,6 +152,9 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
     let Some(mut choice) = choices.find(|choice| choice.index.unwrap_or(0) == 0) else {
         return Ok(Step::Delta(delta));
     };
+    if choice.delta.is_none() && choice.text.is_some() {
+        return Err("a choice with 'text' instead of a message".to_owned());
+    }
     // The server's own failures.
     let failures = ["error", "network_error", "insufficient_system_resource"];
     let failure = choice.finish_reason.as_deref();
@@ -383,6 +391,10 @@ mod tests {
         );
         assert_eq!(parts.text.as_deref(), Some("hi"));
         assert_eq!(parts.thinking.as_deref(), Some("hm"));
+        let no_chat = r#"{"choices":[{"index":0,"text":"hi","finish_reason":"stop"}]}"#;
+        assert!(read(no_chat).is_err() && read_whole(no_chat.as_bytes()).is_err());
+        let filter = delta(r#"{"choices":[{"index":0,"content_filter_results":{"a":1}}]}"#);
+        assert_eq!((filter.text, filter.finish_reason), (None, None));
         let second = delta(r#"{"choices":[{"index":1,"delta":{"content":"other"}}]}"#);
         assert!(!second.has_content(), "one choice is asked for");
         let sparse = delta(r#"{"choices":null,"usage":{"prompt_tokens":null}}"#);

@@ -2,6 +2,8 @@
 
 mod ended;
 mod request;
+mod rest;
+mod usage;
 
 use std::borrow::Cow;
 
@@ -9,6 +11,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use volley_provider_kit::blocks::arguments_text;
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{annotation, some};
 use volley_provider_kit::fault::{self, json_position};
@@ -17,6 +20,7 @@ use volley_provider_kit::step::{Delta, Step};
 use volley_types::Details;
 
 use self::ended::ended;
+use self::usage::{Tokens, tokens};
 use crate::openai::probabilities;
 
 pub(crate) static PROVIDER: Provider = Provider {
@@ -42,6 +46,8 @@ struct Event<'a> {
     output_index: u64,
     #[serde(default)]
     summary_index: u64,
+    #[serde(default)]
+    content_index: u64,
     /// Whether the event belongs to an output item.
     #[serde(default, rename = "item_id", deserialize_with = "is_some")]
     has_item: bool,
@@ -50,6 +56,15 @@ struct Event<'a> {
     /// A text or argument delta.
     #[serde(borrow, default)]
     delta: Option<Cow<'a, str>>,
+    /// The whole part, in the event that ends it.
+    #[serde(borrow, default)]
+    text: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    refusal: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    arguments: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    part: Option<&'a RawValue>,
     #[serde(borrow, default)]
     logprobs: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -74,8 +89,9 @@ struct Item<'a> {
     call_id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     name: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    arguments: Option<Cow<'a, str>>,
+    /// Text or, from some servers, an object.
+    #[serde(default)]
+    arguments: Value,
 }
 
 /// A response at the end of a stream. Its output was read from earlier events.
@@ -97,38 +113,13 @@ struct Incomplete<'a> {
     reason: Option<Cow<'a, str>>,
 }
 
-#[derive(Clone, Copy, Deserialize)]
-struct Tokens {
-    #[serde(default)]
-    input_tokens: Option<u32>,
-    #[serde(default)]
-    output_tokens: Option<u32>,
-    #[serde(default)]
-    input_tokens_details: Option<InputTokens>,
-    #[serde(default)]
-    output_tokens_details: Option<OutputTokens>,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-struct InputTokens {
-    #[serde(default)]
-    cached_tokens: Option<u32>,
-    #[serde(default)]
-    cache_write_tokens: Option<u32>,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-struct OutputTokens {
-    #[serde(default)]
-    reasoning_tokens: Option<u32>,
-}
-
 fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     // Not part of the format, but some proxies append it to all streams.
     if data == "[DONE]" {
         return Ok(Step::Delta(Delta::default()));
     }
     let event: Event<'_> = serde_json::from_str(data).map_err(|error| json_position(&error))?;
+    rest::hear(&event, calls);
     let mut delta = Delta::default();
     match event.kind.as_ref() {
         "response.output_text.delta" => {
@@ -156,15 +147,14 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
             delta.details().summary = true;
         }
         "response.output_item.done" => {
-            if let Some(item) = event.item.and_then(done) {
-                delta.details = Some(Box::new(item));
+            if let Some(item) = event.item {
+                delta = rest::of_item(event.output_index, &whole(item)?, calls);
             }
         }
         "response.output_item.added" => delta = begin_item(&event, data, calls)?,
         "response.function_call_arguments.delta" => {
             let more = event.delta.unwrap_or_default();
-            let more = calls.more_in(event.output_index, &more);
-            delta.tool_calls = deltas(more.into_iter().collect());
+            delta.tool_calls = rest::more(event.output_index, &more, calls);
         }
         "response.completed" | "response.incomplete" | "response.cancelled" => {
             let mut last = end(event.response, calls);
@@ -172,6 +162,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
                 last.finish("cancelled", None);
             }
             last.end = beside(data).map(Box::new);
+            rest::of_answer(&mut last, calls);
             return Ok(Step::Last(last));
         }
         "response.failed" => {
@@ -183,6 +174,9 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
             Some(error) => return Ok(fault::step(error.get())),
             None => return Err("no type".to_owned()),
         },
+        kind if kind.ends_with(".done") && is_told_otherwise(kind) => {
+            delta = rest::of_part(&event, calls)?;
+        }
         // Tools that run at the provider, and events of later versions.
         kind if event.has_item && !is_told_otherwise(kind) => pass_on(&mut delta, data),
         _ => {}
@@ -213,12 +207,13 @@ fn begin_item(
     let item = item.filter(|item| item.kind == "function_call");
     let call = item.map(|item| {
         let name = item.name.unwrap_or_default();
-        let arguments = item.arguments.unwrap_or_default();
-        calls.begin_in(
+        let arguments = arguments_text(&item.arguments);
+        rest::begin(
             event.output_index,
             item.call_id.as_deref(),
             &name,
             &arguments,
+            calls,
         )
     });
     delta.tool_calls = deltas(call.into_iter().collect());
@@ -265,9 +260,12 @@ fn one<'a>(item: &'a RawValue) -> Result<Item<'a>, String> {
     serde_json::from_str(item.get()).map_err(|error| json_position(&error))
 }
 
+fn whole(item: &RawValue) -> Result<Value, String> {
+    serde_json::from_str(item.get()).map_err(|error| json_position(&error))
+}
+
 /// The fields of a complete item that its deltas did not have.
-fn done(item: &RawValue) -> Option<Details> {
-    let item: Value = serde_json::from_str(item.get()).ok()?;
+fn done(item: &Value) -> Option<Details> {
     let mut details = Details {
         format: Some("openai_responses".to_owned()),
         ..Details::default()
@@ -278,7 +276,7 @@ fn done(item: &RawValue) -> Option<Details> {
             let text = |name: &str| item[name].as_str().map(str::to_owned);
             (details.signature, details.item) = (text("encrypted_content"), text("id"));
         }
-        _ => details.blocks.push(item),
+        _ => details.blocks.push(item.clone()),
     }
     Some(details).filter(|details| !details.is_empty())
 }
@@ -313,17 +311,6 @@ fn beside(data: &str) -> Option<Details> {
     })
 }
 
-fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
-    let Some(tokens) = tokens else { return };
-    delta.prompt_tokens = tokens.input_tokens;
-    delta.completion_tokens = tokens.output_tokens;
-    let details = tokens.input_tokens_details;
-    delta.cached_tokens = details.and_then(|details| details.cached_tokens);
-    delta.cache_write_tokens = details.and_then(|details| details.cache_write_tokens);
-    let details = tokens.output_tokens_details;
-    delta.reasoning_tokens = details.and_then(|details| details.reasoning_tokens);
-}
-
 /// Reads the items of a whole response in order.
 fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     let body: Value = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
@@ -336,8 +323,8 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
         match item["type"].as_str() {
             Some("function_call") => {
                 let name = item["name"].as_str().unwrap_or_default();
-                let arguments = item["arguments"].as_str().unwrap_or_default();
-                let call = calls.begin(item["call_id"].as_str(), name, arguments);
+                let arguments = arguments_text(&item["arguments"]);
+                let call = calls.begin(item["call_id"].as_str(), name, &arguments);
                 all.push(Delta {
                     tool_calls: deltas(vec![call]),
                     ..Delta::default()
@@ -356,8 +343,7 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
                     all.push(begun);
                     all.extend(reasoned(item));
                 }
-                let raw = RawValue::from_string(item.to_string());
-                if let Some(details) = raw.ok().and_then(|raw| done(&raw)) {
+                if let Some(details) = done(item) {
                     all.push(Delta {
                         details: Some(Box::new(details)),
                         ..Delta::default()
@@ -456,7 +442,7 @@ mod tests {
         for data in [
             r#"{"type":"response.output_item.added","output_index":0,"item":{"type":"message","id":"m"}}"#,
             r#"{"type":"response.content_part.added","item_id":"m","output_index":0}"#,
-            r#"{"type":"response.output_text.done","item_id":"m","output_index":0,"text":"a"}"#,
+            r#"{"type":"response.output_text.done","item_id":"m","output_index":0,"text":""}"#,
             r#"{"type":"response.in_progress","response":{}}"#,
         ] {
             assert_eq!(read(data), Delta::default(), "{data}");

@@ -13,9 +13,11 @@ use volley_types::{ConnectorId, Dialect, ErrorCode, ParamValue, Parameters, Pred
 
 use super::*;
 
+mod calls;
 mod endings;
 mod list;
 mod reference;
+mod tools;
 
 fn connector(url: &str) -> ConnectorSpec {
     ConnectorSpec {
@@ -393,6 +395,16 @@ fn a_parameter_of_the_wrong_type_is_named() {
         assert_eq!(error.code, ErrorCode::InvalidInput);
         assert!(error.message.contains(name), "{}", error.message);
     }
+}
+
+#[test]
+fn two_tags_of_a_user_are_both_sent_or_refused() {
+    let both = json!({ "user": "u-1", "safety_identifier": "s-1" });
+    let sent = |provider: &str| sent(provider, Dialect::OpenAi, both.clone());
+    let expected = json!({ "user": "u-1", "safety_identifier": "s-1" });
+    assert_eq!(sent("bedrock").unwrap()["requestMetadata"], expected);
+    assert_eq!(sent("mistral").unwrap()["metadata"], expected);
+    assert!(sent("anthropic").unwrap_err().message.contains("'user'"));
 }
 
 /// A tag that the server does not support is rejected, because it would be lost.

@@ -22,7 +22,11 @@ pub struct ChatMessage {
     pub tool_call_id: Option<String>,
     /// Other fields, as a JSON object: `thinking` (reasoning of an assistant: a list of objects
     /// with `text` and optionally `signature`, `redacted`, and the provider `format` of these),
-    /// `refusal` (the part of an assistant's `content` that is a refusal), `is_error` (for a tool's message), and `parts` (the whole content in OpenAI's format, if it
+    /// `refusal` (the part of an assistant's `content` that is a refusal), `is_error` (for a tool's
+    /// message), `beside` (the name of a field that only servers of the caller's dialect know),
+    /// `calls_at` (for an assistant's message with text behind a call: the position of each call in
+    /// the text, in characters), `cache` (marks for a cache: `control` behind `at` characters of text
+    /// and `calls` calls), and `parts` (the whole content in OpenAI's format, if it
     /// is not only text).
     pub details: Option<String>,
 }

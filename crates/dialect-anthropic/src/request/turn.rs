@@ -1,6 +1,6 @@
 //! Converts one message of a body to chat messages. Pure.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use volley_types::{ChatMessage, exact};
 
 use super::{kind, text_of};
@@ -24,6 +24,10 @@ pub(super) struct Turn {
 struct TurnParts {
     text: String,
     calls: Vec<Value>,
+    /// Position of each call in the text, in characters.
+    calls_at: Vec<usize>,
+    /// Marks for a cache.
+    marks: Vec<Value>,
     thinking: Vec<Value>,
     results: Vec<ChatMessage>,
     /// Text and images, if the message has any.
@@ -93,13 +97,25 @@ impl TurnParts {
                 self.thinking
                     .extend(envelope::opened(data, "redacted", FORMAT));
             }
-            "tool_use" if role == "assistant" => self.calls.push(call(block)?),
+            "tool_use" if role == "assistant" => {
+                self.calls.push(call(block)?);
+                self.calls_at.push(self.text.chars().count());
+            }
             "tool_result" if role == "user" => self.result(block)?,
             // An upstream of this format receives the block unchanged.
             other => {
                 self.lost.get_or_insert_with(|| other.to_owned());
                 self.beyond = true;
             }
+        }
+        let mark = cache_mark(block, self.text.chars().count(), self.calls.len());
+        match self
+            .results
+            .last_mut()
+            .filter(|_| kind(block) == Some("tool_result"))
+        {
+            Some(result) => add_marks(result, mark.into_iter().collect()),
+            None => self.marks.extend(mark),
         }
         Some(())
     }
@@ -164,8 +180,16 @@ impl TurnParts {
     fn turn(self, role: &str) -> Turn {
         let mut messages = self.results;
         let tool_calls = (!self.calls.is_empty()).then(|| Value::Array(self.calls).to_string());
-        let details =
-            (!self.thinking.is_empty()).then(|| json!({ "thinking": self.thinking }).to_string());
+        let mut details = Map::new();
+        if !self.thinking.is_empty() {
+            details.insert("thinking".to_owned(), self.thinking.into());
+        }
+        // Calls follow the text unless the message says otherwise.
+        let length = self.text.chars().count();
+        if self.calls_at.iter().any(|at| *at < length) {
+            details.insert("calls_at".to_owned(), self.calls_at.into());
+        }
+        let details = (!details.is_empty()).then(|| Value::Object(details).to_string());
         let shows = self.parts.iter().any(|part| part["type"] != "text");
         let says = shows || !self.text.is_empty() || tool_calls.is_some() || details.is_some();
         if says || messages.is_empty() {
@@ -175,7 +199,9 @@ impl TurnParts {
                 ..ChatMessage::new(role, self.text)
             };
             let shown = chat::with_parts(message.clone(), &self.parts);
-            messages.push(shown.unwrap_or(message));
+            let mut message = shown.unwrap_or(message);
+            add_marks(&mut message, self.marks);
+            messages.push(message);
         }
         Turn {
             messages,
@@ -183,6 +209,37 @@ impl TurnParts {
             beyond: self.beyond,
         }
     }
+}
+
+/// The mark for a cache behind a block: its place behind this much text, in characters, and this
+/// many calls.
+fn cache_mark(block: &Value, at: usize, calls: usize) -> Option<Value> {
+    let control = block.get("cache_control").filter(|it| it.is_object())?;
+    Some(json!({ "at": at, "calls": calls, "control": control }))
+}
+
+/// Adds marks for a cache to the details of a message.
+fn add_marks(message: &mut ChatMessage, marks: Vec<Value>) {
+    if marks.is_empty() {
+        return;
+    }
+    let details = message.details.as_deref();
+    let details = details.and_then(|details| serde_json::from_str(details).ok());
+    let mut details: Value = details.unwrap_or_else(|| json!({}));
+    details["cache"] = marks.into();
+    message.details = Some(details.to_string());
+}
+
+/// The system message of a text or of text blocks.
+pub(super) fn system(system: &Value) -> Option<ChatMessage> {
+    let mut message = ChatMessage::new("system", text_of(system)?);
+    let (mut at, mut marks) = (0, Vec::new());
+    for block in system.as_array().into_iter().flatten() {
+        at += block["text"].as_str().unwrap_or_default().chars().count();
+        marks.extend(cache_mark(block, at, 0));
+    }
+    add_marks(&mut message, marks);
+    Some(message)
 }
 
 /// The parts of a tool result, if all of them are text or images.

@@ -15,13 +15,13 @@ const ROUTES: [(&str, &[&str]); 4] = [
 ];
 
 /// Checks that `url` is the URL of a route of `provider`, and not the base URL of a server or the
-/// route of another provider.
+/// route of another provider. The connector may have its own request body (`templated`).
 ///
 /// # Errors
 /// `InvalidInput` if the URL is not an HTTP URL; if it is a base URL, with the complete URL; if its
-/// path is another provider's, with that provider; if the path lacks the method that the provider's
-/// routes end in.
-pub(super) fn check(url: &str, provider: &Provider) -> Result<(), PredictError> {
+/// path has another format than the provider's, with the format that is meant; if the path lacks
+/// the method that the provider's routes end in.
+pub(super) fn check(url: &str, provider: &Provider, templated: bool) -> Result<(), PredictError> {
     let shown: String = url
         .chars()
         .filter(|it| !it.is_control())
@@ -37,6 +37,7 @@ pub(super) fn check(url: &str, provider: &Provider) -> Result<(), PredictError> 
     };
     let path = parsed.path().trim_end_matches('/');
     check_route(path, provider)?;
+    check_other_routes(path, provider, templated)?;
     // A URL with a credential is rejected by the egress rules, whose error does not repeat it.
     let has_user = !parsed.username().is_empty() || parsed.password().is_some();
     if !BASES.contains(&path) || parsed.query().is_some() || has_user {
@@ -86,6 +87,28 @@ fn check_route(path: &str, provider: &Provider) -> Result<(), PredictError> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Rejects a route of the same server with a format that the provider does not read.
+fn check_other_routes(path: &str, provider: &Provider, templated: bool) -> Result<(), PredictError> {
+    if path.ends_with("/chat/completions") {
+        return Ok(());
+    }
+    let mut others = provider.other_routes.iter();
+    let found = others.find(|(route, readable)| path.ends_with(route) && !(*readable && templated));
+    let Some((route, readable)) = found else {
+        return Ok(());
+    };
+    let also = match readable {
+        true => "a 'request_body' of the connector's own",
+        false => "the provider 'http' with a 'request_body' and paths",
+    };
+    Err(PredictError::invalid(format!(
+        "field 'url' ends in '{route}', which has another format than the provider '{}': give the \
+         URL of '{}', or use {also}",
+        provider.name.as_str(),
+        provider.route
+    )))
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::{
-    Image, arguments, calls, image, is_error, messages, parts, reasoned, without_system,
+    Image, Said, arguments, calls, image, is_error, is_system, messages, parts, reasoned, said,
+    without_first_system,
 };
 use volley_provider_kit::effort::{self, Thinking};
 use volley_provider_kit::normalize::{
-    ResponseFormat, allowed_only, take_response_format, take_user,
+    ResponseFormat, allowed_only, check_tool_choice, take_response_format, take_users,
 };
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::ANSWER_TOOL;
@@ -69,6 +70,7 @@ pub(super) fn body(
     let is_own = request.dialect() == Dialect::Anthropic;
     sampling(&mut request)?;
     named(&mut request, is_own)?;
+    check_tool_choice(&request.fields)?;
     allowed_only(&mut request.fields);
     let form = take_response_format(&mut request.fields);
     let parallel = request.take("parallel_tool_calls");
@@ -97,7 +99,7 @@ pub(super) fn body(
     body.entry("max_tokens")
         .or_insert_with(|| DEFAULT_MAX_TOKENS.into());
     // System messages are a field of the body in this format.
-    let (system, rest) = without_system(messages(item));
+    let (system, rest) = without_first_system(messages(item));
     if let Some(system) = system {
         body.entry("system").or_insert_with(|| system.into());
     }
@@ -136,7 +138,12 @@ fn named(request: &mut RequestFields<'_>, is_own: bool) -> Result<(), PredictErr
     if is_own {
         return Ok(());
     }
-    let user = take_user(&mut request.fields);
+    let mut users = take_users(&mut request.fields);
+    if 1 < users.len() {
+        let why = "with another 'safety_identifier' it cannot be sent; send one of them";
+        return Err(request.refused("user", why));
+    }
+    let user = users.pop().map(|(_, user)| user);
     match request.take("metadata") {
         None => {}
         Some(Value::Object(given)) if given.keys().all(|name| name == "user_id") => {
@@ -296,7 +303,10 @@ fn one_at_a_time(body: &mut Map<String, Value>) {
     }
     let choice = body.entry("tool_choice");
     let choice = choice.or_insert_with(|| json!({ "type": "auto" }));
-    if let Value::Object(choice) = choice {
+    // Without calls there is nothing to limit, and the server has no such field there.
+    if let Value::Object(choice) = choice
+        && choice.get("type").is_none_or(|kind| kind != "none")
+    {
         choice.insert("disable_parallel_tool_use".to_owned(), true.into());
     }
 }
@@ -378,6 +388,9 @@ fn turns(messages: &[ChatMessage]) -> Result<Vec<Value>, PredictError> {
 }
 
 fn turn(message: &ChatMessage) -> Result<Value, PredictError> {
+    if is_system(message) {
+        return Ok(json!({ "role": "system", "content": message.content }));
+    }
     if let Some(blocks) = blocks(message) {
         return Ok(json!({ "role": message.role, "content": blocks }));
     }
@@ -387,13 +400,21 @@ fn turn(message: &ChatMessage) -> Result<Value, PredictError> {
     }
     // Signed reasoning must be unchanged and come first.
     let mut blocks: Vec<_> = reasoned.iter().map(thinking).collect();
-    if !message.content.is_empty() {
-        blocks.push(json!({ "type": "text", "text": message.content }));
-    }
-    for call in &calls {
-        let (id, name) = (&call["id"], &call["function"]["name"]);
-        let input = arguments(call)?;
-        blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
+    for said in said(message) {
+        blocks.push(match said {
+            Said::Text(text) => json!({ "type": "text", "text": text }),
+            Said::Call(call) => {
+                let (id, name) = (&call["id"], &call["function"]["name"]);
+                let input = arguments(&call)?;
+                json!({ "type": "tool_use", "id": id, "name": name, "input": input })
+            }
+            Said::Mark(control) => {
+                if let Some(last) = blocks.last_mut() {
+                    last["cache_control"] = control;
+                }
+                continue;
+            }
+        });
     }
     Ok(json!({ "role": message.role, "content": blocks }))
 }

@@ -14,6 +14,11 @@ pub(super) fn is_claude(model: &str) -> bool {
     model.contains("claude")
 }
 
+/// Whether a model caches prompts. Others reject marks for a cache.
+pub(super) fn has_cache(model: &str) -> bool {
+    is_claude(model) || model.contains("nova")
+}
+
 /// Takes the reasoning options of a request and returns them as fields of the model.
 ///
 /// # Errors

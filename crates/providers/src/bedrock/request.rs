@@ -3,10 +3,12 @@
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::{
-    Image, arguments, calls, image, is_error, is_system, messages, no_address, parts, reasoned,
+    Image, Said, arguments, calls, image, is_error, is_system, marks, messages, no_address, parts,
+    reasoned, said,
 };
 use volley_provider_kit::normalize::{
-    ToolChoice, allowed_only, is_one_call, take_response_format, take_tool_choice, take_user,
+    ToolChoice, allowed_only, check_tool_choice, is_one_call, take_response_format,
+    take_tool_choice, take_users,
 };
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_types::{ChatMessage, Dialect, PredictError};
@@ -67,14 +69,19 @@ pub(super) fn body(
     item: &Item,
     mut request: RequestFields<'_>,
 ) -> Result<Value, PredictError> {
-    let talk = messages(item);
+    let mut talk = messages(item);
+    let caches = model::has_cache(model);
+    if !caches {
+        unmarked(&mut talk);
+    }
+    check_tool_choice(&request.fields)?;
     allowed_only(&mut request.fields);
     let stops = request.fields.get("stop").and_then(Value::as_array);
     if stops.is_some_and(|stops| stops.iter().any(|stop| stop == "")) {
         return Err(request.refused("stop", "a stop text may not be empty"));
     }
     let tier = tier(&mut request)?;
-    let user = take_user(&mut request.fields);
+    let users = take_users(&mut request.fields);
     let form = take_response_format(&mut request.fields);
     let choice = take_tool_choice(&mut request.fields);
     let alone = request.take("parallel_tool_calls") == Some(Value::Bool(false));
@@ -93,11 +100,11 @@ pub(super) fn body(
     if let Some(tier) = tier {
         body.insert("serviceTier".to_owned(), json!({ "type": tier }));
     }
-    if let Some(user) = user {
+    for (name, user) in users {
         let metadata = body.entry("requestMetadata").or_insert_with(|| json!({}));
-        metadata["user"] = user.into();
+        metadata[name] = user.into();
     }
-    tools(&mut body, choice, &talk)?;
+    tools(&mut body, choice, &talk, caches)?;
     if let Some(form) = form {
         model::answer_in(&mut body, model, form)?;
     }
@@ -129,9 +136,15 @@ fn models_own(body: &mut Map<String, Value>) {
 }
 
 fn system(body: &mut Map<String, Value>, talk: &[ChatMessage]) {
-    let told = talk.iter().filter(|message| is_system(message));
+    // Later ones stay in place.
+    let told = talk.iter().take_while(|message| is_system(message));
     let told: Vec<_> = told
-        .map(|message| json!({ "text": message.content }))
+        .flat_map(said)
+        .filter_map(|said| match said {
+            Said::Text(text) => Some(json!({ "text": text })),
+            Said::Mark(control) => Some(cache_point(&control)),
+            Said::Call(_) => None,
+        })
         .collect();
     match body.remove("system") {
         Some(Value::String(text)) => {
@@ -159,6 +172,7 @@ fn tools(
     body: &mut Map<String, Value>,
     choice: Option<ToolChoice>,
     talk: &[ChatMessage],
+    caches: bool,
 ) -> Result<(), PredictError> {
     let choice = match choice {
         None | Some(ToolChoice::Auto) => None,
@@ -183,7 +197,14 @@ fn tools(
     if given.is_empty() {
         return Ok(());
     }
-    let mut config = json!({ "tools": given.into_iter().map(tool).collect::<Vec<_>>() });
+    let mut specs = Vec::with_capacity(given.len());
+    for given in given {
+        let control = given.get("cache_control").filter(|_| caches);
+        let point = control.map(cache_point);
+        specs.push(tool(given));
+        specs.extend(point);
+    }
+    let mut config = json!({ "tools": specs });
     if let Some(choice) = choice {
         config["toolChoice"] = choice;
     }
@@ -223,9 +244,10 @@ fn tool(mut tool: Value) -> Value {
 /// are one turn.
 fn turns(talk: &[ChatMessage]) -> Result<Vec<Value>, PredictError> {
     let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
-    for message in talk.iter().filter(|message| !is_system(message)) {
+    for message in talk.iter().skip_while(|message| is_system(message)) {
         let role = match message.role.as_str() {
             "tool" => "user",
+            "developer" => "system",
             role => role,
         };
         match turns.last_mut() {
@@ -249,25 +271,56 @@ fn content(message: &ChatMessage) -> Result<Vec<Value>, PredictError> {
         if is_error(message) {
             result["status"] = "error".into();
         }
-        return Ok(vec![json!({ "toolResult": result })]);
-    }
-    if let Some(blocks) = shown(message)? {
+        let mut blocks = vec![json!({ "toolResult": result })];
+        blocks.extend(marks(message).last().map(cache_point));
         return Ok(blocks);
     }
-    let calls = calls(message);
+    if let Some(mut blocks) = shown(message)? {
+        blocks.extend(marks(message).last().map(cache_point));
+        return Ok(blocks);
+    }
     // Signed reasoning must be unchanged and come first.
     let thoughts = reasoned(message, "bedrock");
     let thoughts = thoughts.iter().map(reasoning);
+    let told = said(message);
+    if told.is_empty() {
+        return Ok(thoughts
+            .chain([json!({ "text": message.content })])
+            .collect());
+    }
     // The server rejects empty text.
-    let text = (!message.content.is_empty() || calls.is_empty())
-        .then(|| json!({ "text": message.content }));
-    let uses = calls.iter().map(|call| {
-        let (id, name) = (&call["id"], &call["function"]["name"]);
-        let input = arguments(call)?;
-        Ok(json!({ "toolUse": { "toolUseId": id, "name": name, "input": input } }))
+    let told = told.into_iter().map(|said| match said {
+        Said::Text(text) => Ok(json!({ "text": text })),
+        Said::Call(call) => {
+            let (id, name) = (&call["id"], &call["function"]["name"]);
+            let input = arguments(&call)?;
+            Ok(json!({ "toolUse": { "toolUseId": id, "name": name, "input": input } }))
+        }
+        Said::Mark(control) => Ok(cache_point(&control)),
     });
-    let said = thoughts.chain(text).map(Ok);
-    said.chain(uses).collect()
+    thoughts.map(Ok).chain(told).collect()
+}
+
+/// A mark for a cache as a block of its own.
+fn cache_point(control: &Value) -> Value {
+    let mut point = json!({ "type": "default" });
+    if let Some(ttl) = control.get("ttl").filter(|ttl| !ttl.is_null()) {
+        point["ttl"] = ttl.clone();
+    }
+    json!({ "cachePoint": point })
+}
+
+/// Removes marks for a cache from messages for a model without one.
+fn unmarked(talk: &mut [ChatMessage]) {
+    for message in talk {
+        let details = message.details.as_deref();
+        let details = details.and_then(|details| serde_json::from_str(details).ok());
+        if let Some(Value::Object(mut details)) = details
+            && details.remove("cache").is_some()
+        {
+            message.details = Some(Value::from(details).to_string());
+        }
+    }
 }
 
 fn reasoning(stretch: &Value) -> Value {
@@ -296,123 +349,4 @@ fn shown(message: &ChatMessage) -> Result<Option<Vec<Value>>, PredictError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::asking;
-
-    fn made(item: &Item, fields: Value) -> Result<Value, PredictError> {
-        let fields = fields.as_object().cloned().unwrap();
-        asking(&PARAMETERS, fields, |request| body("m", item, request))
-    }
-
-    #[test]
-    fn what_is_not_converses_is_the_models() {
-        let item = Item::Prompt("hi".to_owned());
-        let fields = json!({
-            "max_tokens": 9, "top_k": 5, "user": "u", "region": "eu-west-1", "tool_choice": "none",
-            "guardrailConfig": { "guardrailIdentifier": "g" }, "tools": [],
-            "thinking": { "type": "enabled" }, "newest": 1,
-        });
-        let expected = json!({
-            "messages": [{ "role": "user", "content": [{ "text": "hi" }] }],
-            "inferenceConfig": { "maxTokens": 9 },
-            "guardrailConfig": { "guardrailIdentifier": "g" },
-            "requestMetadata": { "user": "u" },
-            "additionalModelRequestFields": { "top_k": 5, "thinking": { "type": "enabled" }, "newest": 1 },
-        });
-        assert_eq!(made(&item, fields).unwrap(), expected);
-    }
-
-    #[test]
-    fn one_sides_messages_in_a_row_are_one_turn() {
-        let call = |id: &str| json!({ "id": id, "function": { "name": "f", "arguments": "{}" } });
-        let result = |id: &str| ChatMessage {
-            tool_call_id: Some(id.to_owned()),
-            ..ChatMessage::new("tool", "21")
-        };
-        let talk = Item::Chat(vec![
-            ChatMessage {
-                tool_calls: Some(json!([call("a"), call("b")]).to_string()),
-                ..ChatMessage::new("assistant", "")
-            },
-            result("a"),
-            result("b"),
-            ChatMessage::new("user", "So?"),
-        ]);
-        let body = made(&talk, json!({})).unwrap();
-        assert_eq!(body["messages"].as_array().unwrap().len(), 2);
-        assert_eq!(body["messages"][0]["content"].as_array().unwrap().len(), 2);
-        assert_eq!(body["messages"][1]["content"][2]["text"], "So?");
-        let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
-        let error = made(&talk, json!({ "tools": tools, "tool_choice": "none" })).unwrap_err();
-        assert!(error.message.contains("'tool_choice'"));
-        let named = json!({ "type": "function", "function": { "name": "f" } });
-        let body = made(&talk, json!({ "tools": tools, "tool_choice": named })).unwrap();
-        assert_eq!(body["toolConfig"]["toolChoice"]["tool"]["name"], "f");
-    }
-
-    #[test]
-    fn what_converse_cannot_do_is_refused_by_name() {
-        let item = Item::Prompt("hi".to_owned());
-        for (name, value) in [
-            ("temperature", json!(1.5)),
-            ("stop", json!([""])),
-            ("seed", json!(7)),
-            ("presence_penalty", json!(0.5)),
-            ("logprobs", json!(true)),
-            ("logit_bias", json!({ "1": 2 })),
-            ("service_tier", json!("scale")),
-        ] {
-            let error = made(&item, json!({ name: value })).unwrap_err();
-            assert!(error.message.contains(&format!("'{name}'")), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_required_call_cannot_be_met_by_the_tool_of_the_answer() {
-        let item = Item::Prompt("hi".to_owned());
-        let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
-        let open = json!({ "type": "json_object" });
-        let sent = |choice: &str| {
-            let fields = json!({ "tools": tools, "tool_choice": choice, "response_format": open });
-            made(&item, fields).unwrap()["toolConfig"].take()
-        };
-        let required = sent("required");
-        assert_eq!(required["tools"].as_array().map(Vec::len), Some(1));
-        assert_eq!(required["toolChoice"], json!({ "any": {} }));
-        let either = sent("auto");
-        assert_eq!(either["tools"].as_array().map(Vec::len), Some(2));
-        assert_eq!(either["toolChoice"], json!({ "any": {} }));
-    }
-
-    #[test]
-    fn a_schema_is_text_and_tools_of_a_talk_are_defined() {
-        let schema = json!({ "type": "object", "properties": { "a": { "type": "integer" } } });
-        let form =
-            json!({ "type": "json_schema", "json_schema": { "name": "s", "schema": schema } });
-        let item = Item::Prompt("hi".to_owned());
-        let body = made(&item, json!({ "response_format": form })).unwrap();
-        let format = &body["outputConfig"]["textFormat"];
-        assert_eq!(format["type"], "json_schema");
-        let text = format["structure"]["jsonSchema"]["schema"]
-            .as_str()
-            .unwrap();
-        assert_eq!(
-            serde_json::from_str::<Value>(text).unwrap()["type"],
-            "object"
-        );
-        let call = json!([{ "id": "a", "function": { "name": "f", "arguments": "{}" } }]);
-        let talk = Item::Chat(vec![
-            ChatMessage {
-                tool_calls: Some(call.to_string()),
-                ..ChatMessage::new("assistant", "")
-            },
-            ChatMessage {
-                tool_call_id: Some("a".to_owned()),
-                ..ChatMessage::new("tool", "21")
-            },
-        ]);
-        let body = made(&talk, json!({})).unwrap();
-        assert_eq!(body["toolConfig"]["tools"][0]["toolSpec"]["name"], "f");
-    }
-}
+mod tests;

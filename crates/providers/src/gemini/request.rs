@@ -3,10 +3,11 @@
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::{
-    self, Image, arguments, called, calls, is_error, messages, without_system,
+    self, Image, arguments, called, calls, is_error, messages, reasoned, without_system,
 };
 use volley_provider_kit::normalize::{
-    ResponseFormat, ToolChoice, allowed_only, is_one_call, take_response_format, take_tool_choice,
+    ResponseFormat, ToolChoice, allowed_only, check_tool_choice, is_one_call, take_response_format,
+    take_tool_choice,
 };
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_types::{ChatMessage, Dialect, PredictError};
@@ -66,6 +67,7 @@ pub(super) fn body(
     item: &Item,
     mut request: RequestFields<'_>,
 ) -> Result<Value, PredictError> {
+    check_tool_choice(&request.fields)?;
     allowed_only(&mut request.fields);
     if request.fields.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
         if !is_one_call(&request.fields) {
@@ -103,7 +105,10 @@ pub(super) fn body(
         let system = json!({ "parts": [{ "text": system }] });
         body.entry("systemInstruction").or_insert(system);
     }
-    body.insert("contents".to_owned(), contents(&rest)?.into());
+    body.insert(
+        "contents".to_owned(),
+        contents(&rest, thinking::needs_signatures(model))?.into(),
+    );
     Ok(Value::Object(body))
 }
 
@@ -179,8 +184,9 @@ fn calling(choice: Option<ToolChoice>, strict: bool) -> Value {
     }
 }
 
-/// Messages as turns. Consecutive tool results are one user turn.
-fn contents(messages: &[ChatMessage]) -> Result<Vec<Value>, PredictError> {
+/// Messages as turns. Consecutive tool results are one user turn. If calls need signatures
+/// (`signed`), those that came without one get the stand-in.
+fn contents(messages: &[ChatMessage], signed: bool) -> Result<Vec<Value>, PredictError> {
     let mut turns: Vec<Value> = Vec::new();
     let mut after_result = false;
     for (at, message) in messages.iter().enumerate() {
@@ -199,7 +205,7 @@ fn contents(messages: &[ChatMessage]) -> Result<Vec<Value>, PredictError> {
                 "assistant" => "model",
                 role => role,
             };
-            turns.push(json!({ "role": role, "parts": parts(message)? }));
+            turns.push(json!({ "role": role, "parts": parts(message, signed)? }));
         }
         after_result = result;
     }
@@ -221,22 +227,46 @@ fn shown_parts(message: &ChatMessage) -> Result<Option<Vec<Value>>, PredictError
     made.collect::<Result<_, _>>().map(Some)
 }
 
-fn parts(message: &ChatMessage) -> Result<Vec<Value>, PredictError> {
+/// A signature that the server accepts for calls of other models, and for calls whose signature the
+/// client dropped.
+const STAND_IN: &str = "skip_thought_signature_validator";
+
+fn parts(message: &ChatMessage, signed: bool) -> Result<Vec<Value>, PredictError> {
     if let Some(parts) = shown_parts(message)? {
         return Ok(parts);
     }
     let calls = calls(message);
-    let says = calls.is_empty() || !message.content.is_empty();
-    let text = says.then(|| json!({ "text": message.content }));
-    let called = calls.iter().map(|call| {
+    let (of_text, thoughts): (Vec<_>, Vec<_>) = reasoned(message, "gemini")
+        .into_iter()
+        .partition(|stretch| stretch["item"] == "text");
+    let thoughts = thoughts.iter().map(|stretch| {
+        json!({ "text": stretch["text"], "thought": true,
+                "thoughtSignature": stretch["signature"] })
+    });
+    let of_text = of_text.last().map(|stretch| stretch["signature"].clone());
+    let says = calls.is_empty() || !message.content.is_empty() || of_text.is_some();
+    let text = says.then(|| {
+        let mut text = json!({ "text": message.content });
+        if let Some(signature) = of_text {
+            text["thoughtSignature"] = signature;
+        }
+        text
+    });
+    let path = "/extra_content/google/thought_signature";
+    // In a batch of calls only the first one has a signature.
+    let unsigned = calls.iter().all(|call| call.pointer(path).is_none());
+    let called = calls.iter().enumerate().map(|(at, call)| {
         let name = &call["function"]["name"];
         let mut part = json!({ "functionCall": { "name": name, "args": arguments(call)? } });
-        if let Some(signature) = call.pointer("/extra_content/google/thought_signature") {
+        if let Some(signature) = call.pointer(path) {
             part["thoughtSignature"] = signature.clone();
+        } else if signed && unsigned && at == 0 {
+            part["thoughtSignature"] = STAND_IN.into();
         }
         Ok(part)
     });
-    text.map(Ok).into_iter().chain(called).collect()
+    let said = thoughts.chain(text).map(Ok);
+    said.chain(called).collect()
 }
 
 fn result_part(before: &[ChatMessage], message: &ChatMessage) -> Result<Value, PredictError> {
@@ -347,6 +377,55 @@ mod tests {
         );
         let error = made(&Item::Chat(talk[1..].to_vec()), &json!({})).unwrap_err();
         assert!(error.message.contains("'tool_call_id'"));
+    }
+
+    #[test]
+    fn signatures_return_to_their_parts_and_unsigned_calls_have_the_stand_in() {
+        let call = |extra: Value| {
+            let mut call = json!({ "id": "x", "function": { "name": "f", "arguments": "{}" } });
+            call["extra_content"] = extra;
+            call
+        };
+        let signed = json!({ "google": { "thought_signature": "sig" } });
+        let turn = |calls: Value, thinking: Value| {
+            let item = Item::Chat(vec![
+                ChatMessage::new("user", "hi"),
+                ChatMessage {
+                    tool_calls: Some(calls.to_string()),
+                    details: Some(json!({ "thinking": thinking }).to_string()),
+                    ..ChatMessage::new("assistant", "ho")
+                },
+            ]);
+            let made = |model: &str| {
+                let none = Map::new();
+                let body = asking(&PARAMETERS, none, |request| body(model, &item, request));
+                body.unwrap()["contents"][1]["parts"].take()
+            };
+            (made("gemini-3-pro-preview"), made("gemini-2.5-flash"))
+        };
+        let used = json!({ "functionCall": { "name": "f", "args": {} } });
+        let with = |signature: &str| {
+            let mut used = used.clone();
+            used["thoughtSignature"] = signature.into();
+            used
+        };
+        let two = json!([call(Value::Null), call(Value::Null)]);
+        let (new, old) = turn(two, json!([{ "text": "hm" }]));
+        let stand_in = with("skip_thought_signature_validator");
+        assert_eq!(new, json!([{ "text": "ho" }, stand_in, used]));
+        assert_eq!(old, json!([{ "text": "ho" }, used, used]));
+        let first = json!([call(signed), call(Value::Null)]);
+        let thinking = json!([
+            { "text": "hm", "format": "gemini", "signature": "t1", "item": "thought" },
+            { "text": "", "format": "gemini", "signature": "t2", "item": "text" },
+            { "text": "no", "format": "anthropic", "signature": "t3" },
+        ]);
+        let (new, _) = turn(first, thinking);
+        let expected = json!([
+            { "text": "hm", "thought": true, "thoughtSignature": "t1" },
+            { "text": "ho", "thoughtSignature": "t2" }, with("sig"), used,
+        ]);
+        assert_eq!(new, expected);
     }
 
     #[test]

@@ -54,6 +54,12 @@ fn has_levels(model: &str) -> bool {
     digits.parse::<u32>().map_or(true, |major| 3 <= major)
 }
 
+/// Whether the server rejects calls in a conversation that have no signature, as since the third
+/// generation of Gemini.
+pub(super) fn needs_signatures(model: &str) -> bool {
+    model.contains("gemini-") && has_levels(model)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

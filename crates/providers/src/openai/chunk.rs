@@ -45,7 +45,7 @@ macro_rules! open_object {
                         while let Some(Key(key)) = map.next_key()? {
                             match key.as_ref() {
                                 $($key $(| $other)* => made.$field = map.next_value()?,)*
-                                $($passed)|* => _ = map.next_value::<serde::de::IgnoredAny>()?,
+                                $($passed => _ = map.next_value::<serde::de::IgnoredAny>()?,)*
                                 _ => {
                                     let value: &'de RawValue = map.next_value()?;
                                     if value.get() != "null" {
@@ -92,8 +92,10 @@ open_object! {
         finish_reason: Cow<'a, str> = "finish_reason",
         index: u32 = "index",
         logprobs: Logprobs<'a> = "logprobs",
+        /// The text of a completion, which is not a chat.
+        text: &'a RawValue = "text",
     }
-    passed { "text" }
+    passed {}
 }
 
 #[derive(Default, Deserialize)]

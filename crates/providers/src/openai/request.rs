@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
-use volley_provider_kit::conversation::{self, messages, openai_messages};
+use volley_provider_kit::conversation::{self, messages, openai_messages, unsigned_reasoning};
 use volley_provider_kit::effort::{self, Effort, Thinking};
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_types::{Dialect, PredictError};
@@ -195,8 +195,17 @@ fn refusals(item: &Item, body: &mut Map<String, Value>) {
 /// Adds the model and the messages.
 pub(crate) fn talk(model: &str, item: &Item, body: &mut Map<String, Value>) {
     body.insert("model".to_owned(), model.into());
-    let messages = openai_messages(&messages(item));
-    body.insert("messages".to_owned(), messages.into());
+    let talk = messages(item);
+    let mut turns = openai_messages(&talk);
+    // The images of tools are additional turns, but of the user.
+    let said = talk.iter().filter(|sent| sent.role == "assistant");
+    let told = turns.iter_mut().filter(|turn| turn["role"] == "assistant");
+    for (sent, turn) in said.zip(told) {
+        if let Some(text) = unsigned_reasoning(sent) {
+            turn["reasoning_content"] = text.into();
+        }
+    }
+    body.insert("messages".to_owned(), turns.into());
 }
 
 #[cfg(test)]
@@ -247,6 +256,22 @@ mod tests {
             json!([{ "role": "assistant", "content": "a" }, { "role": "user", "content": "b" },
                    { "role": "assistant", "content": null, "refusal": "No." }])
         );
+    }
+
+    #[test]
+    fn unsigned_reasoning_returns_to_compatible_servers() {
+        let thinking = json!([
+            { "text": "hm" }, { "text": "no", "signature": "s", "format": "anthropic" },
+        ]);
+        let item = Item::Chat(vec![ChatMessage {
+            details: Some(json!({ "thinking": thinking }).to_string()),
+            ..ChatMessage::new("assistant", "ho")
+        }]);
+        let body = asking_in(Dialect::Anthropic, &PARAMETERS, Map::new(), |request| {
+            body("m", &item, request)
+        });
+        let expected = json!([{ "role": "assistant", "content": "ho", "reasoning_content": "hm" }]);
+        assert_eq!(body.unwrap()["messages"], expected);
     }
 
     #[test]

@@ -52,19 +52,24 @@ pub(super) fn body(
     item: &Item,
     mut request: RequestFields<'_>,
 ) -> Result<Value, PredictError> {
+    let reasons = keeps_reasoning(&request);
     translated(&mut request)?;
     let logprobs = request.take("logprobs") == Some(Value::Bool(true));
     let effort = request.take("reasoning_effort");
     let verbosity = request.take("verbosity");
     let form = request.take("response_format");
     let mut body = request.finish()?;
-    if logprobs {
-        let name = json!("message.output_text.logprobs");
+    let wanted = [
+        (logprobs, "message.output_text.logprobs"),
+        // The response is not stored, so the reasoning only returns if its encrypted content does.
+        (reasons, "reasoning.encrypted_content"),
+    ];
+    for (_, name) in wanted.iter().filter(|(is_wanted, _)| *is_wanted) {
         let include = body.entry("include").or_insert_with(|| json!([]));
         if let Value::Array(include) = include
-            && !include.contains(&name)
+            && !include.contains(&json!(name))
         {
-            include.push(name);
+            include.push(json!(name));
         }
     }
     if let Some(effort) = effort {
@@ -96,6 +101,16 @@ pub(super) fn body(
     let input = messages(item).iter().flat_map(items).collect::<Vec<_>>();
     body.insert("input".to_owned(), input.into());
     Ok(Value::Object(body))
+}
+
+/// Whether a request asks for reasoning, and its dialect can return it to the server. Models that do
+/// not reason reject a request for encrypted reasoning, so it is not made for every request.
+fn keeps_reasoning(request: &RequestFields<'_>) -> bool {
+    let thinks = request.fields.get("thinking");
+    let thinks = thinks.is_some_and(|thinking| thinking["type"] != "disabled");
+    let effort = request.fields.get("reasoning_effort");
+    request.dialect() == Dialect::Anthropic
+        && (thinks || effort.is_some_and(|effort| effort != "none"))
 }
 
 /// Flattens a choice among some tools, and those tools.
@@ -186,7 +201,7 @@ fn reasoning(stretch: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::asking;
+    use crate::tests::{asking, asking_in};
 
     #[test]
     fn a_refusal_in_the_history_stays_one() {
@@ -224,6 +239,49 @@ mod tests {
                 "type": "json_schema", "name": "s", "schema": { "type": "object" }, "strict": true } },
         });
         assert_eq!(made, expected);
+    }
+
+    #[test]
+    fn reasoning_is_asked_for_where_it_can_return() {
+        let item = Item::Prompt("hi".to_owned());
+        let enabled = json!({ "type": "enabled", "budget_tokens": 2_048 });
+        let include = |dialect: Dialect, fields: Value| {
+            let fields = fields.as_object().cloned().unwrap();
+            let made = asking_in(dialect, &PARAMETERS, fields, |request| {
+                body("m", &item, request)
+            });
+            made.unwrap()["include"].take()
+        };
+        for (dialect, fields, expected) in [
+            (
+                Dialect::Anthropic,
+                json!({ "thinking": enabled }),
+                json!(["reasoning.encrypted_content"]),
+            ),
+            (
+                Dialect::Anthropic,
+                json!({ "thinking": { "type": "adaptive" }, "include": ["a"] }),
+                json!(["a", "reasoning.encrypted_content"]),
+            ),
+            (
+                Dialect::Anthropic,
+                json!({ "reasoning_effort": "low", "include": ["reasoning.encrypted_content"] }),
+                json!(["reasoning.encrypted_content"]),
+            ),
+            (Dialect::Anthropic, json!({}), Value::Null),
+            (
+                Dialect::Anthropic,
+                json!({ "thinking": { "type": "disabled" } }),
+                Value::Null,
+            ),
+            (
+                Dialect::OpenAi,
+                json!({ "reasoning_effort": "low" }),
+                Value::Null,
+            ),
+        ] {
+            assert_eq!(include(dialect, fields.clone()), expected, "{fields}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ fn named(name: &str) -> &'static Provider {
 
 #[test]
 fn a_base_url_is_rejected_with_the_route_that_is_meant() {
-    let refused = |url: &str, provider| check(url, provider).unwrap_err().message;
+    let refused = |url: &str, provider| check(url, provider, false).unwrap_err().message;
     let openai = refused("https://api.openai.com/v1", named("openai"));
     assert!(
         openai.contains("https://api.openai.com/v1/chat/completions"),
@@ -28,7 +28,7 @@ fn a_base_url_is_rejected_with_the_route_that_is_meant() {
         "/v1/chat/completions",
         "http:///x",
     ] {
-        assert!(check(no_url, named("openai")).is_err(), "{no_url}");
+        assert!(check(no_url, named("openai"), false).is_err(), "{no_url}");
     }
     for (url, provider, expected) in [
         (
@@ -51,6 +51,33 @@ fn a_base_url_is_rejected_with_the_route_that_is_meant() {
         ("http://gateway.example/team/llm", named("openai")),
         ("http://127.0.0.1:9000/", named("http")),
     ] {
-        assert_eq!(check(url, provider).map_err(|error| error.message), Ok(()));
+        assert_eq!(
+            check(url, provider, false).map_err(|error| error.message),
+            Ok(())
+        );
+    }
+}
+
+#[test]
+fn a_route_of_another_format_is_rejected_by_name() {
+    for (url, provider) in [
+        ("https://api.openai.com/v1/completions", "openai"),
+        (
+            "https://a.openai.azure.com/openai/deployments/m/completions?api-version=1",
+            "azure",
+        ),
+        ("https://api.mistral.ai/v1/fim/completions", "mistral"),
+        ("http://127.0.0.1:11434/api/generate", "ollama"),
+    ] {
+        let error = check(url, named(provider), false).unwrap_err();
+        assert!(error.message.contains("field 'url' ends in"), "{error}");
+        let templated = check(url, named(provider), true);
+        assert_eq!(templated.is_ok(), provider == "ollama", "{url}");
+    }
+    for url in [
+        "https://api.openai.com/v1/chat/completions",
+        "https://a.openai.azure.com/openai/deployments/m/chat/completions",
+    ] {
+        assert!(check(url, named("azure"), false).is_ok(), "{url}");
     }
 }

@@ -198,3 +198,24 @@ fn arguments_that_are_no_object_are_refused_by_the_calls_name() {
         }
     }
 }
+
+#[test]
+fn later_system_messages_and_text_between_calls_stay_in_place() {
+    let call = |id: &str| json!({ "id": id, "function": { "name": "f", "arguments": "{}" } });
+    let item = Item::Chat(vec![
+        ChatMessage::new("developer", "be brief"),
+        ChatMessage::new("user", "hi"),
+        ChatMessage::new("developer", "be rude"),
+        ChatMessage {
+            tool_calls: Some(json!([call("a")]).to_string()),
+            details: Some(json!({ "calls_at": [0] }).to_string()),
+            ..ChatMessage::new("assistant", "so")
+        },
+    ]);
+    let body = body("claude", &item, Map::new());
+    assert_eq!(body["system"], "be brief");
+    let turns = &body["messages"];
+    assert_eq!(turns[1], json!({ "role": "system", "content": "be rude" }));
+    assert_eq!(turns[2]["content"][0]["id"], "a");
+    assert_eq!(turns[2]["content"][1]["text"], "so");
+}
