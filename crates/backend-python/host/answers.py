@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from array import array
+from functools import lru_cache
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .context import InvalidInput
@@ -86,17 +87,24 @@ def _wrong_rows(field: Field, found: int, rows: int) -> AnswerError:
                        % (field.name, found, rows))
 
 
+@lru_cache(maxsize=None)
+def _dtype(type: str) -> Any:
+    """The numpy type of a type of fixed width, little endian."""
+    import numpy
+    return numpy.dtype(NUMPY[type]).newbyteorder("<")
+
+
 def _of_array(field: Field, answer: Any, rows: int) -> Column:
     import numpy
-    wanted = NUMPY[field.type]
-    if answer.dtype.name != wanted and not numpy.can_cast(answer.dtype, wanted, "safe"):
+    wanted = _dtype(field.type)
+    if answer.dtype != wanted and not numpy.can_cast(answer.dtype, wanted, "safe"):
         raise AnswerError("output column '%s' of the model has the type %s and declares %s"
                           % (field.name, answer.dtype.name, field.type))
     if answer.ndim == 0 or answer.shape[0] != rows:
         raise _wrong_rows(field, answer.shape[0] if answer.ndim else 0, rows)
     if tuple(answer.shape[1:]) != field.shape:
         raise _wrong_shape(field, answer.shape[1:])
-    flat = numpy.ascontiguousarray(answer, dtype=numpy.dtype(wanted).newbyteorder("<"))
+    flat = numpy.ascontiguousarray(answer, dtype=wanted)
     data = memoryview(flat.reshape(-1).view("uint8")) if flat.size else b""
     return Column(field.name, field.type, field.shape, rows, [data])
 

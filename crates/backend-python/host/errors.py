@@ -64,7 +64,8 @@ def _is_on_purpose(error: BaseException, directory: str) -> bool:
     while trace.tb_next is not None:
         trace = trace.tb_next
     code = trace.tb_frame.f_code
-    if not os.path.realpath(code.co_filename).startswith(directory + os.sep):
+    file = os.path.realpath(code.co_filename)
+    if not file.startswith(directory + os.sep) or "site-packages" in file:
         return False
     return 0 <= trace.tb_lasti and code.co_code[trace.tb_lasti] == _RAISE
 

@@ -65,7 +65,7 @@ class TextRows:
                 nulls, valid = '"nulls":true,', ",[%d,%d]" % place
             named = [self.reasons.get(at) for at in range(len(self.texts))]
             column = wire.text_column("finish_reason", "utf8", named)
-            reasons = "," + json.dumps(body.describe(column))
+            reasons = "," + body.describe(column)
         text = TEXT_ROWS % (self.stream.id, len(texts), *item, nulls, *offset, *data, valid,
                             reasons)
         return text.encode()
@@ -84,8 +84,8 @@ class Message:
         """The message; its buffers go to the body."""
         if self.columns is None:
             return json.dumps(self.fields).encode()
-        described = [body.describe(column) for column in self.columns]
-        return json.dumps({**self.fields, "columns": described}).encode()
+        described = ",".join([body.describe(column) for column in self.columns])
+        return ('%s,"columns":[%s]}' % (json.dumps(self.fields)[:-1], described)).encode()
 
 
 class Outbox:

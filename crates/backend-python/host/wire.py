@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 from array import array
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -220,17 +221,22 @@ class Body:
             self.length += place[1]
         return place
 
-    def describe(self, column: Column) -> Dict[str, Any]:
-        """The descriptor of a column whose buffers are appended."""
-        described: Dict[str, Any] = {
-            "name": column.name, "type": column.type, "shape": list(column.shape),
-        }
-        buffers = list(column.buffers)
+    def describe(self, column: Column) -> str:
+        """The descriptor of a column, as JSON; its buffers are appended."""
+        places = [self.add(buffer) for buffer in column.buffers]
+        nulls = ""
         if column.valid is not None:
-            described["nulls"] = True
-            buffers.append(column.valid)
-        described["at"] = [self.add(buffer) for buffer in buffers]
-        return described
+            places.append(self.add(column.valid))
+            nulls = '"nulls":true,'
+        at = ",".join(["[%d,%d]" % place for place in places])
+        return '{%s%s"at":[%s]}' % (
+            described_type(column.name, column.type, column.shape), nulls, at)
+
+
+@lru_cache(maxsize=1024)
+def described_type(name: str, type: str, shape: Tuple[int, ...]) -> str:
+    """The part of a descriptor that all columns of a declaration share."""
+    return json.dumps({"name": name, "type": type, "shape": list(shape)})[1:-1] + ","
 
 
 def pack(messages: Sequence[bytes], body: Body) -> List[Any]:
@@ -319,7 +325,8 @@ class Reader:
                 target[filled:filled + count] = self._buffer[self._start:self._start + count]
                 self._start += count
             elif missing >= len(self._buffer):
-                count = self._connection.recv_into(target[filled:])
+                # One system call, however many turns the sender needs.
+                count = self._connection.recv_into(target[filled:], 0, socket.MSG_WAITALL)
             else:
                 self._end = self._connection.recv_into(self._buffer)
                 self._start = 0

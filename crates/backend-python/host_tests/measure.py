@@ -9,7 +9,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from support import Client, wire  # noqa: E402
+from support import Client  # noqa: E402
 
 STREAMS, PIECES = 64, 200
 SYNC = '''

@@ -23,7 +23,11 @@ sys.modules.setdefault("volley_host", package)
 from volley_host import wire  # noqa: E402
 
 TIMEOUT = 20.0
-MLSERVER = os.environ.get("VOLLEY_TEST_MLSERVER", "/work/main/target/venv-mlserver/bin/python")
+#: The directory of the sources.
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
+MLSERVER = os.environ.get(
+    "VOLLEY_TEST_MLSERVER", os.path.join(ROOT, "target/venv-mlserver/bin/python"))
+PYARROW = os.environ.get("VOLLEY_TEST_PYARROW", os.path.join(ROOT, "target/venv/bin/python"))
 ENVIRONMENT = {"PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8", "HOME": "/tmp"}
 
 
@@ -81,7 +85,8 @@ class Client:
         """Sends one message in a frame of its own."""
         body = wire.Body()
         if columns is not None:
-            message = {**message, "columns": [body.describe(column) for column in columns]}
+            described = [json.loads(body.describe(column)) for column in columns]
+            message = {**message, "columns": described}
         wire.send(self.socket, wire.pack([json.dumps(message).encode()], body))
 
     def read(self) -> bool:

@@ -166,6 +166,37 @@ threads = [threading.Thread(target=lambda: [send({"OUT": "x"}) for _ in range(10
             client.finish(answer)
             self.assertEqual(answer.error(), ("invalid_input", message))
 
+    def test_objects_in_and_out(self):
+        for app in ("class InferlessPythonModel:", "app = inferless.Cls(gpu='T4')\nclass Other:"):
+            decorated = "    @app.%s\n" if "Other" in app else "%.0s"
+            client = self.start(self.directory(app__py='''
+from dataclasses import dataclass
+from typing import List
+import inferless
+@inferless.request
+@dataclass
+class Request:
+    prompt: str
+    times: int = 2
+@inferless.response
+@dataclass
+class Response:
+    text: str
+    keys: List[int]
+%s
+%s    def initialize(self):
+        self.end = "!"
+%s    def infer(self, request: Request) -> Response:
+        return Response(text=request.prompt * request.times + self.end, keys=[request.times])
+''' % (app, decorated % "load", decorated % "infer")))
+            self.assertIsNone(client.failed, client.log())
+            times = wire.Column("times", "int64", (), 2, [array("q", [3, 0]).tobytes()],
+                                b"\x01\x00")
+            answer = client.call(1, [wire.text_column("prompt", "utf8", ["a", "b"]), times])
+            client.finish(answer)
+            self.assertEqual(answer.values("text"), ["aaa!", "bb!"])
+            self.assertEqual(answer.values("keys"), [[3], [2]])
+
     def test_loads_that_fail(self):
         app = '''
             class InferlessPythonModel:

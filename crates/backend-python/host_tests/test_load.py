@@ -46,7 +46,7 @@ class Load(HostTest):
 
     def test_names_of_the_hosts_modules_are_free(self):
         client = self.start(self.directory(
-            model__py="import wire, calls\ndef generate(prompt: str):\n    yield wire.A + calls.A\n",
+            model__py="import wire, calls\ndef generate(prompt: str): yield wire.A + calls.A\n",
             wire__py="A = 'w'", calls__py="A = 'c'"))
         self.assertEqual(self.texts(client), ["wc"])
 

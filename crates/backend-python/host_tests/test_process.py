@@ -1,9 +1,12 @@
 """The process: errors of models, output, logs, children, and its end."""
 
+import json
 import os
+import socket
+import subprocess
+import sys
 
-
-from support import HostTest
+from support import HOST, HostTest, wire
 
 
 def is_alive(pid):
@@ -13,6 +16,11 @@ def is_alive(pid):
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def threads(pid):
+    """The number of threads of a process."""
+    return len(os.listdir("/proc/%d/task" % pid))
 
 
 class Process(HostTest):
@@ -108,7 +116,8 @@ class Process(HostTest):
         answer = client.prompt(1, "x")
         client.finish(answer)
         first, second, third = client.logs[:3]
-        self.assertEqual((first["level"], first["message"], first["id"]), ("info", "loading 1", None))
+        self.assertEqual((first["level"], first["message"]), ("info", "loading 1"))
+        self.assertIsNone(first["id"])
         self.assertEqual((second["level"], second["id"]), ("warning", 1))
         self.assertLessEqual(len(second["message"]), 8192)
         self.assertEqual(third["message"], "bad %d")
@@ -162,6 +171,27 @@ class Process(HostTest):
             client.send({"op": "unload"})
             self.assertEqual(client.exit_status(), 0)
             self.assertIn("unloaded", client.log())
+
+    def test_the_end_of_the_parent_ends_the_process(self):
+        directory = self.directory(model__py="import time; time.sleep(1000)")
+        # The socket stays open in this process, so only the parent's end is left.
+        ours, theirs = socket.socketpair()
+        self.addCleanup(ours.close)
+        self.addCleanup(theirs.close)
+        message = json.dumps({"op": "load", "directory": directory, "interface": "auto",
+                              "model": "m", "version": 1, "parameters": {}}).encode()
+        wire.send(ours, wire.pack([message], wire.Body()))
+        starter = ("import subprocess, sys; host = subprocess.Popen(sys.argv[1:], stdin=0); "
+                   "print(host.pid, flush=True); host.wait()")
+        parent = subprocess.Popen(
+            [sys.executable, "-c", starter, sys.executable, "-I", "-B", "-u", HOST], stdin=theirs,
+            stdout=subprocess.PIPE)
+        self.addCleanup(parent.stdout.close)
+        host = int(parent.stdout.readline())
+        self.until(lambda: threads(host) > 2)
+        parent.kill()
+        parent.wait()
+        self.until(lambda: not is_alive(host))
 
     def test_a_forked_child_that_returns_ends(self):
         client = self.model('''

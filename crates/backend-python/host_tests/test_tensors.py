@@ -1,10 +1,11 @@
 """Models on tables: typed arguments, columns, batches."""
 
+import os
 import sys
 import unittest
 from array import array
 
-from support import MLSERVER, HostTest, wire
+from support import MLSERVER, PYARROW, HostTest, wire
 
 
 def numbers(name, type, values, shape=()):
@@ -18,7 +19,6 @@ def numbers(name, type, values, shape=()):
 
 def has_numpy():
     """The interpreter with numpy, or None."""
-    import os
     return MLSERVER if os.path.exists(MLSERVER) else None
 
 
@@ -229,6 +229,31 @@ class Arrays(HostTest):
         self.assertEqual(answer.end["op"], "end")
         self.assertEqual(answer.values("bool"), [True, False])
         self.assertEqual(answer.values("fp16"), [0.0, 0.0])
+
+
+@unittest.skipUnless(os.path.exists(PYARROW), "needs an interpreter with pyarrow: " + PYARROW)
+class Arrow(HostTest):
+    def test_batches_are_converted_both_ways(self):
+        client = self.model('''
+            import pyarrow as pa
+            import pyarrow.compute as pc
+            inputs = [{"name": "x", "type": "fp32", "shape": [2]}, {"name": "n", "type": "int64"},
+                      {"name": "t", "type": "utf8", "nullable": True}]
+            outputs = inputs + [{"name": "big", "type": "bool"}]
+            def predict(batch: pa.RecordBatch):
+                names = batch.schema.names + ["big"]
+                columns = batch.columns + [pc.greater(batch.column(1), 1)]
+                return pa.RecordBatch.from_arrays(columns, names)
+        ''', python=PYARROW)
+        columns = [numbers("x", "fp32", [1, 2, 3, 4], (2,)), numbers("n", "int64", [1, 2]),
+                   wire.text_column("t", "utf8", ["a", None])]
+        answer = client.call(1, columns)
+        client.finish(answer)
+        self.assertEqual(answer.end["op"], "end", client.log())
+        self.assertEqual(answer.values("x"), [[1.0, 2.0], [3.0, 4.0]])
+        self.assertEqual(answer.values("n"), [1, 2])
+        self.assertEqual(answer.values("t"), ["a", None])
+        self.assertEqual(answer.values("big"), [False, True])
 
 
 if __name__ == "__main__":

@@ -27,6 +27,10 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../host/interfaces/inferless.py"),
     ),
     (
+        "interfaces/inferless_typed.py",
+        include_str!("../host/interfaces/inferless_typed.py"),
+    ),
+    (
         "interfaces/mlserver.py",
         include_str!("../host/interfaces/mlserver.py"),
     ),

@@ -19,7 +19,7 @@ use crate::host::HostProgram;
 use crate::instances::Instances;
 use crate::log::ModelLog;
 use crate::model::PythonModel;
-use crate::process::{self, ModelProcess};
+use crate::process::{self, ModelProcess, Start};
 use crate::session::Session;
 use crate::settings::Settings;
 
@@ -262,7 +262,13 @@ impl Launch for Launcher {
             .settings
             .memory_limit
             .or(self.shared.config.process_memory);
-        let process = process::start(&self.interpreter, &program, &self.directory, memory, &log);
+        let start = Start {
+            interpreter: self.interpreter.clone(),
+            host: program,
+            directory: self.directory.clone(),
+            memory_limit: memory,
+        };
+        let process = process::start(start, log.clone()).await;
         let process = process.map_err(|error| {
             PredictError::internal("the model's process could not be started", error)
         })?;

@@ -3,13 +3,16 @@
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as Socket;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::LazyLock;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, prlimit};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
 
 use crate::log::ModelLog;
 
@@ -78,25 +81,59 @@ pub(crate) struct ModelProcess {
     pub(crate) socket: UnixStream,
 }
 
-/// Starts `interpreter` with the host program. Its standard input is the socket; its output goes to
-/// the model's log.
+/// How a process is started.
+#[derive(Clone, Debug)]
+pub(crate) struct Start {
+    pub(crate) interpreter: PathBuf,
+    /// Directory of the host program.
+    pub(crate) host: PathBuf,
+    /// Directory of the model.
+    pub(crate) directory: PathBuf,
+    /// Memory of the process in bytes.
+    pub(crate) memory_limit: Option<u64>,
+}
+
+/// The work of the thread that starts processes.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A thread that never ends. The kernel kills a model's process when the thread that started it
+/// ends, and threads of the runtime may.
+static STARTER: LazyLock<Option<SyncSender<Job>>> = LazyLock::new(|| {
+    let (jobs, waiting) = sync_channel::<Job>(64);
+    let thread = std::thread::Builder::new().name("python-starter".to_owned());
+    let thread = thread.spawn(move || waiting.into_iter().for_each(|job| job()));
+    thread.is_ok().then_some(jobs)
+});
+
+/// Starts a process as `start` says. Its standard input is the socket; its output goes to the
+/// model's log. Cancel safe: a process that nobody waits for is killed.
 ///
 /// # Errors
 /// When the interpreter cannot be started.
-pub(crate) fn start(
-    interpreter: &Path,
-    host: &Path,
-    directory: &Path,
-    memory_limit: Option<u64>,
-    log: &ModelLog,
-) -> std::io::Result<ModelProcess> {
+pub(crate) async fn start(start: Start, log: ModelLog) -> std::io::Result<ModelProcess> {
+    let (sender, started) = oneshot::channel();
+    let runtime = tokio::runtime::Handle::current();
+    let job: Job = Box::new(move || {
+        let _inside = runtime.enter();
+        // Dropping the process, where nobody waits any more, kills it.
+        drop(sender.send(spawn(&start, &log)));
+    });
+    let jobs = STARTER.as_ref();
+    let is_sent = jobs.is_some_and(|jobs| jobs.try_send(job).is_ok());
+    match is_sent {
+        true => started.await.map_err(std::io::Error::other)?,
+        false => Err(std::io::Error::other("too many processes start at once")),
+    }
+}
+
+fn spawn(start: &Start, log: &ModelLog) -> std::io::Result<ModelProcess> {
     let (ours, theirs) = Socket::pair()?;
     ours.set_nonblocking(true)?;
-    let mut command = Command::new(interpreter);
+    let mut command = Command::new(&start.interpreter);
     command
         .args(["-I", "-B", "-u"])
-        .arg(host)
-        .current_dir(directory)
+        .arg(&start.host)
+        .current_dir(&start.directory)
         .env_clear()
         .envs(inherited())
         .stdin(Stdio::from(OwnedFd::from(theirs)))
@@ -108,7 +145,7 @@ pub(crate) fn start(
     // The command holds the other end of the socket.
     drop(command);
     let group = ProcessGroup::of(&process);
-    limit(&group, memory_limit);
+    limit(&group, start.memory_limit);
     if let Some(output) = process.stdout.take() {
         log.copy("stdout", output);
     }

@@ -100,7 +100,9 @@ impl UpstreamDialect {
                 map["output"] = json!({ "message": message });
                 map["stopReason"] = stop_reason(choice.finish_reason).into();
                 let names = ["inputTokens", "outputTokens", "totalTokens"];
-                count(choice.usage, names, &mut map["usage"]);
+                if let Some(usage) = choice.usage {
+                    count(usage, names, &mut map["usage"]);
+                }
             }
             Self::Gemini => {
                 let thought = |text: &str, signature: Option<&str>| {
@@ -125,7 +127,7 @@ impl UpstreamDialect {
                     "totalTokenCount",
                 ];
                 if let Some(usage) = choice.usage {
-                    count(Some(usage), names, &mut map["usageMetadata"]);
+                    count(usage, names, &mut map["usageMetadata"]);
                     if usage.reasoning_tokens != 0 {
                         map["usageMetadata"]["thoughtsTokenCount"] = usage.reasoning_tokens.into();
                     }
@@ -228,11 +230,7 @@ fn stop_reason(reason: Option<FinishReason>) -> &'static str {
     }
 }
 
-/// Writes the usage, if the server reported one.
-fn count(usage: Option<Usage>, names: [&str; 3], into: &mut Value) {
-    let Some(usage) = usage else {
-        return;
-    };
+fn count(usage: Usage, names: [&str; 3], into: &mut Value) {
     let total = u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens);
     into[names[0]] = usage.prompt_tokens.into();
     into[names[1]] = usage.completion_tokens.into();

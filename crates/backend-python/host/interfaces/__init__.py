@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import sys
 
 from .base import LoadError, Model, Source
 
@@ -28,6 +29,8 @@ def load(interface: str, source: Source) -> Model:
         raise LoadError("the interface '%s' is unknown; there are auto, %s"
                         % (interface, ", ".join(FILES)))
     module = importlib.import_module("." + file, __package__)
+    # From here on, files of the model are run.
+    sys.dont_write_bytecode = True
     return module.load(source)
 
 
@@ -36,8 +39,8 @@ def recognise(source: Source) -> str:
     def has(*names: str) -> bool:
         return os.path.isfile(os.path.join(source.directory, *names))
 
-    if "file" in source.parameters:
-        file = str(source.parameters["file"])
+    file = str(source.parameters.get("file", ""))
+    if file and file != "model-settings.json":
         is_app = os.path.basename(file) == "app.py"
         return "inferless" if is_app and defines_inferless(source.directory, file) else "plain"
     if has("model-settings.json"):
@@ -56,14 +59,16 @@ def recognise(source: Source) -> str:
 
 
 def defines_inferless(directory: str, file: str) -> bool:
-    """Whether a file has Inferless' class; the file is not run."""
+    """Whether a file has Inferless' class or imports its package; the file is not run."""
     try:
         with open(os.path.join(directory, file), "rb") as source:
             tree = ast.parse(source.read())
     except (OSError, SyntaxError, ValueError):
         return False
-    return any(isinstance(node, ast.ClassDef) and node.name == "InferlessPythonModel"
-               for node in tree.body)
+    return any(
+        (isinstance(node, ast.ClassDef) and node.name == "InferlessPythonModel")
+        or (isinstance(node, ast.Import) and any(name.name == "inferless" for name in node.names))
+        for node in tree.body)
 
 
 __all__ = ["FILES", "LoadError", "Model", "Source", "load", "recognise"]

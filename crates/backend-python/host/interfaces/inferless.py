@@ -23,6 +23,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from ..answers import AnswerError, check_names, input_values, of_values
 from ..context import InvalidInput, Unsupported
 from ..wire import Column, Field
+from . import inferless_typed
 from .base import LoadError, Model, Row, Source
 from .plain import load_module
 
@@ -49,15 +50,31 @@ def load(source: Source) -> Model:
     for name in source.parameters:
         if name not in ("file", "class"):
             raise LoadError("an Inferless model has no setting '%s'" % name)
-    schema = load_schema(source.directory, os.path.dirname(file))
+    inferless_typed.install_shim()
     module = load_module(source.directory, file)
     name = str(source.parameters.get("class", "InferlessPythonModel"))
-    if not hasattr(module, name):
+    model_class = getattr(module, name, None) or inferless_typed.find_class(module)
+    if model_class is None:
         raise LoadError("%s has no class %s" % (file, name))
+    infer = inferless_typed.role(model_class, "infer") or "infer"
+    instance = model_class()
+    wanted = inferless_typed.request_class(getattr(instance, infer))
+    # The schema first: a mistake there is found before a long load.
+    schema = None if wanted else load_schema(source.directory, os.path.dirname(file))
+    start = getattr(instance, inferless_typed.role(model_class, "load") or "initialize", None)
+    if start is not None:
+        start()
+    if wanted is not None:
+        model = inferless_typed.Typed(getattr(instance, infer), wanted,
+                                      Inferless(instance, []).unload)
+        model.description = inspect.cleandoc(model_class.__doc__ or "")
+        return model
+    return load_untyped(instance, schema)
+
+
+def load_untyped(instance: Any, schema: types.ModuleType) -> Model:
+    """The model of an instance whose `infer` takes a dict."""
     inputs = [read_entry("INPUT_SCHEMA", *entry) for entry in schema.INPUT_SCHEMA.items()]
-    instance = getattr(module, name)()
-    if hasattr(instance, "initialize"):
-        instance.initialize()
     has_handler = "stream_output_handler" in inspect.signature(instance.infer).parameters
     if getattr(schema, "IS_STREAMING_OUTPUT", has_handler):
         if not has_handler:

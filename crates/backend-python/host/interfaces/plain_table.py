@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import typing
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ..answers import AnswerError, check_names, input_array, input_values, of_values, output_columns
+from ..answers import check_names, input_array, input_values, of_values, output_columns
 from ..hints import Arguments, Hint, hints_of, is_numpy, is_structure, members, parse
 from ..wire import FORMATS, TEXTS, Column, Field
 from .base import LoadError, Model
@@ -33,7 +33,8 @@ def load(function: Callable[..., Any], inputs: Any, outputs: Any) -> Model:
     model = Table(function)
     declared_in, declared_out = declared("inputs", inputs), declared("outputs", outputs)
     hint = hints.get(first)
-    if len(positional) == 1 and (is_batch_hint(hint) or (first == "batch" and hint in (None, dict))):
+    is_named_batch = first == "batch" and hint in (None, dict)
+    if len(positional) == 1 and (is_batch_hint(hint) or is_named_batch):
         return _load_batch(model, hint, declared_in, declared_out, first)
     skipped = [one.name for one in positional]
     parsed = [parse(hints.get(one.name)) for one in positional]
@@ -235,5 +236,3 @@ class Table(Model):
         calls = self._calls(rows, columns)
         return self._columns(rows, [await self.function(*values, **bound) for values in calls])
 
-
-__all__ = ["AnswerError", "Table", "load"]

@@ -82,15 +82,21 @@ fn check_route(path: &str, provider: &Provider) -> Result<(), PredictError> {
         .rsplit_once("{model}:")
         .map(|(_, method)| method);
     match method {
-        Some(method) if !path.is_empty() && !path.contains(':') => Err(PredictError::invalid(
-            format!("field 'url' has no model and method: its path must end in '/MODEL:{method}'"),
-        )),
+        Some(method) if path.contains("/models") && !path.contains(':') => {
+            Err(PredictError::invalid(format!(
+                "field 'url' has no model and method: its path must end in '/MODEL:{method}'"
+            )))
+        }
         _ => Ok(()),
     }
 }
 
 /// Rejects a route of the same server with a format that the provider does not read.
-fn check_other_routes(path: &str, provider: &Provider, templated: bool) -> Result<(), PredictError> {
+fn check_other_routes(
+    path: &str,
+    provider: &Provider,
+    templated: bool,
+) -> Result<(), PredictError> {
     if path.ends_with("/chat/completions") {
         return Ok(());
     }

@@ -461,12 +461,11 @@ async fn what_a_server_says_beside_comes_through_its_own_dialect() {
         end.unwrap().contains("\"finish_reason\":\"stop\""),
         "{body}"
     );
-    // Callers of another dialect do not receive it.
-    let message = edge
-        .post("/v1/messages", &ask("/v1/messages", false))
-        .await
-        .ok();
-    assert!(message.get("citations").is_none(), "{message}");
+    // Callers of another dialect have no such calls.
+    let path = "/v1/messages";
+    let message = edge.post(path, &ask(path, false)).await;
+    assert_eq!(message.status, 502, "{}", message.text());
+    assert!(message.text().contains("'f'"), "{}", message.text());
 }
 
 /// A paused answer keeps its name in each dialect with a place for it.

@@ -25,8 +25,11 @@ fn script(reason: FinishReason) -> Script {
 }
 
 async fn asked(edge: &Edge, path: &str, stream: bool) -> Reply {
-    let body = json!({ "model": "m", "max_tokens": 9, "stream": stream,
-                       "messages": [{ "role": "user", "content": "Hi" }] });
+    let mut body = json!({ "model": "m", "stream": stream,
+                           "messages": [{ "role": "user", "content": "Hi" }] });
+    if path == "/v1/messages" {
+        body["max_tokens"] = 9.into();
+    }
     edge.send(request(Method::POST, path, &body.to_string()))
         .await
 }
