@@ -61,7 +61,12 @@ impl QuotaTracker {
         };
         let meter = self.of(key, now);
         meter.0.lock().begin(here, elsewhere.unwrap_or(0), now)?;
-        Ok(Some(MeteredPrediction { meter, quota }))
+        let meters = self.0.clone();
+        Ok(Some(MeteredPrediction {
+            meters,
+            meter,
+            quota,
+        }))
     }
 
     /// Charges usage of other coordinators to a key.
@@ -212,6 +217,7 @@ impl Bucket {
 /// A counted prediction. Its permit of the key's concurrent streams is released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct MeteredPrediction {
+    meters: Arc<KeyMeters>,
     meter: Arc<Meter>,
     quota: Quota,
 }
@@ -226,13 +232,18 @@ impl MeteredPrediction {
         stream.map_batches(move |batches| {
             batches.map(move |item: BatchResult| {
                 if let Ok(batch) = &item {
-                    let more = tally.add(batch);
-                    let now = Instant::now();
-                    self.meter.0.lock().take_tokens(limit, more, now);
+                    self.take_tokens(limit, tally.add(batch), Instant::now());
                 }
                 item
             })
         })
+    }
+
+    /// Charges tokens. While this coordinator is alone, its bucket refills with its share of
+    /// `limit`, also during a stream.
+    fn take_tokens(&self, limit: u32, tokens: u32, now: Instant) {
+        let here = self.meters.others.share(limit);
+        self.meter.0.lock().take_tokens(here, tokens, now);
     }
 }
 
