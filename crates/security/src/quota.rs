@@ -160,7 +160,7 @@ impl KeyUsage {
         }
     }
 
-    /// Whether nothing runs and no usage of the last minute remains.
+    /// Whether nothing runs, no usage of the last minute remains, and all usage is refilled.
     fn is_idle(&self, now: Instant) -> bool {
         self.streams == 0 && self.requests.is_old(now) && self.tokens.is_old(now)
     }
@@ -207,10 +207,14 @@ impl Bucket {
         self.per_minute = per_minute;
     }
 
+    /// Whether the last call is over a minute ago and its usage is refilled. A bucket that was over
+    /// its limit takes longer than a minute.
     fn is_old(&self, now: Instant) -> bool {
-        let minute = Duration::from_secs(60);
-        self.since
-            .is_none_or(|since| minute < now.saturating_duration_since(since))
+        self.since.is_none_or(|since| {
+            let gone = now.saturating_duration_since(since);
+            let back = gone.as_secs_f64() * f64::from(self.per_minute) / 60.0;
+            Duration::from_secs(60) < gone && self.used <= back
+        })
     }
 }
 
