@@ -30,8 +30,10 @@ pub(super) fn put(
         sealed.key.len() + sealed.master.len(),
         MAX_TEXT,
     )?;
-    registry_fits(state, sealed.text.len() + sealed.key.len())?;
+    let before = state.secrets.get(name).map_or(0, SealedSecret::bytes);
+    registry_fits(state, before, sealed.bytes())?;
     Arc::make_mut(&mut state.secrets).insert(name.clone(), sealed.clone());
+    state.resized(before, sealed.bytes());
     changed(state, None)
 }
 
@@ -63,7 +65,10 @@ pub(super) fn delete(
         )));
     }
     match Arc::make_mut(&mut state.secrets).remove(name) {
-        Some(_) => changed(state, None),
+        Some(gone) => {
+            state.resized(gone.bytes(), 0);
+            changed(state, None)
+        }
         None => Err(not_found("secret", name)),
     }
 }
