@@ -195,8 +195,9 @@ impl UpstreamCall {
         limit: Duration,
     ) -> Result<(Response, BodyFraming), PredictError> {
         let connector = &server.connector;
-        let body = serde_json::to_vec(body)
-            .map_err(|error| PredictError::internal("the request cannot be written", error))?;
+        let body = serde_json::to_vec(body).map_err(|error| {
+            PredictError::internal("the request body cannot be serialized", error)
+        })?;
         let mut headers = headers(
             server.wire.provider,
             connector,
@@ -273,8 +274,8 @@ fn headers(
         let pair = HeaderName::try_from(name)
             .ok()
             .zip(HeaderValue::try_from(value).ok());
-        let (name, value) = pair
-            .ok_or_else(|| PredictError::invalid("one of the connector's headers is malformed"))?;
+        let malformed = || format!("header '{name}' of the connector is malformed");
+        let (name, value) = pair.ok_or_else(|| PredictError::invalid(malformed()))?;
         headers.insert(name, value);
     }
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));

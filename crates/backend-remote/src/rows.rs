@@ -161,6 +161,12 @@ fn columns(signature: &Signature, answered: RowValues) -> Result<RecordBatch, Pr
         }
         Arc::new(lists.finish())
     };
-    RecordBatch::try_new(signature.output.clone(), vec![values, Arc::new(tokens)])
-        .map_err(|error| PredictError::internal("the answer does not fit its schema", error))
+    RecordBatch::try_new(signature.output.clone(), vec![values, Arc::new(tokens)]).map_err(
+        |error| {
+            PredictError::internal(
+                "the upstream's vectors or scores do not match the model's signature",
+                error,
+            )
+        },
+    )
 }

@@ -84,7 +84,7 @@ pub fn decode(backup: &[u8]) -> Result<(BackupHead, RegistryState), PredictError
             "the backup has a format that this version of Volley does not support; restore it \
              with the version that wrote it, or a later one"
         } else {
-            "this is not a backup of a registry"
+            "not a Volley backup: the file does not start with 'volley-backup'"
         }));
     };
     let damaged = || PredictError::invalid("the backup was truncated or changed; use another one");

@@ -303,8 +303,9 @@ impl Cluster {
             Some(known) if known.address != address => Err(PredictError::new(
                 ErrorCode::Conflict,
                 format!(
-                    "node {node} is known at another address; an id is never reused: give the \
-                     new coordinator a new one"
+                    "coordinator {node} is a member at {}; an id is never reused: give the new \
+                     coordinator an unused id",
+                    known.address
                 ),
             )),
             known => Ok(known.is_some_and(|known| known.voter)),

@@ -174,7 +174,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         "error" => return Ok(read_failure(&event)),
         "" => match event.error {
             Some(error) => return Ok(fault::step(error.get())),
-            None => return Err("no type".to_owned()),
+            None => return Err("the event has no 'type'".to_owned()),
         },
         // Tools that run at the provider, and events of later versions.
         kind if event.has_item && !is_told_otherwise(kind) => pass_on(&mut delta, data),

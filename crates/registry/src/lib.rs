@@ -193,7 +193,7 @@ fn delete_connector(
     if let Some(model) = user {
         let name = &model.name;
         return Err(conflict(format!(
-            "connector '{id}' is used by model '{name}'; delete that first"
+            "connector '{id}' is used by model '{name}'; delete the model first"
         )));
     }
     let gone = state.connectors.remove(id);

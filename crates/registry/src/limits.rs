@@ -57,9 +57,14 @@ pub(super) fn within(what: &str, size: usize, limit: usize) -> Result<(), Predic
     if size <= limit {
         return Ok(());
     }
+    // All other limits are sizes.
+    let unit = match what.starts_with("the number of") {
+        true => "",
+        false => " bytes",
+    };
     Err(PredictError::new(
         ErrorCode::TooLarge,
-        format!("{what} is over the limit of {limit}"),
+        format!("{what} is {size}, over the limit of {limit}{unit}"),
     ))
 }
 

@@ -123,7 +123,7 @@ pub(super) fn unused(state: &RegistryState, name: &ModelName) -> Result<(), Pred
     match state.user_of(name) {
         None => Ok(()),
         Some(user) => Err(conflict(format!(
-            "{user} leads to '{name}'; change or delete that first"
+            "'{name}' is used by {user}; change or delete {user} first"
         ))),
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn delete(
     if let Some(user) = connectors.find(|connector| connector.names_secret(name)) {
         let id = &user.id;
         return Err(conflict(format!(
-            "the secret '{name}' is used by connector '{id}'; delete that first"
+            "secret '{name}' is used by connector '{id}'; delete or change the connector first"
         )));
     }
     match Arc::make_mut(&mut state.secrets).remove(name) {

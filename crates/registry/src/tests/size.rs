@@ -190,3 +190,18 @@ fn what_is_counted_follows_every_change() {
     }
     assert_eq!(state.size(), 0);
 }
+
+#[test]
+fn a_limit_is_told_with_what_exceeds_it() {
+    let told = |what| within(what, 3, 2).unwrap_err().to_string();
+    let size = told("the model's path");
+    let count = told("the number of models");
+    assert!(
+        size.ends_with("the model's path is 3, over the limit of 2 bytes"),
+        "{size}"
+    );
+    assert!(
+        count.ends_with("the number of models is 3, over the limit of 2"),
+        "{count}"
+    );
+}
