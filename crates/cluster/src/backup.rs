@@ -22,8 +22,8 @@ const MAGIC: &str = "volley-backup 1\n";
 const MAGIC_ANY: &[u8] = b"volley-backup ";
 /// Length of the last line in bytes: 64 hexadecimal digits and a line feed.
 const SEAL_BYTES: usize = 65;
-/// Maximum size of a backup in bytes: the limit of the registry, and 64 MiB for what that limit does
-/// not bound: deployments, placements, drained nodes and tasks.
+/// Maximum size of a backup in bytes: the limit of the registry, and 64 MiB for what that limit
+/// does not bound: deployments, placements, drained nodes and tasks.
 pub const MAX_BACKUP_BYTES: usize = volley_registry::MAX_REGISTRY_BYTES + (64 << 20);
 
 /// Description of a backup, in its second line.

@@ -34,8 +34,8 @@ impl Cluster {
     /// once it has caught up. Returns the members afterwards. Does nothing if the node already
     /// votes.
     ///
-    /// Cancel safe: a change that has reached the leader runs to its end. A leader that stops during
-    /// the change may leave it half done; repeat the call to finish it.
+    /// Cancel safe: a change that has reached the leader runs to its end. A leader that stops
+    /// meanwhile may leave it half done; repeat the call to finish it.
     ///
     /// # Errors
     /// `Conflict` if the id has another address or another data directory, or if the node's feature
