@@ -90,7 +90,7 @@ pub(crate) fn relative(path: &str) -> Result<PathBuf, PredictError> {
         Ok(path.split('/').collect())
     } else {
         Err(PredictError::invalid(
-            "a file of the model has a path that is absolute, climbs, or is too long",
+            "a file of the model has a path that is absolute, contains '..', or is too long",
         ))
     }
 }

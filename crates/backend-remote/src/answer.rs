@@ -72,12 +72,15 @@ pub(crate) fn whole(
         }
         Ok(Step::Exhausted(message)) => return Err(upstream::exhausted(&message, redact)),
         Ok(Step::End) | Err(_) => {
-            return Err(upstream::not_a_stream("JSON without a completion"));
+            return Err(upstream::unexpected("other JSON", "a completion"));
         }
     };
     answer.check = check;
     for delta in deltas {
         answer.take(delta, &mut part);
+        if answer.failure.is_some() {
+            break;
+        }
     }
     if answer.failure.is_none() {
         answer.end(&mut part);
@@ -228,8 +231,13 @@ impl UpstreamAnswer {
                 return self.failure.is_none();
             }
             Ok(Step::All(deltas)) => {
-                deltas.into_iter().for_each(|delta| self.take(delta, part));
-                return self.failure.is_none();
+                for delta in deltas {
+                    self.take(delta, part);
+                    if self.failure.is_some() {
+                        return false;
+                    }
+                }
+                return true;
             }
             Ok(Step::Last(delta)) => {
                 self.take(delta, part);

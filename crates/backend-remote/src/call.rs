@@ -190,7 +190,7 @@ impl UpstreamCall {
         );
         let (response, shape) = sent.await?;
         if shape != BodyFraming::Whole {
-            return Err(upstream::not_a_stream("a stream"));
+            return Err(upstream::unexpected("a stream", "one JSON answer"));
         }
         let body = bounded(response, MAX_WHOLE_BYTES, self.config.stall_timeout).await?;
         let read = form.post.read(&body, group.texts.len());
@@ -233,15 +233,21 @@ impl UpstreamCall {
             status = response.status().as_u16(),
             "upstream responded"
         );
-        self.checked(&server.wire, secret, response).await
+        let expected = match accept {
+            WHOLE_MEDIA => "JSON",
+            _ => "a stream",
+        };
+        self.checked(&server.wire, secret, response, expected).await
     }
 
-    /// Returns the response if it is a success with a readable media type.
+    /// Returns the response if it is a success with a readable media type. `expected` names the
+    /// answer that was requested.
     async fn checked(
         &self,
         wire: &Wire,
         secret: Option<&Secret>,
         response: Response,
+        expected: &str,
     ) -> Result<(Response, BodyFraming), PredictError> {
         let (status, headers) = (response.status(), response.headers().clone());
         if !status.is_success() {
@@ -260,8 +266,8 @@ impl UpstreamCall {
         let media = media(&headers);
         match wire.shape(&media) {
             Some(shape) => Ok((response, shape)),
-            None if media == "text/html" => Err(upstream::not_a_stream("a web page")),
-            None => Err(upstream::not_a_stream("something else")),
+            None if media == "text/html" => Err(upstream::unexpected("a web page", expected)),
+            None => Err(upstream::unexpected("something else", expected)),
         }
     }
 }
@@ -282,8 +288,8 @@ fn headers(
         let pair = HeaderName::try_from(name)
             .ok()
             .zip(HeaderValue::try_from(value).ok());
-        let (name, value) = pair
-            .ok_or_else(|| PredictError::invalid("one of the connector's headers is malformed"))?;
+        let malformed = || format!("header '{name}' of the connector is malformed");
+        let (name, value) = pair.ok_or_else(|| PredictError::invalid(malformed()))?;
         headers.insert(name, value);
     }
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));

@@ -187,6 +187,8 @@ fn columns(schema: &SchemaRef, answered: RowValues) -> Result<RecordBatch, Predi
             .take(answered.values.len());
         columns.push(Arc::new(details.collect::<StringArray>()));
     }
-    RecordBatch::try_new(schema.clone(), columns)
-        .map_err(|error| PredictError::internal("the answer does not fit its schema", error))
+    RecordBatch::try_new(schema.clone(), columns).map_err(|error| {
+        let message = "the upstream's vectors or scores do not match the model's signature";
+        PredictError::internal(message, error)
+    })
 }

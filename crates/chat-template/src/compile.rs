@@ -32,7 +32,7 @@ impl Program {
     /// If the template is malformed or too long.
     pub(crate) fn of(source: String) -> Result<Self, Error> {
         if MAX_SOURCE < source.len() {
-            let told = format!("a template may have {MAX_SOURCE} bytes");
+            let told = format!("the template exceeds {MAX_SOURCE} bytes");
             return Err(Error::new(ErrorKind::SyntaxError, told));
         }
         // The settings of Hugging Face Transformers.
@@ -93,7 +93,7 @@ fn constants(source: &str, syntax: &SyntaxConfig) -> Result<(), Error> {
             _ => {}
         }
         if multiplies && 0 < texts && MAX_CONSTANT < product.saturating_mul(texts) {
-            let told = "a text is repeated too often";
+            let told = format!("a constant expression repeats a text beyond {MAX_CONSTANT} bytes");
             return Err(Error::new(ErrorKind::SyntaxError, told));
         }
     }

@@ -208,7 +208,7 @@ fn widest(given: &[Value]) -> Result<usize, Error> {
 }
 
 fn too_wide() -> Error {
-    let told = format!("a filter is given a number over {MAX_WIDTH}");
+    let told = format!("a filter argument exceeds {MAX_WIDTH}");
     Error::new(ErrorKind::InvalidOperation, told)
 }
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use reqwest::Method;
+use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
-use crate::{Client, ClientError, DrainInfo, checked, segment};
+use crate::{CALL_TIMEOUT, Client, ClientError, DrainInfo, checked, segment};
 
 /// Time limit of a membership change, which waits until a new member has caught up.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -90,7 +90,7 @@ impl Client {
     /// Returns a backup of the registry, of at most `limit` bytes.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::Incomplete`] when the backup is larger than `limit`.
+    /// [`ClientError`]; [`ClientError::TooLarge`] when the backup is larger than `limit`.
     pub async fn backup(&self, limit: usize) -> Result<Vec<u8>, ClientError> {
         let work = async {
             let mut response =
@@ -98,7 +98,7 @@ impl Client {
             let mut backup = Vec::new();
             while let Some(piece) = response.chunk().await.map_err(ClientError::Broken)? {
                 if limit < backup.len() + piece.len() {
-                    return Err(ClientError::Incomplete);
+                    return Err(ClientError::TooLarge);
                 }
                 backup.extend_from_slice(&piece);
             }
@@ -115,7 +115,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn date(&self) -> Result<Option<String>, ClientError> {
-        let response = self.send(Method::GET, "/_volley/health/live", None).await?;
+        let response = self.health("/_volley/health/live").await?;
         let date = response.headers().get("date");
         Ok(date.and_then(|date| date.to_str().ok()).map(str::to_owned))
     }
@@ -129,7 +129,14 @@ impl Client {
             let response = checked(self.send(Method::GET, "/metrics", None).await?).await?;
             response.text().await.map_err(ClientError::Broken)
         };
-        tokio::time::timeout(crate::CALL_TIMEOUT, work)
+        tokio::time::timeout(CALL_TIMEOUT, work)
+            .await
+            .map_err(|_| ClientError::Timeout)?
+    }
+
+    /// The head of a response, whatever its status.
+    pub(crate) async fn health(&self, path: &str) -> Result<Response, ClientError> {
+        tokio::time::timeout(CALL_TIMEOUT, self.send(Method::GET, path, None))
             .await
             .map_err(|_| ClientError::Timeout)?
     }

@@ -17,13 +17,13 @@ pub enum ClientError {
     #[error("the HTTP client could not be set up")]
     Setup(#[source] reqwest::Error),
     /// No coordinator accepted a connection.
-    #[error("no coordinator answers at {0}")]
+    #[error("no coordinator is reachable at {0}")]
     Connect(String, #[source] reqwest::Error),
     /// The connection broke, or the response was malformed.
-    #[error("the connection to the coordinator broke, or its answer was malformed")]
+    #[error("the connection to the coordinator broke, or its response was malformed")]
     Broken(#[source] reqwest::Error),
     /// The call exceeded its time limit. It may still take effect.
-    #[error("the coordinator did not answer in time")]
+    #[error("the coordinator did not respond in time")]
     Timeout,
     /// The cluster rejected the call, or it failed.
     #[error("{reason}")]
@@ -39,7 +39,7 @@ pub enum ClientError {
         retry_after: Option<Duration>,
     },
     /// The response is larger than the requested limit.
-    #[error("the answer is over the client's size limit")]
+    #[error("the response exceeds the client's size limit")]
     TooLarge,
     /// A stream ended without its terminal event.
     #[error("the stream ended without a terminal event; the response may be incomplete")]
@@ -73,7 +73,7 @@ impl ClientError {
             }) => (String::new(), reason),
             Err(_) => (
                 String::new(),
-                format!("the coordinator answered with status {status}"),
+                format!("the coordinator responded with status {status}"),
             ),
         };
         Self::Refused {

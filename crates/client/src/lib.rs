@@ -135,14 +135,13 @@ impl Client {
         Ok(self)
     }
 
-    /// Whether the first reachable coordinator accepts requests. No time limit.
+    /// Whether the first reachable coordinator accepts requests.
     ///
     /// # Errors
-    /// [`ClientError::Connect`] when no coordinator is reachable.
+    /// [`ClientError::Connect`] when no coordinator is reachable, [`ClientError::Timeout`] when it
+    /// does not respond.
     pub async fn ready(&self) -> Result<bool, ClientError> {
-        let response = self
-            .send(Method::GET, "/_volley/health/ready", None)
-            .await?;
+        let response = self.health("/_volley/health/ready").await?;
         Ok(response.status().is_success())
     }
 

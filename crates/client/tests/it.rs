@@ -223,3 +223,43 @@ fn what_is_no_url_is_refused() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_backup_over_the_limit_is_too_large_and_not_incomplete() {
+    let server = Canned::json("200 OK", "0123456789").await;
+    assert_eq!(server.client().backup(10).await.unwrap(), b"0123456789");
+    let server = Canned::json("200 OK", "0123456789").await;
+    let error = server.client().backup(9).await.unwrap_err();
+    assert!(matches!(error, ClientError::TooLarge), "{error:?}");
+}
+
+#[tokio::test]
+async fn health_checks_give_up_on_a_coordinator_that_is_silent() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&[format!("http://{}", listener.local_addr().unwrap())]).unwrap();
+    let mut sockets = Vec::new();
+    for check in 0..2 {
+        let silence = async {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            assert_ne!(socket.read(&mut [0; 1_024]).await.unwrap(), 0);
+            // Only the time limit is left to wait for.
+            tokio::time::pause();
+            sockets.push(socket);
+            std::future::pending::<()>().await
+        };
+        let asked = async {
+            match check {
+                0 => client.ready().await.map(drop),
+                _ => client.date().await.map(drop),
+            }
+        };
+        let ended = tokio::select! {
+            ended = asked => ended,
+            () = silence => Ok(()),
+            () = tokio::time::sleep(Duration::from_secs(600)) => Ok(()),
+        };
+        tokio::time::resume();
+        assert!(matches!(ended, Err(ClientError::Timeout)), "{ended:?}");
+    }
+}

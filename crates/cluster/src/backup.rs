@@ -22,8 +22,9 @@ const MAGIC: &str = "volley-backup 1\n";
 const MAGIC_ANY: &[u8] = b"volley-backup ";
 /// Length of the last line in bytes: 64 hexadecimal digits and a line feed.
 const SEAL_BYTES: usize = 65;
-/// Maximum size of a backup in bytes: the limit of the registry, and 64 KiB for the rest.
-pub const MAX_BACKUP_BYTES: usize = volley_registry::MAX_REGISTRY_BYTES + (64 << 10);
+/// Maximum size of a backup in bytes: the limit of the registry, and 64 MiB for what that limit
+/// does not bound: deployments, placements, drained nodes and tasks.
+pub const MAX_BACKUP_BYTES: usize = volley_registry::MAX_REGISTRY_BYTES + (64 << 20);
 
 /// Description of a backup, in its second line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +84,7 @@ pub fn decode(backup: &[u8]) -> Result<(BackupHead, RegistryState), PredictError
             "the backup has a format that this version of Volley does not support; restore it \
              with the version that wrote it, or a later one"
         } else {
-            "this is not a backup of a registry"
+            "not a Volley backup: the file does not start with 'volley-backup'"
         }));
     };
     let damaged = || PredictError::invalid("the backup was truncated or changed; use another one");

@@ -121,8 +121,8 @@ impl Cluster {
         // The connection may be broken; the next request opens another one.
         self.0.peers.lock().await.remove(address);
         Err(match failed {
-            Some(status) => silent().with_source(status),
-            None => silent(),
+            Some(status) => silent(address).with_source(status),
+            None => silent(address),
         })
     }
 

@@ -239,8 +239,9 @@ fn unreached(node: NodeId) -> PredictError {
     .with_retry_after(RETRY_AFTER)
 }
 
-pub(crate) fn silent() -> PredictError {
-    PredictError::new(ErrorCode::Unavailable, "a coordinator does not answer")
+pub(crate) fn silent(address: &str) -> PredictError {
+    let message = format!("coordinator {address} does not answer");
+    PredictError::new(ErrorCode::Unavailable, message)
 }
 
 fn busy() -> PredictError {

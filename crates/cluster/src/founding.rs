@@ -83,7 +83,8 @@ impl Cluster {
         let own = self.0.config.node_id;
         if !members.contains_key(&own) {
             return Err(PredictError::invalid(format!(
-                "node {own} is not among the cluster's first members"
+                "coordinator {own} is missing in 'cluster.bootstrap'; add it there, or use \
+                 'cluster.join'"
             )));
         }
         let (began, mut told) = (Instant::now(), None);

@@ -426,8 +426,8 @@ fn members(metrics: &Metrics) -> Vec<CoordinatorMember> {
 fn no_leader() -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
-        "the cluster has no leader now, because too few coordinators can reach each other; \
-         deployed models continue to serve, writes must wait",
+        "the cluster has no leader: an election is running, or too few coordinators can reach \
+         each other; deployed models continue to serve, writes must wait",
     )
     .with_retry_after(RETRY_AFTER)
 }

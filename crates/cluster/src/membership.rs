@@ -1,5 +1,6 @@
 //! Adding, removing and replacing coordinators.
 
+mod change;
 mod leadership_transfer;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +8,6 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use openraft::ChangeMembers;
-use openraft::error::{ClientWriteError, RaftError};
 use tokio::time::Instant;
 use tonic::{Response, Status};
 use volley_proto::raft::v1 as wire;
@@ -15,6 +15,7 @@ use volley_proto::raft::v1::membership_service_client::MembershipServiceClient;
 use volley_types::registry::{CoordinatorMember, MEMBER_LEVEL};
 use volley_types::{ErrorCode, NodeId, PredictError};
 
+use self::change::MembershipChange;
 use crate::admission::reason;
 use crate::feature_level::Reports;
 use crate::lines::{Line, membership_client, was_not_sent};
@@ -25,18 +26,16 @@ use crate::{Cluster, no_leader};
 
 /// Time that a new coordinator has to catch up.
 const CATCH_UP: Duration = Duration::from_secs(60);
-/// Delay between attempts while another change is in progress.
-const RETRY: Duration = Duration::from_millis(200);
 
 type Leader = MembershipServiceClient<Line>;
-type ChangeError = RaftError<u64, ClientWriteError<u64, MemberNode>>;
 
 impl Cluster {
     /// Adds the coordinator `node` at `address` (`host:port`): first as a learner, and as a voter
     /// once it has caught up. Returns the members afterwards. Does nothing if the node already
     /// votes.
     ///
-    /// Not cancel safe: a dropped call may leave the node a learner, or the change half done.
+    /// Cancel safe: a change that has reached the leader runs to its end. A leader that stops
+    /// meanwhile may leave it half done; repeat the call to finish it.
     ///
     /// # Errors
     /// `Conflict` if the id has another address or another data directory, or if the node's feature
@@ -65,7 +64,7 @@ impl Cluster {
     /// Removes the coordinator `node` and returns the remaining members. A leader that removes
     /// itself first transfers the leadership.
     ///
-    /// Not cancel safe: a dropped call may leave the change half done.
+    /// Cancel safe, as [`Cluster::join`].
     ///
     /// # Errors
     /// `NotFound` without such a member, `Conflict` if it is the last voter, `Unavailable` without
@@ -87,7 +86,7 @@ impl Cluster {
     /// and removes `old`. A majority of the voters before and after must be reachable; `old` need
     /// not be.
     ///
-    /// Not cancel safe: a dropped call may leave the node a learner, or the change half done.
+    /// Cancel safe, as [`Cluster::join`].
     ///
     /// # Errors
     /// `NotFound` if there is no `old`, `InvalidInput` if both ids are the same; otherwise as
@@ -165,7 +164,31 @@ impl Cluster {
         }
     }
 
-    pub(crate) async fn join_here(
+    /// Adds a coordinator as the leader. As the other changes, it runs in a task of this node,
+    /// which a dropped caller does not stop.
+    pub(crate) fn join_here(&self, node: NodeId, address: String) -> MembershipChange {
+        let cluster = self.clone();
+        self.in_task(async move { cluster.add_voter(node, address).await })
+    }
+
+    /// Replaces a coordinator as the leader.
+    pub(crate) fn replace_here(
+        &self,
+        old: NodeId,
+        node: NodeId,
+        address: String,
+    ) -> MembershipChange {
+        let cluster = self.clone();
+        self.in_task(async move { cluster.replace_voter(old, node, address).await })
+    }
+
+    /// Removes a coordinator as the leader.
+    pub(crate) fn leave_here(&self, node: NodeId) -> MembershipChange {
+        let cluster = self.clone();
+        self.in_task(async move { cluster.remove_member(node).await })
+    }
+
+    async fn add_voter(
         &self,
         node: NodeId,
         address: String,
@@ -173,6 +196,7 @@ impl Cluster {
         if !self.is_leader() {
             return Err(no_leader());
         }
+        self.finish_change(Instant::now() + CATCH_UP).await?;
         if self.known_voter(node, &address).await? {
             return Ok(self.members());
         }
@@ -185,7 +209,7 @@ impl Cluster {
         Ok(self.members())
     }
 
-    pub(crate) async fn replace_here(
+    async fn replace_voter(
         &self,
         old: NodeId,
         node: NodeId,
@@ -199,6 +223,7 @@ impl Cluster {
                 "the new coordinator needs another id than the replaced one; an id is never reused",
             ));
         }
+        self.finish_change(Instant::now() + CATCH_UP).await?;
         let is_in = self.known_voter(node, &address).await?;
         let members = self.members();
         let Some(known) = members.iter().find(|member| member.id == old) else {
@@ -209,8 +234,8 @@ impl Cluster {
             return Err(unknown_member(old));
         };
         if is_in || !known.voter {
-            self.join_here(node, address).await?;
-            return self.leave_here(old).await;
+            self.add_voter(node, address).await?;
+            return self.remove_member(old).await;
         }
         let by = Instant::now() + CATCH_UP;
         self.add_learner(node, address, by).await?;
@@ -227,17 +252,14 @@ impl Cluster {
         Ok(self.members())
     }
 
-    pub(crate) async fn leave_here(
-        &self,
-        node: NodeId,
-    ) -> Result<Vec<CoordinatorMember>, PredictError> {
+    async fn remove_member(&self, node: NodeId) -> Result<Vec<CoordinatorMember>, PredictError> {
         if !self.is_leader() {
             return Err(no_leader());
         }
         if node == self.0.config.node_id && self.transfer_leadership_here(None).await.is_ok() {
             // The new leader removes this node. If no other voter can lead, this node removes
             // itself.
-            return Box::pin(self.leave(node)).await;
+            return self.leave(node).await;
         }
         let members = self.members();
         let Some(known) = members.iter().find(|member| member.id == node) else {
@@ -281,8 +303,9 @@ impl Cluster {
             Some(known) if known.address != address => Err(PredictError::new(
                 ErrorCode::Conflict,
                 format!(
-                    "node {node} is known at another address; an id is never reused: give the \
-                     new coordinator a new one"
+                    "coordinator {node} is a member at {}; an id is never reused: give the new \
+                     coordinator an unused id",
+                    known.address
                 ),
             )),
             known => Ok(known.is_some_and(|known| known.voter)),
@@ -339,41 +362,6 @@ impl Cluster {
         }
     }
 
-    /// Makes one membership change, and waits while another is in progress. A leader that removed
-    /// itself must not make another change: it leads for a moment longer, but openraft assumes that
-    /// the node that changes the members is one of them.
-    async fn change<T, F>(
-        &self,
-        by: Instant,
-        mut make: impl FnMut() -> F,
-    ) -> Result<(), PredictError>
-    where
-        F: Future<Output = Result<T, ChangeError>>,
-    {
-        let changing = tokio::time::timeout_at(by, self.0.changing.lock()).await;
-        let _changing = changing.map_err(|_| not_changed())?;
-        let own = self.0.config.node_id;
-        loop {
-            if self.members().iter().all(|member| member.id != own) {
-                return Err(no_leader());
-            }
-            match tokio::time::timeout_at(by, make()).await {
-                Ok(Ok(_)) => return Ok(()),
-                Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => {
-                    return Err(no_leader());
-                }
-                Ok(Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(error))))
-                    if Instant::now() + RETRY < by =>
-                {
-                    tracing::debug!(error = %error, "another membership change is in progress");
-                    tokio::time::sleep(RETRY).await;
-                }
-                Ok(Err(error)) => return Err(not_changed().with_source(error)),
-                Err(_) => return Err(not_changed()),
-            }
-        }
-    }
-
     fn members(&self) -> Vec<CoordinatorMember> {
         crate::members(&self.0.raft.metrics().borrow())
     }
@@ -410,14 +398,6 @@ impl Cluster {
 fn unknown_member(node: NodeId) -> PredictError {
     let message = format!("the cluster has no coordinator {node}");
     PredictError::new(ErrorCode::NotFound, message)
-}
-
-fn not_changed() -> PredictError {
-    PredictError::new(
-        ErrorCode::Unavailable,
-        "the membership was not changed in time; check that the coordinator runs and can be \
-         reached at its address",
-    )
 }
 
 fn failed_call(status: &Status) -> PredictError {

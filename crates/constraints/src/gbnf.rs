@@ -333,7 +333,9 @@ impl<'a> Parser<'a> {
             let from = match self.left.next() {
                 Some(']') if any => break,
                 Some('\\') => self.escaped()?,
-                Some(']') | None => return Err("a ']' is missing, or nothing before it".to_owned()),
+                Some(']') | None => {
+                    return Err("a character class is empty or not closed".to_owned());
+                }
                 Some(c) => c,
             };
             any = true;
@@ -370,7 +372,7 @@ impl<'a> Parser<'a> {
             Some('x') => 2,
             Some('u') => 4,
             Some('U') => 8,
-            _ => return Err("a '\\' stands before what it does not escape".to_owned()),
+            _ => return Err("unknown escape sequence after '\\'".to_owned()),
         };
         let code: String = self.left.by_ref().take(digits).collect();
         let known = || char::from_u32(u32::from_str_radix(&code, 16).ok()?);

@@ -65,7 +65,7 @@ impl Constraints {
 
 fn factory(spellings: &TokenBytes, eos: Option<u32>) -> Result<ParserFactory, String> {
     let size = u32::try_from(spellings.all().len()).map_err(|error| error.to_string())?;
-    let eos = eos.ok_or("the model has no token that ends an answer")?;
+    let eos = eos.ok_or("the model has no end-of-sequence token")?;
     let trie = TokTrie::from(&TokRxInfo::new(size, eos), spellings.all());
     let environment = Arc::new(ApproximateTokEnv::new(trie));
     let mut factory =

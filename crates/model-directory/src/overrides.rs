@@ -206,13 +206,14 @@ impl Overrides {
             ("max_batch_rows", self.max_batch_rows),
         ] {
             if value == Some(0) {
-                return Err(PredictError::invalid(format!("{FILE}: '{name}' is 0")));
+                let message = format!("{FILE}: '{name}' must be at least 1");
+                return Err(PredictError::invalid(message));
             }
         }
         let most = OnnxConfig::MAX_INSTANCES;
         if self.instances.is_some_and(|count| most < count) {
             return Err(PredictError::invalid(format!(
-                "{FILE}: 'instances' is more than {most}"
+                "{FILE}: 'instances' must be at most {most}"
             )));
         }
         config.instances = self.instances.unwrap_or(config.instances);

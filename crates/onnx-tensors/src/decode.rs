@@ -265,7 +265,7 @@ fn row_shape(port: &Port, dims: &[i32], found: i32) -> Result<Vec<usize>, String
     let shape = shape.ok_or_else(|| format!("shape {dims:?} has a negative dimension"))?;
     if !port.takes(&shape) {
         return Err(format!(
-            "has shape {shape:?}, the model takes {}",
+            "has shape {shape:?}, but the model expects {}",
             port.shape_text()
         ));
     }

@@ -338,7 +338,9 @@ fn length(
         return Ok(max_length(directory, config, sentence)?.max(1));
     };
     match positions(config) {
-        _ if own == 0 => Err(PredictError::invalid("model.toml: 'max_length' is 0")),
+        _ if own == 0 => Err(PredictError::invalid(
+            "model.toml: 'max_length' must be at least 1",
+        )),
         Some(positions) if positions < own => Err(PredictError::invalid(format!(
             "model.toml: 'max_length' is {own}, but the model has positions for {positions} tokens"
         ))),

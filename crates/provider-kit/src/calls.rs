@@ -281,7 +281,7 @@ fn each(step: Step, mut made: impl FnMut(&Value) -> Option<Value>) -> Result<Ste
     };
     if let Some(given) = delta.tool_calls.take() {
         let given = serde_json::from_str::<Vec<Value>>(&given);
-        let given = given.map_err(|_| "tool calls that are no list".to_owned())?;
+        let given = given.map_err(|_| "'tool_calls' is not a list".to_owned())?;
         let made = given.iter().filter_map(|call| {
             let mut one = made(call)?;
             beside(&mut one, call.as_object());

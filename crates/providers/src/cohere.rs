@@ -320,7 +320,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         // Starts and ends of parts, and events of later versions.
         (Some(_), _) => {}
         (None, Some(message)) => return Ok(Step::Failed(message.into_owned())),
-        (None, None) => return Err("no type".to_owned()),
+        (None, None) => return Err("the event has no 'type'".to_owned()),
     }
     Ok(Step::Delta(delta))
 }

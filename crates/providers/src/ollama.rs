@@ -44,10 +44,10 @@ pub(crate) static PROVIDER: Provider = Provider {
     read,
     read_whole: |body, calls| match std::str::from_utf8(body) {
         Ok(text) => match read(text, calls)? {
-            Step::Delta(_) => Err("an answer that is not done".to_owned()),
+            Step::Delta(_) => Err("the answer ends without 'done': true".to_owned()),
             step => Ok(step),
         },
-        Err(_) => Err("no UTF-8".to_owned()),
+        Err(_) => Err("the answer is not UTF-8".to_owned()),
     },
     ..Provider::new("ollama", &PARAMETERS, body)
 };

@@ -172,7 +172,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         "error" => return Ok(read_failure(&event)),
         "" => match event.error {
             Some(error) => return Ok(fault::step(error.get())),
-            None => return Err("no type".to_owned()),
+            None => return Err("the event has no 'type'".to_owned()),
         },
         kind if kind.ends_with(".done") && is_told_otherwise(kind) => {
             delta = rest::of_part(&event, calls)?;

@@ -156,7 +156,9 @@ fn read_whole(body: &[u8]) -> Result<Step, String> {
     let event: Event<'_> = if body.trim_ascii_start().starts_with(b"[") {
         let list: Vec<Event<'_>> =
             serde_json::from_slice(body).map_err(|error| json_position(&error))?;
-        list.into_iter().next().ok_or("an empty list")?
+        list.into_iter()
+            .next()
+            .ok_or("the answer is an empty list")?
     } else {
         serde_json::from_slice(body).map_err(|error| json_position(&error))?
     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use volley_types::registry::size::{deleted_task_bytes, setting_bytes};
 use volley_types::registry::{ConnectorSpec, ModelEntry, RegistryReply, RegistryState};
 use volley_types::{ErrorCode, ModelGroupId, ModelName, PredictError};
 
@@ -38,9 +39,13 @@ pub(super) fn update_connector(
         ));
     }
     connector_fits(spec)?;
-    registry_fits(state, spec.bytes())?;
-    let before = state.connectors.insert(spec.id.clone(), spec.clone());
-    state.resized(before.map_or(0, |before| before.bytes()), spec.bytes());
+    let before = state
+        .connectors
+        .get(&spec.id)
+        .map_or(0, ConnectorSpec::bytes);
+    registry_fits(state, before, spec.bytes())?;
+    state.connectors.insert(spec.id.clone(), spec.clone());
+    state.resized(before, spec.bytes());
     changed(state, None)
 }
 
@@ -55,10 +60,18 @@ pub(super) fn update_model(
     {
         return Err(not_found("model group", group));
     }
-    let entry = state.models.get_mut(model).map(Arc::make_mut);
+    let entry = state.models.get(model);
     let entry = entry.ok_or_else(|| not_found("model", model))?;
     let length = description.map_or(0, str::len);
     within("the model's description", length, MAX_DESCRIPTION)?;
+    let newest = entry.versions.values().next_back();
+    if let (Some(newest), Some(description)) = (newest, description) {
+        // The whole version, because a description may be empty.
+        let (before, size) = (newest.bytes(), newest.description.len());
+        registry_fits(state, before, before - size + description.len())?;
+    }
+    let entry = state.models.get_mut(model).map(Arc::make_mut);
+    let entry = entry.ok_or_else(|| not_found("model", model))?;
     if let Some(group) = group {
         entry.group.clone_from(group);
     }
@@ -76,7 +89,7 @@ pub(super) fn delete_task(
     model: &ModelName,
     task: &str,
 ) -> Result<RegistryReply, PredictError> {
-    let entry = state.models.get_mut(model).map(Arc::make_mut);
+    let entry = state.models.get(model);
     let entry = entry.ok_or_else(|| not_found("model", model))?;
     within("the task's id", task.len(), MAX_TEXT)?;
     if entry.deleted_tasks.contains(task) {
@@ -88,7 +101,11 @@ pub(super) fn delete_task(
         deleted,
         MAX_DELETED_TASKS,
     )?;
+    registry_fits(state, 0, deleted_task_bytes(task))?;
+    let entry = state.models.get_mut(model).map(Arc::make_mut);
+    let entry = entry.ok_or_else(|| not_found("model", model))?;
     entry.deleted_tasks.insert(task.to_owned());
+    state.resized(0, deleted_task_bytes(task));
     changed(state, None)
 }
 
@@ -113,6 +130,9 @@ pub(super) fn settings(
     if next == state.settings {
         return unchanged(state);
     }
+    let (before, after) = (setting_bytes(&state.settings), setting_bytes(&next));
+    registry_fits(state, before, after)?;
     state.settings = next;
+    state.resized(before, after);
     changed(state, None)
 }

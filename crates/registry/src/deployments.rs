@@ -7,7 +7,7 @@ use volley_types::registry::{
     DeployOptions, Deployment, ModelEntry, PlacementDecision, RegistryReply, RegistryState,
     Rollout, RolloutAction,
 };
-use volley_types::{ModelName, ModelVersion, PredictError, Revision, WorkerId};
+use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError, Revision, WorkerId};
 
 use super::limits::{MAX_LABELS, MAX_REPLICAS, MAX_TEXT, within};
 use super::{changed, conflict, next, not_found, unchanged};
@@ -81,8 +81,8 @@ fn known_version(
         .or(newest)
         .ok_or_else(|| not_found("version of model", &entry.name))?;
     if !entry.versions.contains_key(&version) {
-        let reference = format!("{}:{version}", entry.name);
-        return Err(not_found("version of that model", &reference));
+        let message = format!("no version '{version}' of model '{}' exists", entry.name);
+        return Err(PredictError::new(ErrorCode::NotFound, message));
     }
     Ok(version)
 }

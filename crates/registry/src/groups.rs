@@ -3,7 +3,7 @@
 use volley_types::registry::{ModelGroup, RegistryReply, RegistryState};
 use volley_types::{ModelGroupId, PredictError};
 
-use super::limits::{MAX_DESCRIPTION, MAX_GROUPS, MAX_TEXT, within};
+use super::limits::{MAX_DESCRIPTION, MAX_GROUPS, MAX_TEXT, registry_fits, within};
 use super::{changed, conflict, not_found};
 
 pub(super) fn create(
@@ -47,7 +47,10 @@ fn put(state: &mut RegistryState, group: &ModelGroup) -> Result<RegistryReply, P
             "The name you provided is already being used by a model group with ID: {id}."
         )));
     }
+    let before = state.groups.get(&group.id).map_or(0, ModelGroup::bytes);
+    registry_fits(state, before, group.bytes())?;
     state.groups.insert(group.id.clone(), group.clone());
+    state.resized(before, group.bytes());
     changed(state, None)
 }
 
@@ -66,6 +69,7 @@ pub(super) fn delete(
              is in it"
         )));
     }
-    state.groups.remove(id);
+    let gone = state.groups.remove(id);
+    state.resized(gone.map_or(0, |group| group.bytes()), 0);
     changed(state, None)
 }

@@ -3,7 +3,7 @@
 use volley_types::registry::{RegistryReply, RegistryState};
 use volley_types::{ApiKey, KeyHash, KeyId, PredictError, Quota};
 
-use super::limits::{MAX_KEY_MODELS, MAX_KEYS, MAX_TEXT, within};
+use super::limits::{MAX_KEY_MODELS, MAX_KEYS, MAX_TEXT, registry_fits, within};
 use super::{changed, conflict, not_found};
 
 pub(super) fn create(
@@ -17,7 +17,9 @@ pub(super) fn create(
     within("the key's name", key.name.len(), MAX_TEXT)?;
     let models = key.models.patterns().len();
     within("the number of the key's models", models, MAX_KEY_MODELS)?;
+    registry_fits(state, 0, key.bytes())?;
     state.keys.insert(key.id.clone(), key.clone());
+    state.resized(0, key.bytes());
     changed(state, None)
 }
 
@@ -46,7 +48,10 @@ pub(super) fn limit(
 
 pub(super) fn revoke(state: &mut RegistryState, id: &KeyId) -> Result<RegistryReply, PredictError> {
     match state.keys.remove(id) {
-        Some(_) => changed(state, None),
+        Some(gone) => {
+            state.resized(gone.bytes(), 0);
+            changed(state, None)
+        }
         None => Err(not_found("key", id)),
     }
 }

@@ -173,7 +173,7 @@ fn create_connector(
     )?;
     connector_fits(spec)?;
     secrets::check_named(state, spec)?;
-    registry_fits(state, spec.bytes())?;
+    registry_fits(state, 0, spec.bytes())?;
     state.connectors.insert(spec.id.clone(), spec.clone());
     state.resized(0, spec.bytes());
     changed(state, None)
@@ -193,7 +193,7 @@ fn delete_connector(
     if let Some(model) = user {
         let name = &model.name;
         return Err(conflict(format!(
-            "connector '{id}' is used by model '{name}'; delete that first"
+            "connector '{id}' is used by model '{name}'; delete the model first"
         )));
     }
     let gone = state.connectors.remove(id);
@@ -220,7 +220,7 @@ fn register(
     }
     names::free_for_model(state, model)?;
     version_fits(spec)?;
-    registry_fits(state, spec.bytes())?;
+    registry_fits(state, 0, spec.bytes())?;
     if !state.models.contains_key(model) {
         within("the number of models", state.models.len() + 1, MAX_MODELS)?;
     }

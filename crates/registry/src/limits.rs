@@ -49,16 +49,22 @@ pub const MAX_TEMPLATE: usize = 64 << 10;
 pub const MAX_HEADERS: usize = 64;
 /// Maximum size of all default parameters of a model version or a connector together, in bytes.
 pub const MAX_PARAMETERS: usize = 64 << 10;
-/// Maximum size of all models, connectors, aliases and pipelines together, in bytes.
+/// Maximum size of the registry in bytes: of everything but deployments, placements and drained
+/// nodes.
 pub const MAX_REGISTRY_BYTES: usize = 256 << 20;
 
 pub(super) fn within(what: &str, size: usize, limit: usize) -> Result<(), PredictError> {
     if size <= limit {
         return Ok(());
     }
+    // All other limits are sizes.
+    let unit = match what.starts_with("the number of") {
+        true => "",
+        false => " bytes",
+    };
     Err(PredictError::new(
         ErrorCode::TooLarge,
-        format!("{what} is over the limit of {limit}"),
+        format!("{what} is {size}, over the limit of {limit}{unit}"),
     ))
 }
 
@@ -92,9 +98,17 @@ pub(super) fn version_fits(spec: &ModelVersionSpec) -> Result<(), PredictError> 
     within("the model's parameters", parameters, MAX_PARAMETERS)
 }
 
-/// Rejects an object of `more` bytes that does not fit into the registry.
-pub(super) fn registry_fits(state: &mut RegistryState, more: usize) -> Result<(), PredictError> {
-    let size = state.size().saturating_add(more);
+/// Rejects an object of `after` bytes that does not fit into the registry. It replaces one of
+/// `before` bytes; 0 means that it is new. A replacement that does not grow always fits.
+pub(super) fn registry_fits(
+    state: &mut RegistryState,
+    before: usize,
+    after: usize,
+) -> Result<(), PredictError> {
+    if 0 < before && after <= before {
+        return Ok(());
+    }
+    let size = state.size().saturating_add(after).saturating_sub(before);
     within("the size of the registry", size, MAX_REGISTRY_BYTES)
 }
 

@@ -27,13 +27,13 @@ pub(super) fn put_alias(
     state.check_names(name, alias.names())?;
     let aliases = state.aliases.len() + usize::from(current.is_none());
     within("the number of aliases", aliases, MAX_ALIASES)?;
-    registry_fits(state, alias.bytes())?;
+    let before = current.map_or(0, |entry| entry.spec.bytes());
+    registry_fits(state, before, alias.bytes())?;
     let entry = AliasEntry {
         spec: alias.clone(),
         revision: next(state),
     };
-    let before = state.aliases.insert(name.clone(), entry);
-    let before = before.map_or(0, |entry| entry.spec.bytes());
+    state.aliases.insert(name.clone(), entry);
     state.resized(before, alias.bytes());
     changed(state, None)
 }
@@ -70,13 +70,13 @@ pub(super) fn put_pipeline(
     state.check_names(name, pipeline.names())?;
     let pipelines = state.pipelines.len() + usize::from(current.is_none());
     within("the number of pipelines", pipelines, MAX_PIPELINES)?;
-    registry_fits(state, pipeline.bytes())?;
+    let before = current.map_or(0, |entry| entry.spec.bytes());
+    registry_fits(state, before, pipeline.bytes())?;
     let entry = PipelineEntry {
         spec: pipeline.clone(),
         revision: next(state),
     };
-    let before = state.pipelines.insert(name.clone(), entry);
-    let before = before.map_or(0, |entry| entry.spec.bytes());
+    state.pipelines.insert(name.clone(), entry);
     state.resized(before, pipeline.bytes());
     changed(state, None)
 }
@@ -123,7 +123,7 @@ pub(super) fn unused(state: &RegistryState, name: &ModelName) -> Result<(), Pred
     match state.user_of(name) {
         None => Ok(()),
         Some(user) => Err(conflict(format!(
-            "{user} leads to '{name}'; change or delete that first"
+            "'{name}' is used by {user}; change or delete {user} first"
         ))),
     }
 }

@@ -30,8 +30,10 @@ pub(super) fn put(
         sealed.key.len() + sealed.master.len(),
         MAX_TEXT,
     )?;
-    registry_fits(state, sealed.text.len() + sealed.key.len())?;
+    let before = state.secrets.get(name).map_or(0, SealedSecret::bytes);
+    registry_fits(state, before, sealed.bytes())?;
     Arc::make_mut(&mut state.secrets).insert(name.clone(), sealed.clone());
+    state.resized(before, sealed.bytes());
     changed(state, None)
 }
 
@@ -59,11 +61,14 @@ pub(super) fn delete(
     if let Some(user) = connectors.find(|connector| connector.names_secret(name)) {
         let id = &user.id;
         return Err(conflict(format!(
-            "the secret '{name}' is used by connector '{id}'; delete that first"
+            "secret '{name}' is used by connector '{id}'; delete or change the connector first"
         )));
     }
     match Arc::make_mut(&mut state.secrets).remove(name) {
-        Some(_) => changed(state, None),
+        Some(gone) => {
+            state.resized(gone.bytes(), 0);
+            changed(state, None)
+        }
         None => Err(not_found("secret", name)),
     }
 }

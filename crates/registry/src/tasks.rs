@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use volley_types::PredictError;
+use volley_types::registry::size::task_bytes;
 use volley_types::registry::{RegistryReply, RegistryState, TaskRecord, TaskState};
 
 use super::limits::{MAX_TASKS, MAX_TEXT, within};
@@ -29,7 +30,8 @@ pub(super) fn put(
             return Err(conflict(format!("a different task '{id}' already exists")));
         }
     }
-    let now = record.updated_ms;
+    // Tasks count, but always fit: a full registry must not keep a task from ending.
+    let (now, before) = (record.updated_ms, task_bytes(&state.tasks));
     let tasks = Arc::make_mut(&mut state.tasks);
     tasks.retain(|held, it| held == id || now < it.forget_ms);
     if MAX_TASKS <= tasks.len() && !tasks.contains_key(id) {
@@ -39,6 +41,7 @@ pub(super) fn put(
         }
     }
     tasks.insert(id.to_owned(), record.clone());
+    state.resized(before, task_bytes(&state.tasks));
     changed(state, None)
 }
 
@@ -46,7 +49,9 @@ pub(super) fn forget(state: &mut RegistryState, id: &str) -> Result<RegistryRepl
     if !state.tasks.contains_key(id) {
         return unchanged(state);
     }
+    let before = task_bytes(&state.tasks);
     Arc::make_mut(&mut state.tasks).remove(id);
+    state.resized(before, task_bytes(&state.tasks));
     changed(state, None)
 }
 

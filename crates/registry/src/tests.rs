@@ -173,7 +173,7 @@ fn what_is_registered_is_bounded_in_size() {
                 name: model.clone(),
                 ..ModelEntry::clone(&state.models[&name("m")])
             };
-            let fits = limits::registry_fits(&mut state, 0);
+            let fits = limits::registry_fits(&mut state, 0, 0);
             state.resized(0, entry.bytes());
             state.models.insert(model, Arc::new(entry));
             fits

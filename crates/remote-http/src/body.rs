@@ -75,7 +75,7 @@ pub async fn bounded(
         .map_err(upstream::broken)?
     {
         if limit < body.len() + piece.len() {
-            return Err(upstream::not_a_stream("a body over the limit"));
+            return Err(upstream::unexpected("a body over the limit", "an answer"));
         }
         body.extend_from_slice(&piece);
     }

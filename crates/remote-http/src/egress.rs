@@ -13,7 +13,7 @@ pub struct EgressDenied;
 
 impl fmt::Display for EgressDenied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no address of this host may be called")
+        f.write_str("the egress policy allows no address of this host")
     }
 }
 

@@ -79,11 +79,11 @@ pub fn silent(limit: Duration) -> PredictError {
 }
 
 /// The error for an answer in an unexpected format.
-pub fn not_a_stream(what: &str) -> PredictError {
+pub fn unexpected(what: &str, expected: &str) -> PredictError {
     error(
         ErrorCode::UpstreamFailed,
         format!(
-            "the remote model's server answered with {what} instead of a stream; check the \
+            "the remote model's server answered with {what} instead of {expected}; check the \
              connector's URL"
         ),
     )

@@ -404,10 +404,10 @@ impl Refusals {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
             .unwrap_or_default();
         let count = count(before);
-        if count == REFUSALS_LOGGED {
+        if count == REFUSALS_LOGGED + 1 {
             tracing::warn!(what, "log limit of this second reached");
         }
-        count < REFUSALS_LOGGED
+        count <= REFUSALS_LOGGED
     }
 }
 

@@ -1,7 +1,9 @@
 //! Values built from files and reloaded when the files change, so that certificates can be renewed
 //! under load.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,7 +114,7 @@ fn read(files: &[PathBuf]) -> Result<Vec<Vec<u8>>, PredictError> {
             PredictError::invalid("a certificate, key or authority file cannot be read")
                 .with_source(format!("{}: {error}", path.display()))
         };
-        let content = std::fs::read(path).map_err(unreadable)?;
+        let content = read_bounded(path).map_err(unreadable)?;
         if MAX_FILE_BYTES < content.len() {
             return Err(PredictError::new(
                 ErrorCode::TooLarge,
@@ -124,10 +126,36 @@ fn read(files: &[PathBuf]) -> Result<Vec<Vec<u8>>, PredictError> {
     contents.collect()
 }
 
+/// The content of a file. At most one byte more than the limit is read.
+fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let mut file = File::open(path)?.take(MAX_FILE_BYTES as u64 + 1);
+    file.read_to_end(&mut content)?;
+    Ok(content)
+}
+
 fn hash(contents: &[Vec<u8>]) -> Vec<u8> {
     let all = contents.iter().flat_map(|content| {
         let hash = digest(&SHA256, content);
         hash.as_ref().to_vec()
     });
     all.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_over_the_limit_is_not_read_to_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ca.pem");
+        // A sparse file of 1 TiB does not fit into memory.
+        File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        let refused = Live::load(vec![path.clone()], |_| Ok(())).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::TooLarge);
+        File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let live = Live::load(vec![path], |contents| Ok(contents[0].len())).unwrap();
+        assert_eq!(*live.current(), MAX_FILE_BYTES);
+    }
 }

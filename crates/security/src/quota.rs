@@ -61,7 +61,12 @@ impl QuotaTracker {
         };
         let meter = self.of(key, now);
         meter.0.lock().begin(here, elsewhere.unwrap_or(0), now)?;
-        Ok(Some(MeteredPrediction { meter, quota }))
+        let meters = self.0.clone();
+        Ok(Some(MeteredPrediction {
+            meters,
+            meter,
+            quota,
+        }))
     }
 
     /// Charges usage of other coordinators to a key.
@@ -155,7 +160,7 @@ impl KeyUsage {
         }
     }
 
-    /// Whether nothing runs and no usage of the last minute remains.
+    /// Whether nothing runs, no usage of the last minute remains, and all usage is refilled.
     fn is_idle(&self, now: Instant) -> bool {
         self.streams == 0 && self.requests.is_old(now) && self.tokens.is_old(now)
     }
@@ -202,16 +207,21 @@ impl Bucket {
         self.per_minute = per_minute;
     }
 
+    /// Whether the last call is over a minute ago and its usage is refilled. A bucket that was over
+    /// its limit takes longer than a minute.
     fn is_old(&self, now: Instant) -> bool {
-        let minute = Duration::from_secs(60);
-        self.since
-            .is_none_or(|since| minute < now.saturating_duration_since(since))
+        self.since.is_none_or(|since| {
+            let gone = now.saturating_duration_since(since);
+            let back = gone.as_secs_f64() * f64::from(self.per_minute) / 60.0;
+            Duration::from_secs(60) < gone && self.used <= back
+        })
     }
 }
 
 /// A counted prediction. Its permit of the key's concurrent streams is released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct MeteredPrediction {
+    meters: Arc<KeyMeters>,
     meter: Arc<Meter>,
     quota: Quota,
 }
@@ -226,13 +236,18 @@ impl MeteredPrediction {
         stream.map_batches(move |batches| {
             batches.map(move |item: BatchResult| {
                 if let Ok(batch) = &item {
-                    let more = tally.add(batch);
-                    let now = Instant::now();
-                    self.meter.0.lock().take_tokens(limit, more, now);
+                    self.take_tokens(limit, tally.add(batch), Instant::now());
                 }
                 item
             })
         })
+    }
+
+    /// Charges tokens. While this coordinator is alone, its bucket refills with its share of
+    /// `limit`, also during a stream.
+    fn take_tokens(&self, limit: u32, tokens: u32, now: Instant) {
+        let here = self.meters.others.share(limit);
+        self.meter.0.lock().take_tokens(here, tokens, now);
     }
 }
 

@@ -55,14 +55,46 @@ pub struct Slice {
 pub struct SharedMemory {
     /// Whether regions may be registered here.
     allowed: bool,
-    /// Maximum size of one tensor, in bytes.
+    /// Maximum size of all inputs of one request, and of one output, in bytes.
     most: usize,
     regions: Mutex<BTreeMap<String, (Region, Arc<File>)>>,
 }
 
+/// Reads the inputs of one request, which are bounded together.
+#[derive(Debug)]
+pub struct InputReader<'m> {
+    memory: &'m SharedMemory,
+    /// Size of all inputs so far, in bytes.
+    size: u64,
+}
+
+impl InputReader<'_> {
+    /// Reads the bytes of an input.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown region; `InvalidInput` when the slice is not inside the region or
+    /// the object has shrunk; `TooLarge` when all inputs together exceed the size limit.
+    pub fn read(&mut self, slice: &Slice) -> Result<Bytes, PredictError> {
+        let place = self.memory.find(slice)?;
+        let size = self.size.saturating_add(slice.size);
+        let most = self.memory.most;
+        if u64::try_from(most).is_ok_and(|most| most < size) {
+            return Err(PredictError::new(
+                ErrorCode::TooLarge,
+                format!(
+                    "the inputs in shared memory have {size} bytes together, over the limit of \
+                     {most} bytes"
+                ),
+            ));
+        }
+        self.size = size;
+        read(place, slice)
+    }
+}
+
 impl SharedMemory {
     /// Creates an empty table. Clients may only register regions if `allowed`, and only on Linux.
-    /// `most` is the maximum size of one tensor in bytes.
+    /// `most` is the maximum size of all inputs of one request, and of one output, in bytes.
     pub fn new(allowed: bool, most: usize) -> Self {
         Self {
             allowed: allowed && cfg!(target_os = "linux"),
@@ -167,23 +199,19 @@ impl SharedMemory {
         Ok((file.clone(), region.offset + slice.offset))
     }
 
-    /// Reads the bytes of a slice.
-    ///
-    /// # Errors
-    /// `NotFound` for an unknown region; `InvalidInput` when the slice is not inside the region or
-    /// the object has shrunk; `TooLarge` when the slice exceeds the size limit.
-    pub fn read(&self, slice: &Slice) -> Result<Bytes, PredictError> {
-        let (file, at) = self.find(slice)?;
-        let mut bytes = vec![0; usize::try_from(slice.size).unwrap_or(0)];
-        let read = std::os::unix::fs::FileExt::read_exact_at(&*file, &mut bytes, at);
-        read.map_err(|_| gone(&slice.region))?;
-        Ok(bytes.into())
+    /// A reader for the inputs of one request.
+    pub fn reader(&self) -> InputReader<'_> {
+        InputReader {
+            memory: self,
+            size: 0,
+        }
     }
 
     /// Writes an output into its slice, which may be larger than the output.
     ///
     /// # Errors
-    /// As [`SharedMemory::read`]; `InvalidInput` when the slice is too small.
+    /// `NotFound` for an unknown region; `InvalidInput` when the slice is not inside the region, is
+    /// too small, or the object has shrunk; `TooLarge` when the slice exceeds the size limit.
     pub fn write(&self, slice: &Slice, bytes: &[u8]) -> Result<(), PredictError> {
         let (file, at) = self.find(slice)?;
         if u64::try_from(bytes.len()).is_ok_and(|length| slice.size < length) {
@@ -203,7 +231,7 @@ impl SharedMemory {
     /// the client sent.
     ///
     /// # Errors
-    /// Those of [`SharedMemory::read`]; `InvalidInput` with the input's name when its parameters
+    /// Those of [`InputReader::read`]; `InvalidInput` with the input's name when its parameters
     /// are invalid or its binary data is missing.
     pub fn fill(
         &self,
@@ -214,7 +242,7 @@ impl SharedMemory {
         let Some(inputs) = inputs.filter(|inputs| inputs.iter().any(is_shared)) else {
             return Ok(raw);
         };
-        let mut all = BytesMut::new();
+        let (mut all, mut reader) = (BytesMut::new(), self.reader());
         for input in inputs {
             let name = printable(input["name"].as_str().unwrap_or_default());
             let wrong = |what: &str| PredictError::invalid(format!("input '{name}': {what}"));
@@ -226,7 +254,7 @@ impl SharedMemory {
                 if parameters.contains_key("binary_data_size") {
                     return Err(wrong("is in shared memory and in the body; send it once"));
                 }
-                all.extend_from_slice(&self.read(&slice)?);
+                all.extend_from_slice(&reader.read(&slice)?);
                 for name in [REGION, SIZE, OFFSET] {
                     parameters.remove(name);
                 }
@@ -242,6 +270,14 @@ impl SharedMemory {
         all.extend_from_slice(&raw);
         Ok(all.freeze())
     }
+}
+
+/// Reads a slice at its place in the object.
+fn read((file, at): (Arc<File>, u64), slice: &Slice) -> Result<Bytes, PredictError> {
+    let mut bytes = vec![0; usize::try_from(slice.size).unwrap_or(0)];
+    let read = std::os::unix::fs::FileExt::read_exact_at(&*file, &mut bytes, at);
+    read.map_err(|_| gone(&slice.region))?;
+    Ok(bytes.into())
 }
 
 fn is_shared(input: &Value) -> bool {
@@ -326,156 +362,4 @@ fn printable(name: &str) -> String {
 }
 
 #[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use super::*;
-
-    struct Object(String);
-
-    impl Object {
-        fn new(bytes: &[u8]) -> Self {
-            let id = volley_types::RequestId::random();
-            let key = format!("volley-test-{id}");
-            let written = std::fs::write(FilePath::new(DIRECTORY).join(&key), bytes);
-            assert!(written.is_ok(), "{written:?}");
-            Self(key)
-        }
-
-        fn path(&self) -> std::path::PathBuf {
-            FilePath::new(DIRECTORY).join(&self.0)
-        }
-
-        fn region(&self, offset: u64, byte_size: u64) -> Region {
-            let key = format!("/{}", self.0);
-            Region {
-                key,
-                offset,
-                byte_size,
-            }
-        }
-    }
-
-    impl Drop for Object {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_file(self.path());
-        }
-    }
-
-    fn at(offset: u64, size: u64) -> Slice {
-        Slice {
-            region: "r".to_owned(),
-            offset,
-            size,
-        }
-    }
-
-    #[test]
-    fn a_region_is_read_and_written_within_its_borders() {
-        let object = Object::new(b"0123456789");
-        let memory = SharedMemory::new(true, 8);
-        memory
-            .register("r".to_owned(), object.region(2, 6))
-            .unwrap();
-        assert_eq!(memory.read(&at(1, 3)).unwrap(), "345");
-        memory.write(&at(0, 4), b"ab").unwrap();
-        assert_eq!(std::fs::read(object.path()).unwrap(), b"01ab456789");
-        assert!(
-            memory
-                .write(&at(0, 1), b"ab")
-                .unwrap_err()
-                .message
-                .contains("2 bytes")
-        );
-        for outside in [at(0, 7), at(6, 1), at(u64::MAX, 2)] {
-            assert_eq!(
-                memory.read(&outside).unwrap_err().code,
-                ErrorCode::InvalidInput
-            );
-        }
-        let again = memory.register("r".to_owned(), object.region(0, 1));
-        assert_eq!(again.unwrap_err().code, ErrorCode::Conflict);
-        assert_eq!(memory.regions("").unwrap().len(), 1);
-        assert_eq!(memory.regions("x").unwrap_err().code, ErrorCode::NotFound);
-        // A shrunk object is an error of the request, and ends nothing else.
-        std::fs::write(object.path(), b"01").unwrap();
-        assert_eq!(
-            memory.read(&at(0, 2)).unwrap_err().code,
-            ErrorCode::InvalidInput
-        );
-        memory.unregister("x");
-        memory.unregister("");
-        assert!(memory.regions("").unwrap().is_empty());
-    }
-
-    #[test]
-    fn only_objects_are_opened_and_only_where_that_is_allowed() {
-        let object = Object::new(b"0123");
-        let memory = SharedMemory::new(true, 8);
-        for key in [
-            "",
-            "/",
-            "../etc/passwd",
-            "a/b",
-            "/..",
-            ".hidden",
-            "volley-none",
-        ] {
-            let region = Region {
-                key: key.to_owned(),
-                offset: 0,
-                byte_size: 1,
-            };
-            let refused = memory.register("r".to_owned(), region).unwrap_err();
-            assert_eq!(refused.code, ErrorCode::InvalidInput, "{key}");
-            assert!(!refused.message.contains(DIRECTORY), "{refused}");
-        }
-        let link = FilePath::new(DIRECTORY).join(format!("{}-link", object.0));
-        std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
-        let region = Region {
-            key: format!("{}-link", object.0),
-            offset: 0,
-            byte_size: 1,
-        };
-        let refused = memory.register("r".to_owned(), region);
-        std::fs::remove_file(link).unwrap();
-        assert!(refused.is_err());
-        assert!(
-            memory
-                .register("r".to_owned(), object.region(0, 5))
-                .is_err()
-        );
-        assert!(
-            memory
-                .register("r".to_owned(), object.region(u64::MAX, 2))
-                .is_err()
-        );
-        let off = SharedMemory::new(false, 8);
-        let refused = off
-            .register("r".to_owned(), object.region(0, 1))
-            .unwrap_err();
-        assert_eq!(refused.code, ErrorCode::Unimplemented);
-        off.unregister("");
-    }
-
-    #[test]
-    fn inputs_in_regions_become_binary_data_in_their_places() {
-        let object = Object::new(b"shared");
-        let memory = SharedMemory::new(true, 64);
-        memory
-            .register("r".to_owned(), object.region(0, 6))
-            .unwrap();
-        let body = json!({ "inputs": [
-            { "name": "a", "parameters": { "binary_data_size": 2 } },
-            { "name": "b", "parameters": { REGION: "r", SIZE: 3, OFFSET: 1 } },
-            { "name": "c", "data": [1] },
-        ]});
-        let mut body = body.as_object().unwrap().clone();
-        let raw = memory.fill(&mut body, Bytes::from_static(b"xy")).unwrap();
-        assert_eq!(raw, "xyhar");
-        let parameters = &body["inputs"][1]["parameters"];
-        assert_eq!(*parameters, json!({ "binary_data_size": 3 }));
-        let twice = json!({ "inputs": [
-            { "name": "a", "parameters": { REGION: "r", SIZE: 1, "binary_data_size": 2 } }] });
-        let mut twice = twice.as_object().unwrap().clone();
-        assert!(memory.fill(&mut twice, Bytes::new()).is_err());
-    }
-}
+mod tests;

@@ -109,7 +109,7 @@ fn is_to_be_repeated(text: &str) -> bool {
     moments.iter().any(|moment| text.contains(moment))
 }
 
-/// Gives a command until it is taken, as an operator does who is told that there is no leader now.
+/// Gives a command until it is taken, as an operator does who is told that there is no leader.
 async fn insist(node: &Node, arguments: &[&str]) -> String {
     until("the command is taken", || async {
         let (text, ok) = volley(node, arguments).await;
@@ -188,7 +188,7 @@ async fn a_cluster_grows_to_five_loses_one_and_lets_its_leader_go_and_no_write_i
     cluster.coordinators[leader].stop().await;
     let asked = &cluster.coordinators[others[0]];
     let text = insist(asked, &["cluster", "transfer-leader"]).await;
-    assert!(text.contains("leads"), "{text}");
+    assert!(text.contains("is now the leader"), "{text}");
 
     let tally = writers.stop().await;
     for index in others {

@@ -1,4 +1,6 @@
 use proptest::prelude::*;
+use serde_json::json;
+use volley_provider_kit::provider::Provider;
 use volley_types::{ErrorCode, ErrorReason};
 
 use super::*;
@@ -138,6 +140,41 @@ fn a_stop_behind_calls_is_theirs_and_calls_without_arguments_have_an_object() {
     assert_eq!(part.end.unwrap().finish_reason, FinishReason::ToolCalls);
     let rest = part.deltas.last().unwrap().tool_calls.as_deref().unwrap();
     assert!(rest.contains(r#""arguments":"{}""#), "{rest}");
+}
+
+#[test]
+fn a_failure_among_several_deltas_of_an_event_ends_the_answer() {
+    let source = provider("openai");
+    let mut several = Provider::new("several", source.parameters, source.body);
+    several.limits_calls = false;
+    several.read = |_, _| {
+        let call = |index: u64| Delta {
+            tool_calls: Some(json!([{ "index": index, "function": { "name": "f" } }]).to_string()),
+            ..Delta::default()
+        };
+        let text = Delta {
+            text: Some("more".to_owned()),
+            ..Delta::default()
+        };
+        Ok(Step::All(vec![call(0), call(1), text]))
+    };
+    let fields = json!({ "parallel_tool_calls": false });
+    let check = AnswerCheck::of(&several, &Value::Null, fields.as_object().unwrap());
+    let several: &'static Provider = Box::leak(Box::new(several));
+    let mut answer = UpstreamAnswer::new(several, 0).checked_by(check);
+    let part = answer.read(Some(Bytes::from_static(b"data: {}\n\n")), str::to_owned);
+    assert!(part.deltas.iter().all(|delta| delta.text.is_none()));
+    let failure = answer.take_failure().unwrap();
+    assert_eq!(failure.code, ErrorCode::UpstreamFailed);
+}
+
+#[test]
+fn an_answer_in_another_format_is_told_from_a_stream() {
+    let body = br#"{"status":"ok"}"#;
+    let wire = Wire::from(provider("openai"));
+    let refused = whole(&wire, AnswerCheck::default(), 0, body, str::to_owned).unwrap_err();
+    let told = "with other JSON instead of a completion";
+    assert!(refused.message.contains(told), "{refused}");
 }
 
 #[test]

@@ -487,3 +487,24 @@ async fn google_embeds_by_each_of_its_methods() {
     assert_eq!(body["instances"][0], json!({ "content": "a" }));
     assert_eq!(body["parameters"]["outputDimensionality"], 1);
 }
+
+#[tokio::test]
+async fn a_stream_is_no_answer_to_rows() {
+    let head = head("200 OK", "text/event-stream");
+    let server = serve_each(vec![vec![Act::Send(
+        [head, b"data: {}\n\n".to_vec()].concat(),
+    )]])
+    .await;
+    let spec = spec(
+        &server,
+        ProviderName::from_static("openai"),
+        "/v1/embeddings",
+        &[],
+    );
+    let model = load(spec, config()).await.unwrap();
+    let refused = ask(&model, vec![column("text", &["a"])]).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::UpstreamFailed);
+    let told = "with a stream instead of one JSON answer";
+    assert!(refused.message.contains(told), "{refused}");
+}

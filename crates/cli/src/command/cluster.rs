@@ -23,7 +23,10 @@ pub(crate) async fn run(client: &Client, command: Cluster) -> anyhow::Result<()>
         Cluster::Replace { old, id, address } => client.replace(old, id, &address).await,
         Cluster::TransferLeader { to } => {
             let answer = client.transfer_leadership(to).await.map_err(explain)?;
-            return out.line(&format!("coordinator {} leads", answer["leader"]));
+            return out.line(&format!(
+                "coordinator {} is now the leader",
+                answer["leader"]
+            ));
         }
     };
     table(&mut out, &changed.map_err(explain)?)

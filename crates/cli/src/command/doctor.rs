@@ -201,7 +201,7 @@ async fn itself(node: &NodeFile, scope: &CheckScope<'_>) -> Vec<Finding> {
         Err(_) => Finding::new(
             Verdict::Bad,
             "worker",
-            format!("{url} does not answer within {ANSWER:?}"),
+            format!("{url} did not respond within {ANSWER:?}"),
             "check its log, and which process uses its port",
         ),
     }]
@@ -239,7 +239,7 @@ async fn coordinator(url: &str, client: &Client) -> Vec<Finding> {
             )];
         }
         Err(_) => {
-            let detail = format!("{url} does not answer within {ANSWER:?}");
+            let detail = format!("{url} did not respond within {ANSWER:?}");
             let advice = "check its log, and the network in between";
             return vec![Finding::new(Verdict::Bad, what, detail, advice)];
         }
@@ -300,7 +300,7 @@ fn coordinators(url: &str, status: &Status) -> Vec<Finding> {
         findings.push(Finding::new(
             Verdict::Notice,
             "coordinator",
-            format!("{} at {} does not answer {id}", node.id, node.address),
+            format!("{} at {} does not respond to {id}", node.id, node.address),
             "start it, or check the network in between; \
              docs/how-to/operate/cluster-alerts.md#too-few-coordinators",
         ));

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::time::sleep;
 use volley_sim_kit::network::NetworkConditions;
 use volley_sim_kit::process::on_simulated_time;
@@ -185,6 +186,78 @@ fn changes_of_coordinators_wait_out_an_election() {
             world.end();
         });
     }
+}
+
+/// Returns whether a membership change is half done, as `running` sees it.
+fn is_joint(running: &NodeProcess) -> bool {
+    let metrics = running.cluster.raft_node().metrics();
+    let metrics = metrics.borrow();
+    let membership = metrics.membership_config.membership();
+    1 < membership.get_joint_config().len()
+}
+
+/// The caller disconnects as soon as the leader has the request.
+#[test]
+fn a_change_of_coordinators_outlives_its_caller() {
+    on_simulated_time(7, async {
+        let (world, _) = cluster(3).await;
+        let (leader, _) = roles(&world);
+        world.start(4).await.unwrap();
+        let asked = leader.cluster.clone();
+        let asking = async move { asked.join(NodeId(4), address(4)).await };
+        assert!(leader.life.part(asking).now_or_never().is_none());
+        let votes = || {
+            let status = leader.cluster.raft().borrow().clone();
+            let voters = status.members.iter().filter(|member| member.voter);
+            voters.count() == 4 && !is_joint(&leader)
+        };
+        for _ in 0..10_000 {
+            if votes() {
+                break;
+            }
+            sleep(ms(1)).await;
+        }
+        assert!(votes(), "the change has ended");
+        world.end();
+    });
+}
+
+/// The leader dies between the two steps of a change.
+#[test]
+fn a_half_done_change_of_coordinators_is_finished_by_a_repeated_one() {
+    on_simulated_time(7, async {
+        let (world, _) = cluster(3).await;
+        let (leader, others) = roles(&world);
+        world.start(4).await.unwrap();
+        let asked = leader.cluster.clone();
+        let asking = async move { asked.join(NodeId(4), address(4)).await };
+        leader.life.spawn(asking);
+        // The leader has no reply to the first step yet.
+        let begun = |running: &NodeProcess| {
+            let mut metrics = running.cluster.raft_node().metrics();
+            async move {
+                let joint = metrics.wait_for(|metrics| {
+                    let membership = metrics.membership_config.membership();
+                    1 < membership.get_joint_config().len()
+                });
+                joint.await.is_ok()
+            }
+        };
+        let seen = tokio::select! {
+            seen = begun(&others[0]) => seen,
+            seen = begun(&others[1]) => seen,
+            () = sleep(ms(10_000)) => false,
+        };
+        assert!(seen, "the change has begun");
+        world.crash(leader.life.node(), false, None);
+        let asked = others[0].cluster.clone();
+        let again = async move { asked.join(NodeId(4), address(4)).await };
+        let members = others[0].life.part(again).await.unwrap();
+        assert_eq!(members.len(), 4);
+        sleep(ms(2_000)).await;
+        assert!(!is_joint(&others[0]), "the change is whole");
+        world.end();
+    });
 }
 
 /// The one-way delay of a message exceeds half of the vote timeout.

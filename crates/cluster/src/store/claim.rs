@@ -7,7 +7,7 @@
 use redb::{Database, ReadableTable};
 use volley_types::{ErrorCode, NodeId, PredictError};
 
-use super::tables::{DiskError, FORMAT, LOG, META, unavailable};
+use super::tables::{DiskError, FORMAT, LOG, META, other_format, unavailable};
 use crate::identity::Draw;
 
 /// Keys that exist once a node has voted, logged or installed anything.
@@ -39,12 +39,9 @@ struct Before {
 pub(super) fn claim(database: &Database, node: NodeId, draw: &Draw) -> Result<Claim, PredictError> {
     let failed = |error| unavailable("the data directory cannot be written", error);
     let before = read(database).map_err(failed)?;
-    let is_other = |format: &Vec<u8>| format.as_slice() != FORMAT.as_bytes();
-    if before.format.as_ref().is_some_and(is_other) {
-        return Err(PredictError::new(
-            ErrorCode::Conflict,
-            "the data directory was written by another version of Volley",
-        ));
+    let mut format = before.format.iter();
+    if let Some(format) = format.find(|format| format.as_slice() != FORMAT.as_bytes()) {
+        return Err(other_format(&String::from_utf8_lossy(format)));
     }
     let owner = before.owner.as_deref().map(String::from_utf8_lossy);
     let is_own = owner

@@ -11,7 +11,7 @@ use volley_types::{ErrorCode, NodeId, PredictError};
 
 use super::disk::{self, FILE, RecoveredState};
 use super::machine::replay;
-use super::tables::{DiskError, FORMAT, LOG, META, unavailable};
+use super::tables::{DiskError, FORMAT, LOG, META, other_format, unavailable};
 use crate::raft_types::{LogId, MemberNode, SnapshotMeta, StoredMembership, Vote};
 
 /// Contents of the store of a node that is not running.
@@ -39,7 +39,7 @@ pub(crate) fn remains(directory: &Path) -> Result<LocalData, PredictError> {
         let message = "this directory has no data of a coordinator";
         return Err(PredictError::new(ErrorCode::NotFound, message));
     }
-    let (owner, found) = read(&file).map_err(|error| {
+    let (owner, format, found) = read(&file).map_err(|error| {
         unavailable(
             "the coordinator's data cannot be read; does its process still run?",
             error,
@@ -47,7 +47,7 @@ pub(crate) fn remains(directory: &Path) -> Result<LocalData, PredictError> {
     })?;
     let node = owner
         .and_then(|owner| owner.parse().ok())
-        .ok_or_else(other_format)?;
+        .ok_or_else(|| other_format(format.as_deref().unwrap_or("none")))?;
     let committed = found.committed.map_or(0, |log| log.index);
     let snapshot = found.snapshot.as_ref();
     let from = snapshot.and_then(|(meta, _)| meta.last_log_id);
@@ -64,14 +64,10 @@ pub(crate) fn remains(directory: &Path) -> Result<LocalData, PredictError> {
     })
 }
 
-fn other_format() -> PredictError {
-    PredictError::new(
-        ErrorCode::Conflict,
-        "the data directory was written by another version of Volley",
-    )
-}
+/// The owner of a store of this format, its format, and its contents.
+type FoundStore = (Option<String>, Option<String>, RecoveredState);
 
-fn read(file: &Path) -> Result<(Option<String>, RecoveredState), DiskError> {
+fn read(file: &Path) -> Result<FoundStore, DiskError> {
     let database = disk::patiently(|| Database::open(file))?;
     let transaction = database.begin_read()?;
     let meta = transaction.open_table(META)?;
@@ -79,9 +75,10 @@ fn read(file: &Path) -> Result<(Option<String>, RecoveredState), DiskError> {
         let value = meta.get(key)?;
         Ok(value.map(|value| String::from_utf8_lossy(value.value()).into_owned()))
     };
-    let known = text("format")?.as_deref() == Some(FORMAT);
+    let format = text("format")?;
+    let known = format.as_deref() == Some(FORMAT);
     let owner = text("node")?.filter(|_| known);
-    Ok((owner, disk::read_all(&database)?))
+    Ok((owner, format, disk::read_all(&database)?))
 }
 
 /// Initial contents of a store.

@@ -220,13 +220,13 @@ fn inputs(
             raw.len()
         )));
     }
-    let mut raw = raw.into_iter();
+    let (mut raw, mut memory) = (raw.into_iter(), caller.state.shared_memory().reader());
     let read = |input: InferInputTensor| {
         let shared = slice(&input.parameters).map_err(|what| {
             PredictError::invalid(format!("input '{}': {what}", printable(&input.name)))
         })?;
         let raw = match shared {
-            Some(slice) => Some(caller.state.shared_memory().read(&slice)?),
+            Some(slice) => Some(memory.read(&slice)?),
             None => raw.next(),
         };
         tensor(input, raw)

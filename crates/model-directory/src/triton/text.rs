@@ -160,8 +160,8 @@ impl Reader<'_> {
         let length = rest.find(ends).unwrap_or(rest.len());
         if length == 0 {
             return Err(match next {
-                Some(next) => format!("{next:?} is not expected here"),
-                None => "it ends too early".to_owned(),
+                Some(next) => format!("unexpected {next:?}"),
+                None => "unexpected end of text".to_owned(),
             });
         }
         self.at += length;
@@ -190,7 +190,7 @@ impl Reader<'_> {
     /// Reads an escape sequence after the backslash.
     fn escaped(&mut self) -> Result<u8, String> {
         let rest = &self.text.as_bytes()[self.at..];
-        let unknown = || "a string has an escape that is not known".to_owned();
+        let unknown = || "unknown escape sequence in a string".to_owned();
         let digits = |radix: u32, most: usize, from: usize| {
             let digits = rest[from..].iter().take(most);
             let digits = digits.map_while(|byte| char::from(*byte).to_digit(radix));

@@ -200,7 +200,7 @@ fn scattered(
 ) -> Result<Vec<Vec<f32>>, String> {
     let mut values = vec![None; count];
     for (at, value) in placed {
-        *values.get_mut(at).ok_or("an index past the end")? = Some(value);
+        *values.get_mut(at).ok_or("an index is out of range")? = Some(value);
     }
     let whole: Option<Vec<_>> = values.into_iter().collect();
     whole.ok_or_else(|| "not all rows have an answer".to_owned())

@@ -44,7 +44,12 @@ pub(super) fn thinking(
     } else if model.contains("nova") {
         of_nova(thinking)
     } else {
-        let level = thinking.level().map_or("none", Effort::as_str);
+        let level = match thinking {
+            Thinking::Off => "none",
+            // The model also decides without the parameter.
+            Thinking::On if request.dialect() == Dialect::Anthropic => return Ok(None),
+            thinking => thinking.level().map_or("medium", Effort::as_str),
+        };
         json!({ "reasoning_effort": level })
     }))
 }
@@ -192,5 +197,29 @@ pub(super) fn one_at_a_time(body: &mut Map<String, Value>) {
     let fields = fields.or_insert_with(|| json!({}));
     if fields["tool_choice"].is_null() {
         fields["tool_choice"] = choice;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bedrock::PROVIDER;
+    use crate::tests::asking_in;
+
+    #[test]
+    fn reasoning_without_a_level_is_not_turned_off() {
+        let effort = |dialect, asked: Value| {
+            let fields = [("thinking".to_owned(), asked)].into_iter().collect();
+            let made = asking_in(dialect, PROVIDER.parameters, fields, |mut request| {
+                thinking("openai.gpt-oss-120b-1:0", &mut request)
+            });
+            made.unwrap().map(|made| made["reasoning_effort"].clone())
+        };
+        let on = json!({ "type": "enabled" });
+        assert_eq!(effort(Dialect::Cohere, on), Some(json!("medium")));
+        let off = json!({ "type": "disabled" });
+        assert_eq!(effort(Dialect::Cohere, off), Some(json!("none")));
+        let adaptive = json!({ "type": "adaptive" });
+        assert_eq!(effort(Dialect::Anthropic, adaptive), None);
     }
 }

@@ -111,3 +111,16 @@ fn a_removed_coordinators_certificate_opens_nothing() {
     assert_eq!(refused.code, ErrorCode::PermissionDenied);
     assert!(refused.message.contains("coordinator/2"), "{refused:?}");
 }
+
+#[test]
+fn ten_rejections_are_logged_in_one_second() {
+    // A run that crosses the end of a second is repeated.
+    let told = loop {
+        let (refusals, second) = (Refusals::default(), now_ms() / 1_000);
+        let told = (0..30).filter(|_| refusals.is_told("test")).count();
+        if now_ms() / 1_000 == second {
+            break told;
+        }
+    };
+    assert_eq!(told as u64, REFUSALS_LOGGED);
+}

@@ -1,5 +1,7 @@
 //! Membership changes with the rights of a principal.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use volley_types::registry::CoordinatorMember;
 use volley_types::{Membership, NodeId, PredictError, Role};
@@ -8,9 +10,11 @@ use super::GuardedCluster;
 use crate::audit::Action;
 
 impl GuardedCluster {
-    fn may_change_cluster(&self) -> Result<(), PredictError> {
-        self.principal.allow(Role::ClusterAdmin)?;
-        self.principal.reach_all()
+    /// Whether the principal may change the cluster, and the membership for the change.
+    fn change(&self) -> (Result<(), PredictError>, Arc<dyn Membership>) {
+        let role = self.principal.allow(Role::ClusterAdmin);
+        let permitted = role.and_then(|()| self.principal.reach_all());
+        (permitted, self.inner.membership.clone())
     }
 }
 
@@ -25,11 +29,12 @@ impl Membership for GuardedCluster {
             name: "node.join",
             target: node.to_string(),
         };
-        let outcome = match self.may_change_cluster() {
-            Ok(()) => self.inner.membership.join(node, address).await,
-            Err(error) => Err(error),
+        let (permitted, membership) = self.change();
+        let change = async move {
+            permitted?;
+            membership.join(node, address).await
         };
-        self.audit(action, outcome).await
+        self.audited(action, change).await
     }
 
     async fn leave(&self, node: NodeId) -> Result<Vec<CoordinatorMember>, PredictError> {
@@ -37,11 +42,12 @@ impl Membership for GuardedCluster {
             name: "node.leave",
             target: node.to_string(),
         };
-        let outcome = match self.may_change_cluster() {
-            Ok(()) => self.inner.membership.leave(node).await,
-            Err(error) => Err(error),
+        let (permitted, membership) = self.change();
+        let change = async move {
+            permitted?;
+            membership.leave(node).await
         };
-        self.audit(action, outcome).await
+        self.audited(action, change).await
     }
 
     async fn replace(
@@ -54,11 +60,12 @@ impl Membership for GuardedCluster {
             name: "node.replace",
             target: format!("{old} by {node}"),
         };
-        let outcome = match self.may_change_cluster() {
-            Ok(()) => self.inner.membership.replace(old, node, address).await,
-            Err(error) => Err(error),
+        let (permitted, membership) = self.change();
+        let change = async move {
+            permitted?;
+            membership.replace(old, node, address).await
         };
-        self.audit(action, outcome).await
+        self.audited(action, change).await
     }
 
     async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<NodeId, PredictError> {
@@ -66,11 +73,12 @@ impl Membership for GuardedCluster {
             name: "leader.transfer",
             target: to.map_or_else(|| "any".to_owned(), |node| node.to_string()),
         };
-        let outcome = match self.may_change_cluster() {
-            Ok(()) => self.inner.membership.transfer_leadership(to).await,
-            Err(error) => Err(error),
+        let (permitted, membership) = self.change();
+        let change = async move {
+            permitted?;
+            membership.transfer_leadership(to).await
         };
-        self.audit(action, outcome).await
+        self.audited(action, change).await
     }
 
     async fn backup(&self) -> Result<Vec<u8>, PredictError> {
@@ -78,10 +86,11 @@ impl Membership for GuardedCluster {
             name: "registry.backup",
             target: "all".to_owned(),
         };
-        let outcome = match self.may_change_cluster() {
-            Ok(()) => self.inner.membership.backup().await,
-            Err(error) => Err(error),
+        let (permitted, membership) = self.change();
+        let change = async move {
+            permitted?;
+            membership.backup().await
         };
-        self.audit(action, outcome).await
+        self.audited(action, change).await
     }
 }

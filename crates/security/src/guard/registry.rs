@@ -37,11 +37,12 @@ impl Registry for GuardedCluster {
                 self.share
                     .check(&command, self.principal.models(), &registry)
             });
-        let outcome = match permitted {
-            Ok(()) => self.inner.registry.write(command).await,
-            Err(error) => Err(error),
+        let registry = self.inner.registry.clone();
+        let change = async move {
+            permitted?;
+            registry.write(command).await
         };
-        self.audit(action, outcome).await
+        self.audited(action, change).await
     }
 
     async fn check_connector(

@@ -1,7 +1,10 @@
 //! A tenant's share of the registry. The registry has a global limit; the share keeps one tenant
 //! from using all of it. Pure.
 
-use volley_types::registry::{RegistryCommand, RegistryState};
+use volley_types::registry::size::deleted_task_bytes;
+use volley_types::registry::{
+    ConnectorSpec, ModelGroup, RegistryCommand, RegistryState, SealedSecret,
+};
 use volley_types::{ConnectorId, ErrorCode, ModelName, ModelScope, PredictError, SecretName};
 
 /// The part of the registry that each tenant may use.
@@ -39,14 +42,20 @@ impl Share {
             return Ok(());
         }
         let own = ScopedRegistry { scope, registry };
-        let Some((kind, count, bytes)) = own.grown(command) else {
+        let Some(Growth {
+            kind,
+            count,
+            before,
+            after,
+        }) = own.grown(command)
+        else {
             return Ok(());
         };
         let most = self.things;
         if count.is_some_and(|count| most < count) {
             return Err(over(&format!("the number of {kind}"), most));
         }
-        if self.bytes < own.bytes() + bytes {
+        if before < after && self.bytes < own.bytes() + after - before {
             return Err(over("the size of all definitions", self.bytes));
         }
         Ok(())
@@ -69,45 +78,86 @@ struct ScopedRegistry<'a> {
     registry: &'a RegistryState,
 }
 
+/// What a command adds to the objects of a scope.
+struct Growth {
+    /// The kind of the object.
+    kind: &'static str,
+    /// The number of objects of that kind, if the object is new.
+    count: Option<usize>,
+    /// Bytes of what the command replaces; 0 for nothing.
+    before: usize,
+    /// Bytes after the command.
+    after: usize,
+}
+
 impl ScopedRegistry<'_> {
-    /// For a command that creates or replaces an object: its kind, the number of objects of that
-    /// kind if the object is new, and its size in bytes. `None` for other commands.
-    fn grown(&self, command: &RegistryCommand) -> Option<(&'static str, Option<usize>, usize)> {
+    /// The growth by a command that creates, replaces or changes an object; `None` for other
+    /// commands.
+    fn grown(&self, command: &RegistryCommand) -> Option<Growth> {
         let it = self.registry;
-        let found = match command {
+        let (kind, count, before, after) = match command {
             RegistryCommand::RegisterModel(name, spec) => {
                 let names = it.models.keys().map(ModelName::as_str);
                 let new = !it.models.contains_key(name);
-                ("models", self.with_one(new, names), spec.bytes())
+                ("models", self.with_one(new, names), 0, spec.bytes())
+            }
+            RegistryCommand::UpdateModel {
+                model, description, ..
+            } => {
+                let entry = it.models.get(model)?;
+                let before = entry.versions.values().next_back()?.description.len();
+                ("models", None, before, description.as_ref()?.len())
+            }
+            RegistryCommand::DeleteTask { model, task } => {
+                let entry = it.models.get(model);
+                entry.filter(|entry| !entry.deleted_tasks.contains(task))?;
+                ("models", None, 0, deleted_task_bytes(task))
             }
             RegistryCommand::CreateConnector(spec) | RegistryCommand::UpdateConnector(spec) => {
                 let names = it.connectors.keys().map(ConnectorId::as_str);
-                let new = !it.connectors.contains_key(&spec.id);
-                ("connectors", self.with_one(new, names), spec.bytes())
+                let old = it.connectors.get(&spec.id);
+                let count = self.with_one(old.is_none(), names);
+                let before = old.map_or(0, ConnectorSpec::bytes);
+                ("connectors", count, before, spec.bytes())
             }
             RegistryCommand::PutSecret { name, sealed } => {
                 let names = it.secrets.keys().map(SecretName::as_str);
-                let new = !it.secrets.contains_key(name);
-                ("secrets", self.with_one(new, names), sealed.text.len())
+                let old = it.secrets.get(name);
+                let count = self.with_one(old.is_none(), names);
+                let before = old.map_or(0, SealedSecret::bytes);
+                ("secrets", count, before, sealed.bytes())
             }
-            RegistryCommand::CreateGroup(group) => {
+            RegistryCommand::CreateGroup(group) | RegistryCommand::UpdateGroup(group) => {
                 let names = it.groups.values().map(|group| group.name.as_str());
-                let bytes = group.description.len();
-                ("model groups", self.with_one(true, names), bytes)
+                // A group that another name brings into the scope is new to it.
+                let old = it.groups.get(&group.id);
+                let old = old.filter(|old| self.scope.covers(&old.name));
+                let count = self.with_one(old.is_none(), names);
+                let before = old.map_or(0, ModelGroup::bytes);
+                ("model groups", count, before, group.bytes())
             }
             RegistryCommand::PutAlias { alias, .. } => {
                 let names = it.aliases.keys().map(ModelName::as_str);
-                let new = !it.aliases.contains_key(&alias.name);
-                ("aliases", self.with_one(new, names), alias.bytes())
+                let old = it.aliases.get(&alias.name);
+                let count = self.with_one(old.is_none(), names);
+                let before = old.map_or(0, |old| old.spec.bytes());
+                ("aliases", count, before, alias.bytes())
             }
             RegistryCommand::PutPipeline { pipeline, .. } => {
                 let names = it.pipelines.keys().map(ModelName::as_str);
-                let new = !it.pipelines.contains_key(&pipeline.name);
-                ("pipelines", self.with_one(new, names), pipeline.bytes())
+                let old = it.pipelines.get(&pipeline.name);
+                let count = self.with_one(old.is_none(), names);
+                let before = old.map_or(0, |old| old.spec.bytes());
+                ("pipelines", count, before, pipeline.bytes())
             }
             _ => return None,
         };
-        Some(found)
+        Some(Growth {
+            kind,
+            count,
+            before,
+            after,
+        })
     }
 
     /// The number of objects of this scope plus one; `None` if the object is not new.
@@ -132,8 +182,8 @@ impl ScopedRegistry<'_> {
             + connectors.map(|it| it.bytes()).sum::<usize>()
             + aliases.map(|it| it.spec.bytes()).sum::<usize>()
             + pipelines.map(|it| it.spec.bytes()).sum::<usize>()
-            + secrets.map(|(_, it)| it.text.len()).sum::<usize>()
-            + groups.map(|it| it.description.len()).sum::<usize>()
+            + secrets.map(|(_, it)| it.bytes()).sum::<usize>()
+            + groups.map(|it| it.bytes()).sum::<usize>()
     }
 }
 

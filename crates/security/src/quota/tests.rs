@@ -107,6 +107,32 @@ fn keys_that_use_nothing_are_forgotten() {
     assert!(meters.0.keys.lock().len() <= SWEEP_FROM + 1);
 }
 
+#[test]
+fn a_debt_of_over_a_minute_is_not_forgotten() {
+    let meters = QuotaTracker::default();
+    let quota = Quota {
+        tokens_per_minute: Some(60),
+        ..Quota::default()
+    };
+    let start = Instant::now();
+    let running = meters.begin(&key(), quota, start).unwrap().unwrap();
+    running.take_tokens(60, 300, start);
+    drop(running);
+    let fill = |now| {
+        for n in 0..=SWEEP_FROM {
+            let key = KeyId::new(format!("{n:08x}")).unwrap();
+            meters.begin(&key, quota, now).unwrap();
+        }
+    };
+    let later = start + Duration::from_secs(61);
+    fill(later);
+    assert!(meters.begin(&key(), quota, later).is_err());
+    // The debt is refilled after five minutes of quiet.
+    let free = later + Duration::from_secs(301);
+    meters.of(&KeyId::new("0a1d").unwrap(), free);
+    assert!(!meters.0.keys.lock().contains_key(&key()));
+}
+
 proptest::proptest! {
     /// However requests arrive, no minute admits more than twice the limit: the saved quota and the
     /// refill.

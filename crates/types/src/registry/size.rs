@@ -1,14 +1,22 @@
 //! Size of definitions in bytes for the limits of the registry: their texts, and a fixed
 //! overestimate for the rest of each record. All coordinators must compute the same sizes.
 
+use std::collections::BTreeMap;
+
 use super::alias::AliasSpec;
 use super::connector::{ConnectorSpec, CredentialRef};
 use super::pipeline::{Branch, Inputs, PipelineSpec, PipelineStep, StepKind};
-use super::{ModelEntry, ModelSource, ModelVersionSpec, RegistryState};
+use super::{
+    ModelEntry, ModelGroup, ModelSource, ModelVersionSpec, RegistryState, SealedSecret, TaskRecord,
+    TaskState,
+};
+use crate::access::{ApiKey, ModelPattern};
 use crate::params::{ParamValue, Parameters};
 
 /// Overestimate of a record's size without its texts, in bytes.
 const RECORD: usize = 128;
+/// Overestimate of the size of a text in a list, without its characters, in bytes.
+const TEXT: usize = 16;
 
 /// Cached size of all definitions in bytes. It is not part of the state: it is neither compared nor
 /// replicated.
@@ -22,7 +30,7 @@ impl PartialEq for DefinitionBytes {
 }
 
 impl RegistryState {
-    /// Size of all versions of models, connectors, aliases and pipelines, in bytes. The first call
+    /// Size of everything but deployments, placements and drained nodes, in bytes. The first call
     /// computes it. A caller that changes a definition must then call [`RegistryState::resized`].
     pub fn size(&mut self) -> usize {
         if let Some(size) = self.counted.0 {
@@ -40,8 +48,12 @@ impl RegistryState {
         let connectors = self.connectors.values().map(ConnectorSpec::bytes);
         let aliases = self.aliases.values().map(|entry| entry.spec.bytes());
         let pipelines = self.pipelines.values().map(|entry| entry.spec.bytes());
-        let all = models.chain(connectors).chain(aliases).chain(pipelines);
-        all.sum()
+        let secrets = self.secrets.values().map(SealedSecret::bytes);
+        let groups = self.groups.values().map(ModelGroup::bytes);
+        let keys = self.keys.values().map(ApiKey::bytes);
+        let named = models.chain(connectors).chain(aliases).chain(pipelines);
+        let all = named.chain(secrets).chain(groups).chain(keys);
+        all.sum::<usize>() + setting_bytes(&self.settings) + task_bytes(&self.tasks)
     }
 
     /// Updates the cached size: a definition changed from `before` to `after` bytes; 0 means that
@@ -54,10 +66,39 @@ impl RegistryState {
 }
 
 impl ModelEntry {
-    /// Size of all versions in bytes.
+    /// Size of all versions and of the ids of deleted tasks, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.versions.values().map(ModelVersionSpec::bytes).sum()
+        let versions = self.versions.values().map(ModelVersionSpec::bytes);
+        let deleted = self.deleted_tasks.iter().map(|id| deleted_task_bytes(id));
+        versions.chain(deleted).sum()
+    }
+}
+
+impl SealedSecret {
+    /// Bytes of this secret.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        RECORD + self.master.len() + self.key.len() + self.text.len()
+    }
+}
+
+impl ModelGroup {
+    /// Bytes of this group.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        RECORD + self.name.len() + self.description.len()
+    }
+}
+
+impl ApiKey {
+    /// Bytes of this key. A rotation and a new quota do not change them.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let models = self.models.patterns().iter().map(|pattern| match pattern {
+            ModelPattern::Name(name) | ModelPattern::Prefix(name) => name.as_str().len() + TEXT,
+        });
+        3 * RECORD + self.name.len() + models.sum::<usize>()
     }
 }
 
@@ -136,6 +177,34 @@ fn step_bytes(step: &PipelineStep) -> usize {
     };
     let over = step.over.as_ref().map_or(0, String::len);
     RECORD + step.name.len() + over + columns + texts
+}
+
+/// Bytes of the id of a deleted task.
+#[must_use]
+pub fn deleted_task_bytes(id: &str) -> usize {
+    TEXT + id.len()
+}
+
+/// Bytes of cluster settings.
+#[must_use]
+pub fn setting_bytes(settings: &BTreeMap<String, String>) -> usize {
+    let sizes = settings
+        .iter()
+        .map(|(name, value)| 2 * TEXT + name.len() + value.len());
+    sizes.sum()
+}
+
+/// Bytes of tasks.
+#[must_use]
+pub fn task_bytes(tasks: &BTreeMap<String, TaskRecord>) -> usize {
+    let sizes = tasks.iter().map(|(id, task)| {
+        let why = match &task.state {
+            TaskState::Failed(why) => why.len(),
+            TaskState::Running | TaskState::Completed | TaskState::Cancelled => 0,
+        };
+        3 * RECORD + id.len() + why
+    });
+    sizes.sum()
 }
 
 /// Size of a version's source in bytes.

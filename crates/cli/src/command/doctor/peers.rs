@@ -59,7 +59,7 @@ async fn call(dialer: &Dialer, address: &str) -> Finding {
     let unheard = match tcp {
         Ok(Ok(_)) => None,
         Ok(Err(error)) => Some(error.to_string()),
-        Err(_) => Some(format!("no answer within {ANSWER:?}")),
+        Err(_) => Some(format!("no response within {ANSWER:?}")),
     };
     if let Some(why) = unheard {
         return Finding::new(
@@ -71,17 +71,17 @@ async fn call(dialer: &Dialer, address: &str) -> Finding {
     }
     let called = dialer.connect(&endpoint, NodeKind::Coordinator);
     match tokio::time::timeout(ANSWER, called).await {
-        Ok(Ok(_)) => Finding::good(what, format!("{address} answers")),
+        Ok(Ok(_)) => Finding::good(what, format!("{address} responds")),
         Ok(Err(error)) => bad(
             format!(
-                "{address} does not answer as a coordinator: {}",
+                "{address} does not respond as a coordinator: {}",
                 cause(&error)
             ),
             "compare 'security.nodes' of both nodes: all nodes need certificates of one \
              authority, or none has them; compare their clocks",
         ),
         Err(_) => bad(
-            format!("{address} accepts connections and does not answer within {ANSWER:?}"),
+            format!("{address} accepted the connection and did not respond within {ANSWER:?}"),
             "check its log: the coordinator hangs, or another program uses the port",
         ),
     }

@@ -79,7 +79,7 @@ fn what_a_cluster_tells_of_itself_is_judged() {
     let told_of = told(serde_json::json!({ "coordinators": beside }));
     let (verdict, text) = &told_of[1];
     assert_eq!(*verdict, Verdict::Notice);
-    assert!(text.contains("3 at h:3 does not answer 1"), "{text}");
+    assert!(text.contains("3 at h:3 does not respond to 1"), "{text}");
     let notices = [
         (
             "levels",

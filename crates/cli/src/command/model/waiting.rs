@@ -83,7 +83,7 @@ pub(super) async fn until_deployed(client: &Client, model: &str) -> anyhow::Resu
             "DEPLOY_FAILED" => bail!("{}", failed(model, &info)),
             _ if stopped(&info) => bail!("{}", failed(model, &info)),
             _ if moved.elapsed() < PATIENCE => tokio::time::sleep(LOOK).await,
-            _ => bail!("the model was not ready in time"),
+            _ => bail!("the model made no progress for 10 minutes; see `volley status`"),
         }
         if told.elapsed() < TELL {
             continue;

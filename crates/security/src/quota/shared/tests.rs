@@ -173,3 +173,24 @@ proptest! {
         prop_assert!(allowed as f64 <= bound, "{} over {}", allowed, bound);
     }
 }
+
+#[test]
+fn a_coordinator_alone_refills_a_running_stream_with_its_share() {
+    let usage = Usage(QuotaTracker::default());
+    usage.set_alone(true, 3);
+    let quota = Quota {
+        tokens_per_minute: Some(600),
+        ..Quota::default()
+    };
+    let start = Instant::now();
+    let running = usage.0.begin(&key(), quota, start).unwrap().unwrap();
+    running.take_tokens(600, 200, start);
+    // The share is 200 a minute, so 6 seconds refill 20 tokens, not 60.
+    running.take_tokens(600, 60, start + Duration::from_secs(6));
+    let later = start + Duration::from_secs(12);
+    assert!(usage.0.begin(&key(), quota, later).is_err());
+    // The whole limit applies as soon as the coordinator hears of others again.
+    usage.set_alone(false, 3);
+    running.take_tokens(600, 1, later);
+    assert!(usage.0.begin(&key(), quota, later).is_ok());
+}
