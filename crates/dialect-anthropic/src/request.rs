@@ -65,6 +65,10 @@ pub(crate) fn read(
             }
             None => _ = body.insert("tools".to_owned(), self::tools(&tools)?),
         }
+        if let Some(field) = beyond_functions(&tools) {
+            lost = Some(field);
+            beyond = true;
+        }
     }
     if let Some(choice) = body
         .remove("tool_choice")
@@ -198,6 +202,41 @@ fn of_provider(tools: &Value) -> Option<String> {
         "field 'tools' has a tool of the type '{}', which runs at its provider",
         shown(kind)
     ))
+}
+
+/// Fields of a tool that rows represent, or that change nothing in the answer.
+const OF_FUNCTIONS: [&str; 6] = [
+    "cache_control",
+    "description",
+    "input_schema",
+    "name",
+    "strict",
+    "type",
+];
+
+/// Describes the first field of a function that only a server of this format may know, for an
+/// error. False, empty lists and calls by the model alone are the defaults.
+fn beyond_functions(tools: &Value) -> Option<String> {
+    for (index, tool) in tools.as_array()?.iter().enumerate() {
+        if tool.get("input_schema").is_none() {
+            continue;
+        }
+        let mut fields = tool.as_object()?.iter();
+        let found = fields.find(|(name, value)| {
+            let is_default = value.is_null()
+                || **value == Value::Bool(false)
+                || value.as_array().is_some_and(Vec::is_empty)
+                || *name == "allowed_callers" && **value == json!(["direct"]);
+            !is_default && !OF_FUNCTIONS.contains(&name.as_str())
+        });
+        if let Some((name, _)) = found {
+            let name = shown(name);
+            return Some(format!(
+                "field 'tools[{index}].{name}' cannot be translated"
+            ));
+        }
+    }
+    None
 }
 
 fn shown(kind: &str) -> String {
@@ -399,6 +438,33 @@ mod tests {
                            "messages": [{ "role": "user", "content": "a" }] });
         let lost = asked(body).unwrap().native.unwrap().lost.unwrap();
         assert!(lost.contains("'tools'") && lost.contains("web_search_20260209"));
+    }
+
+    #[test]
+    fn fields_of_tools_that_only_this_format_has_are_named() {
+        let lost = |field: &str, value: Value| {
+            let mut tool = json!({ "name": "f", "input_schema": {}, "strict": true,
+                                   "cache_control": { "type": "ephemeral" } });
+            tool[field] = value;
+            let body = json!({ "model": "m", "max_tokens": 1, "tools": [tool],
+                               "messages": [{ "role": "user", "content": "a" }] });
+            asked(body).unwrap().native.unwrap().lost
+        };
+        for (field, default, given) in [
+            ("defer_loading", json!(false), json!(true)),
+            ("eager_input_streaming", json!(false), json!(true)),
+            ("input_examples", json!([]), json!([{ "a": 1 }])),
+            (
+                "allowed_callers",
+                json!(["direct"]),
+                json!(["code_execution_20250825"]),
+            ),
+            ("newest", json!(null), json!(1)),
+        ] {
+            assert_eq!(lost(field, default), None, "{field}");
+            let lost = lost(field, given).unwrap();
+            assert!(lost.contains(&format!("{field}'")), "{lost}");
+        }
     }
 
     #[test]

@@ -54,8 +54,10 @@ pub(super) fn read(mut body: Map<String, Value>) -> Result<ChatRequest, PredictE
     }
     let messages = read;
     let stream = take_flag(&mut body, "stream")?;
-    // The request's own priority is not supported.
-    body.remove("priority");
+    // 0 is the default. Models that do not support another priority reject it by name.
+    if body.get("priority").is_some_and(|priority| priority == 0) {
+        body.remove("priority");
+    }
     // In Cohere's interface, 0 disables the limit.
     if body.get("k").is_some_and(|k| k == 0) {
         body.remove("k");
@@ -244,11 +246,21 @@ mod tests {
             Value::Object(asked.parameters),
             json!({
                 "top_k": 4, "top_p": 0.5, "stop": ["x"], "tools": [tool], "max_tokens": 9,
-                "tool_choice": "required",
+                "tool_choice": "required", "priority": 3,
                 "response_format": { "type": "json_schema",
                                      "json_schema": { "name": "answer", "schema": schema } },
             })
         );
+    }
+
+    #[test]
+    fn a_priority_is_a_parameter_unless_it_is_the_default() {
+        let of = |priority: i64| {
+            let body = json!({ "messages": [{ "role": "user", "content": "a" }],
+                               "priority": priority });
+            asked(body).unwrap().parameters.get("priority").cloned()
+        };
+        assert_eq!((of(0), of(3)), (None, Some(3.into())));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use bytes::{BufMut, BytesMut};
 use serde_json::{Value, json};
 use volley_types::{Details, FinishReason, GenerationRow, PredictError, Usage};
 
+use super::FORMAT;
 use crate::error::error as huggingface_error;
 use volley_dialect_kit::answer::{self, failure};
 use volley_dialect_kit::blocks::is_stop_sequence;
@@ -21,6 +22,8 @@ pub(super) struct TokenEvents {
     written: u64,
     usage: Usage,
     reason: Option<FinishReason>,
+    /// Whether an upstream's own last event was written.
+    ended: bool,
     finished: bool,
 }
 
@@ -40,7 +43,17 @@ impl TokenEvents {
             self.usage += usage;
         }
         self.reason = row.finish_reason().or(self.reason);
-        for token in tokens(row) {
+        let details = row.details().map(Details::from_json).unwrap_or_default();
+        let own = own(&details);
+        let plain = if own.is_empty() {
+            tokens(row)
+        } else {
+            Vec::new()
+        };
+        for event in own {
+            self.pass(event.clone(), out);
+        }
+        for token in plain {
             self.text
                 .push_str(token["text"].as_str().unwrap_or_default());
             self.written += 1;
@@ -48,11 +61,25 @@ impl TokenEvents {
         }
         if row.last() {
             // The format has no finish reason for a content filter.
-            let details = row.details().map(Details::from_json).unwrap_or_default();
             refusal::filtered(self.reason, &details)?;
-            self.end(&details, out);
+            if !self.ended {
+                self.end(&details, out);
+            }
+            self.finished = true;
         }
         Ok(())
+    }
+
+    /// Writes an event of an upstream of the same format.
+    fn pass(&mut self, mut event: Value, out: &mut BytesMut) {
+        let text = event["token"]["text"].as_str().unwrap_or_default();
+        self.text.push_str(text);
+        self.written += 1;
+        self.ended |= event["generated_text"].is_string();
+        if !self.details && event.get("details").is_some() {
+            event["details"] = Value::Null;
+        }
+        out.put_slice(format!("data:{event}\n\n").as_bytes());
     }
 
     /// Writes the end as an event of its own, so that no token is held back until it is known
@@ -71,7 +98,6 @@ impl TokenEvents {
         };
         let text = Value::from(std::mem::take(&mut self.text));
         self.event(&token, &text, &details, out);
-        self.finished = true;
     }
 
     fn event(&self, token: &Value, text: &Value, details: &Value, out: &mut BytesMut) {
@@ -100,8 +126,27 @@ impl Events for TokenEvents {
     }
 }
 
+/// The events of an upstream of the same format.
+fn own(details: &Details) -> Vec<&Value> {
+    if details.format.as_deref() != Some(FORMAT) {
+        return Vec::new();
+    }
+    let last = details.fields.as_ref().and_then(|it| it.get("event"));
+    details.events.iter().chain(last).collect()
+}
+
+/// The tokens of a row, as an upstream of the same format told them or else as [`tokens`] does.
+pub(super) fn all_tokens(row: &GenerationRow<'_>) -> Vec<Value> {
+    let details = row.details().map(Details::from_json).unwrap_or_default();
+    let own = own(&details);
+    match own.is_empty() {
+        true => tokens(row),
+        false => own.iter().map(|event| event["token"].clone()).collect(),
+    }
+}
+
 /// Formats the tokens of a row. If the model reports no tokens, the row's text counts as one token.
-pub(super) fn tokens(row: &GenerationRow<'_>) -> Vec<Value> {
+fn tokens(row: &GenerationRow<'_>) -> Vec<Value> {
     let ids = ids(row);
     let told = answer::tokens(row);
     if told.is_empty() {
@@ -140,5 +185,67 @@ pub(super) fn finish_reason(reason: Option<FinishReason>, details: &Details) -> 
         Some(FinishReason::Length) => "length",
         _ if is_stop_sequence(details) => "stop_sequence",
         _ => "eos_token",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::{GenerationChunk, GenerationChunks};
+
+    use super::*;
+
+    fn written(details: bool) -> Vec<Value> {
+        let token = json!({ "index": 1, "generated_text": null, "details": null, "token":
+            { "id": 3, "text": " hi", "logprob": -0.5, "special": false } });
+        let last = json!({ "index": 2, "generated_text": " hi", "token":
+            { "id": 2, "text": "</s>", "logprob": -0.25, "special": true },
+            "details": { "finish_reason": "eos_token", "generated_tokens": 2, "seed": 7 } });
+        let rows = [
+            GenerationChunk {
+                text: Some(" hi".to_owned()),
+                details: json!({ "format": "tgi", "events": [token] })
+                    .to_string()
+                    .into(),
+                ..GenerationChunk::default()
+            },
+            GenerationChunk {
+                finish_reason: Some(FinishReason::Stop),
+                details: json!({ "format": "tgi", "fields": { "event": last } })
+                    .to_string()
+                    .into(),
+                last: true,
+                ..GenerationChunk::default()
+            },
+        ];
+        let (mut events, mut out) = (
+            TokenEvents::new(String::new(), details, None),
+            BytesMut::new(),
+        );
+        for row in &rows {
+            events
+                .batch(&GenerationChunks::single(row), &mut out)
+                .unwrap();
+        }
+        assert!(events.finished());
+        let text = String::from_utf8(out.to_vec()).unwrap();
+        let data = text.split_terminator("\n\n");
+        data.map(|data| serde_json::from_str(data.strip_prefix("data:").unwrap()).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn events_of_an_upstream_of_the_same_format_are_passed_on() {
+        let events = written(true);
+        assert_eq!(events.len(), 2);
+        assert_eq!(
+            (&events[0]["token"]["id"], &events[0]["token"]["logprob"]),
+            (&json!(3), &json!(-0.5))
+        );
+        assert_eq!(
+            (&events[1]["token"]["id"], &events[1]["generated_text"]),
+            (&json!(2), &json!(" hi"))
+        );
+        assert_eq!(events[1]["details"]["seed"], 7);
+        assert_eq!(written(false)[1]["details"], Value::Null);
     }
 }

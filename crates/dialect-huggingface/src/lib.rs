@@ -93,3 +93,6 @@ pub(crate) fn in_dialect(error: PredictError) -> DialectError {
 }
 
 type Body = Map<String, Value>;
+
+/// Name of the provider whose format Text Generation Inference's routes use.
+const FORMAT: &str = "tgi";

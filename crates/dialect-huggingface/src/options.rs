@@ -45,6 +45,24 @@ const KNOWN: [&str; 22] = [
     "raw",
 ];
 
+/// Parses `parameters` for a server of the same format, which takes them under their own names.
+/// Such a server is always asked for `details`, and prepends the prompt itself.
+///
+/// # Errors
+/// `InvalidInput` if `details` or `raw` is malformed, or if `raw` is false: the server applies no
+/// chat template.
+pub(super) fn own(mut given: Map<String, Value>) -> Result<Options, PredictError> {
+    given.retain(|_, value| !value.is_null());
+    if given.contains_key("raw") && !take_flag(&mut given, "raw")? {
+        return Err(unsupported("raw"));
+    }
+    Ok(Options {
+        details: take_flag(&mut given, "details")?,
+        parameters: given,
+        ..Options::default()
+    })
+}
+
 /// Parses `parameters`.
 ///
 /// # Errors
@@ -173,6 +191,21 @@ mod tests {
         );
         let silent = given(json!({})).unwrap();
         assert_eq!(silent.parameters["max_tokens"], 100);
+    }
+
+    #[test]
+    fn a_server_of_the_same_format_is_sent_everything_under_its_name() {
+        let options = json!({ "details": true, "watermark": true, "best_of": 2, "newest": 1,
+                              "return_full_text": true, "truncate": null });
+        let options = own(options.as_object().unwrap().clone()).unwrap();
+        assert!(options.details && !options.return_full_text);
+        assert_eq!(
+            Value::Object(options.parameters),
+            json!({ "watermark": true, "best_of": 2, "newest": 1, "return_full_text": true })
+        );
+        let raw = |raw: bool| own(Map::from_iter([("raw".to_owned(), raw.into())]));
+        assert!(raw(true).unwrap().parameters.is_empty());
+        assert!(raw(false).unwrap_err().message.contains("'raw'"));
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use serde_json::{Map, Value, json};
 use volley_http_edge::axum::Json;
 use volley_http_edge::axum::response::Response;
-use volley_types::{GenerationRow, PredictError, PredictRequest, Task};
+use volley_types::{Dialect, GenerationRow, PredictError, PredictRequest, Task};
 
-use super::Body;
 use super::events::{self, TokenEvents};
 use super::options::{self, Options};
+use super::{Body, FORMAT};
 use crate::tokens;
 use volley_dialect_kit::answer;
 use volley_dialect_kit::catalogue;
@@ -15,6 +15,7 @@ use volley_dialect_kit::chat;
 use volley_dialect_kit::generation;
 use volley_dialect_kit::refusal;
 use volley_dialect_kit::requests::{ResolvedModel, RouteModel, choose, request};
+use volley_dialect_kit::supplement;
 use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
@@ -72,6 +73,20 @@ fn read(
             ));
         }
     };
+    let rows = chat::prompts(&[&inputs])?;
+    if chosen.signature.takes_native(FORMAT) {
+        let options = options::own(parameters)?;
+        let mut parameters = options.parameters.clone();
+        // For the other models of an alias; it is not sent to servers.
+        parameters.insert("raw".to_owned(), true.into());
+        let mut request = request(chosen.model, rows, &parameters, context)?;
+        request.dialect = Dialect::TextGeneration;
+        return Ok(GenerateRequest {
+            request,
+            inputs,
+            options,
+        });
+    }
     let options = options::read(parameters)?;
     let mut parameters = options.parameters.clone();
     // The events of a stream contain log probabilities. A remote model may not support them.
@@ -82,7 +97,6 @@ fn read(
         }
     }
     parameters.entry("raw").or_insert(true.into());
-    let rows = chat::prompts(&[&inputs])?;
     Ok(GenerateRequest {
         request: request(chosen.model, rows, &parameters, context)?,
         inputs,
@@ -118,6 +132,9 @@ pub(super) async fn whole(
     let choice = choice.ok_or_else(volley_dialect_kit::sse::silent_end)?;
     // The format has no finish reason for a content filter.
     refusal::filtered(choice.finish_reason, &choice.details)?;
+    if let Some(told) = upstreams(supplement::of(&choice.details, FORMAT), &asked.options) {
+        return Ok(told);
+    }
     let text = match asked.options.return_full_text {
         true => asked.inputs + &choice.text,
         false => choice.text.clone(),
@@ -129,7 +146,7 @@ pub(super) async fn whole(
     let mut all = Vec::new();
     for batch in &batches {
         for row in GenerationRow::rows(batch)? {
-            all.extend(events::tokens(&row));
+            all.extend(events::all_tokens(&row));
         }
     }
     let usage = choice.usage.unwrap_or_default();
@@ -152,6 +169,20 @@ pub(super) async fn whole(
         told["details"]["top_tokens"] = tops.collect();
     }
     Ok(told)
+}
+
+/// The answer of a server of the same format: an object, or a list of one. It has `details` only
+/// for callers that want them.
+fn upstreams(answer: Option<&Value>, options: &Options) -> Option<Value> {
+    let answer = match answer? {
+        Value::Array(list) => list.first()?,
+        answer => answer,
+    };
+    let mut told = answer.as_object()?.clone();
+    if !options.details {
+        told.remove("details");
+    }
+    Some(Value::Object(told))
 }
 
 /// Describes the model in the format of the server that would serve it.

@@ -9,6 +9,7 @@ mod generate;
 mod models;
 pub(crate) mod operations;
 mod request;
+mod sampling;
 
 use std::time::Instant;
 

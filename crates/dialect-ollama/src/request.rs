@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use volley_types::{ChatMessage, Native, Parameters, PredictError, Signature};
 
 use super::FORMAT;
+use super::sampling;
 use volley_dialect_kit::chat;
 use volley_dialect_kit::parameters;
 use volley_http_edge::body::Fields;
@@ -39,7 +40,7 @@ const OPTIONS: [(&str, &str); 9] = [
     ("frequency_penalty", "frequency_penalty"),
 ];
 /// Ignored options, which set how Ollama loads and runs a model. Here the deployment sets this.
-const READ_OVER: [&str; 20] = [
+const READ_OVER: [&str; 13] = [
     "numa",
     "num_ctx",
     "num_batch",
@@ -53,13 +54,6 @@ const READ_OVER: [&str; 20] = [
     "use_mlock",
     "embedding_only",
     "num_thread",
-    "num_keep",
-    "tfs_z",
-    "typical_p",
-    "repeat_last_n",
-    "mirostat",
-    "mirostat_tau",
-    "mirostat_eta",
 ];
 
 /// A parsed request of either route.
@@ -164,10 +158,21 @@ pub(super) fn generate(body: &Map<String, Value>) -> Result<ParsedRequest, Predi
         let message = "field 'context' is not supported; send the conversation to /api/chat";
         return Err(PredictError::invalid(message));
     }
+    for name in ["width", "height", "steps"] {
+        if body.count(name)?.is_some_and(|count| count != 0) {
+            return Err(PredictError::invalid(format!(
+                "field '{name}' is not supported: models here generate text only; leave it out"
+            )));
+        }
+    }
     let raw = flag(body, "raw")?.unwrap_or(false);
     let mut given = options(body)?;
     let prompt = body.text("prompt")?.unwrap_or_default();
     let system = body.text("system")?.filter(|system| !system.is_empty());
+    if raw && system.is_some() {
+        let message = "field 'system' cannot be combined with 'raw'; put it into the prompt";
+        return Err(PredictError::invalid(message));
+    }
     let rows = match (prompt, raw) {
         ("", _) => None,
         (prompt, true) => {
@@ -214,8 +219,12 @@ fn flag(body: &Map<String, Value>, name: &str) -> Result<Option<bool>, PredictEr
 /// Collects parameters from `options` and from top-level fields.
 fn options(body: &Map<String, Value>) -> Result<Map<String, Value>, PredictError> {
     let mut given = Map::new();
-    for (name, value) in body.object("options")?.into_iter().flatten() {
-        if value.is_null() || READ_OVER.contains(&name.as_str()) || name == "penalize_newline" {
+    let named = body.object("options")?;
+    for (name, value) in named.into_iter().flatten() {
+        if value.is_null()
+            || READ_OVER.contains(&name.as_str())
+            || sampling::is_neutral(name, value, named)?
+        {
             continue;
         }
         if name == "stop" {
@@ -433,6 +442,10 @@ mod tests {
             json!({ "context": [1] }),
             json!({ "images": ["x"] }),
             json!({ "raw": 1 }),
+            json!({ "prompt": "x", "system": "y", "raw": true }),
+            json!({ "prompt": "x", "width": 512 }),
+            json!({ "prompt": "x", "height": 512 }),
+            json!({ "prompt": "x", "steps": 4 }),
             json!({ "prompt": 1 }),
         ] {
             assert!(generate(body.as_object().unwrap()).is_err(), "{body}");

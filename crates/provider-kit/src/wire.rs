@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use url::Url;
 use volley_backend::items::Item;
-use volley_types::PredictError;
 use volley_types::registry::ConnectorSpec;
+use volley_types::{Dialect, PredictError};
 
 use crate::calls::ToolCallAccumulator;
 use crate::conversation::{messages, openai_messages};
@@ -161,6 +161,7 @@ pub fn body(
             })?
         }
         None => {
+            unrendered(provider, options)?;
             let fitted = provider
                 .names
                 .and_then(|rules| names::fitted(rules, item, options));
@@ -191,6 +192,20 @@ pub fn body(
         }
     }
     Ok(body)
+}
+
+/// Rejects an explicit `raw` where the server would apply its chat template to the prompt. The
+/// other dialects set `raw` themselves; only Ollama's callers send it.
+fn unrendered(provider: &Provider, options: &RequestOptions) -> Result<(), PredictError> {
+    let is_raw = options.dialect == Dialect::Ollama && options.given.contains("raw");
+    if !is_raw || !provider.takes_messages {
+        return Ok(());
+    }
+    Err(PredictError::invalid(format!(
+        "parameter 'raw' is not supported by {}: the server applies its own chat template; leave \
+         it out",
+        provider.parameters.server
+    )))
 }
 
 /// Checks that the connector's template uses each parameter of the request.

@@ -295,6 +295,15 @@ fn what_is_out_of_a_providers_range_is_refused_by_name() {
 }
 
 #[test]
+fn a_raw_prompt_of_ollama_is_refused_where_a_template_would_be_applied() {
+    let raw = || json!({ "raw": true });
+    for provider in ["openai", "ollama", "anthropic", "gemini", "cohere"] {
+        let error = sent(provider, Dialect::Ollama, raw()).unwrap_err();
+        assert!(error.message.contains("'raw'"), "{}", error.message);
+    }
+}
+
+#[test]
 fn the_newest_version_of_messages_has_no_sampling() {
     let connector = connector("http://127.0.0.1:1/");
     let mut connector = ConnectorSpec {

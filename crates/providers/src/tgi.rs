@@ -31,6 +31,7 @@ pub(crate) static PROVIDER: Provider = Provider {
     // A server has one model; its OpenAI interface uses this name.
     model_of_url: |_| Some("tgi"),
     whole_route: Some(("/generate_stream", "/generate")),
+    native: &["tgi"],
     takes_images: false,
     takes_messages: false,
     rows,
@@ -41,18 +42,18 @@ pub(crate) static PROVIDER: Provider = Provider {
 
 static PARAMETERS: ParameterTable = ParameterTable {
     server: "Text Generation Inference",
-    dialects: &[Dialect::Own],
+    dialects: &[Dialect::TextGeneration, Dialect::Own],
     names: &[
         ("max_tokens", "max_new_tokens"),
         ("max_completion_tokens", "max_new_tokens"),
         ("max_new_tokens", "max_new_tokens"),
         ("stop_sequences", "stop"),
-        ("typical_p", "typical_p"),
         ("truncate_prompt_tokens", "truncate"),
     ],
     own: &[
         "adapter_id",
         "best_of",
+        "decoder_input_details",
         "details",
         "do_sample",
         "frequency_penalty",
@@ -66,6 +67,7 @@ static PARAMETERS: ParameterTable = ParameterTable {
         "top_n_tokens",
         "top_p",
         "truncate",
+        "typical_p",
         "watermark",
     ],
     ranges: &[],
@@ -142,13 +144,30 @@ fn read(data: &str) -> Result<Step, String> {
     if event.token.is_none() && event.generated_text.is_none() {
         return Err("no token".to_owned());
     }
+    let is_last = event.generated_text.is_some();
     let mut delta = ending(event.details);
     let shown = event.token.filter(|token| !token.special);
     delta.text = shown.map(|token| token.text.into_owned());
-    Ok(match event.generated_text {
-        Some(_) => Step::Last(delta),
-        None => Step::Delta(delta),
+    keep(data, is_last, &mut delta);
+    Ok(match is_last {
+        true => Step::Last(delta),
+        false => Step::Delta(delta),
     })
+}
+
+/// Keeps the event for callers of the same dialect. A last event without text belongs to the end
+/// of the answer.
+fn keep(data: &str, is_last: bool, delta: &mut Delta) {
+    let Ok(event) = serde_json::from_str::<Value>(data) else {
+        return;
+    };
+    let is_end = is_last && delta.text.as_deref().unwrap_or_default().is_empty();
+    let details = if is_end { delta.end() } else { delta.details() };
+    details.format = Some("tgi".to_owned());
+    match is_end {
+        true => details.fields = Some(json!({ "event": event })),
+        false => details.events.push(event),
+    }
 }
 
 /// Reads the object of `/generate`, or the list of one object of `/`.
@@ -207,7 +226,7 @@ fn ending(details: Option<Details<'_>>) -> Delta {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::asking;
+    use crate::tests::{asking, asking_in};
 
     #[test]
     fn events_of_every_kind() {
@@ -216,11 +235,15 @@ mod tests {
             panic!()
         };
         assert_eq!(delta.text.as_deref(), Some(" hi"));
+        assert_eq!(delta.details.unwrap().events[0]["token"]["id"], 3);
         let last = r#"{"index":2,"token":{"id":2,"text":"</s>","special":true},"generated_text":" hi","details":{"finish_reason":"eos_token","generated_tokens":2,"seed":null}}"#;
         let Ok(Step::Last(delta)) = read(last) else {
             panic!()
         };
         assert_eq!((delta.text, delta.completion_tokens), (None, Some(2)));
+        assert!(delta.details.is_none(), "no row without text");
+        let end = delta.end.unwrap();
+        assert_eq!(end.fields.unwrap()["event"]["index"], 2);
         assert_eq!(delta.finish_reason, Some(FinishReason::Stop));
         for (kind, expected) in [
             (
@@ -237,6 +260,24 @@ mod tests {
             assert_eq!(read(&error), Ok(expected));
         }
         assert!(read("{}").is_err());
+    }
+
+    #[test]
+    fn parameters_of_the_servers_own_dialect_are_sent_unchanged() {
+        let given = json!({
+            "adapter_id": "a", "best_of": 2, "decoder_input_details": true, "do_sample": true,
+            "frequency_penalty": 0.5, "grammar": { "type": "regex", "value": "a+" },
+            "max_new_tokens": 7, "newest": 1, "repetition_penalty": 1.0, "return_full_text": false,
+            "seed": 3, "stop": ["x"], "temperature": 0.5, "top_k": 3, "top_n_tokens": 2,
+            "top_p": 0.5, "truncate": 5, "typical_p": 1.0, "watermark": false,
+        });
+        let item = Item::Prompt("hi".to_owned());
+        let fields = given.as_object().cloned().unwrap();
+        let dialect = Dialect::TextGeneration;
+        let made = asking_in(dialect, &PARAMETERS, fields, |it| body("m", &item, it)).unwrap();
+        let mut expected = given;
+        expected["details"] = true.into();
+        assert_eq!(made["parameters"], expected);
     }
 
     #[test]

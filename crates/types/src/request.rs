@@ -39,6 +39,9 @@ pub enum Dialect {
     Cohere,
     /// Ollama's chat and generation.
     Ollama,
+    /// Text Generation Inference's generation, for an upstream with the same format. Nodes of
+    /// versions without this name read it as [`Dialect::Own`], which such an upstream also takes.
+    TextGeneration,
     /// Tensors of the Open Inference Protocol. Tensor models ignore unknown parameters, as the
     /// protocol requires.
     OpenInference,
@@ -46,13 +49,14 @@ pub enum Dialect {
 
 impl Dialect {
     /// Every dialect, for tables and tests.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Own,
         Self::OpenAi,
         Self::OpenAiResponses,
         Self::Anthropic,
         Self::Cohere,
         Self::Ollama,
+        Self::TextGeneration,
         Self::OpenInference,
     ];
 
@@ -66,6 +70,7 @@ impl Dialect {
             Self::Anthropic => "anthropic",
             Self::Cohere => "cohere",
             Self::Ollama => "ollama",
+            Self::TextGeneration => "tgi",
             Self::OpenInference => "open_inference",
         }
     }

@@ -17,12 +17,13 @@ const PAGE: &str = "docs/reference/fidelity.md";
 /// Writes the page anew where it is set.
 const WRITE: &str = "VOLLEY_WRITE_DOCS";
 /// In the order of the page.
-const DIALECTS: [&str; 11] = [
+const DIALECTS: [&str; 12] = [
     "openai",
     "openai_responses",
     "anthropic",
     "cohere",
     "ollama",
+    "tgi",
     "openai_embeddings",
     "cohere_embed",
     "cohere_rerank",
@@ -108,11 +109,12 @@ impl Dialect {
 
     /// What the server is to receive of that body, as the file says it.
     fn expected(&self, case: &Value, stream: bool) -> Value {
-        let mut body = with(&self.body(case, stream), &self.file["adds"]);
+        let mut body = self.body(case, stream);
+        body["model"] = MODEL.into();
+        body = with(&body, &self.file["adds"]);
         if stream {
             body = with(&body, &self.file["adds_to_streams"]);
         }
-        body["model"] = MODEL.into();
         with(&body, &case["becomes"])
     }
 
@@ -353,7 +355,7 @@ fn event_leaves(event: &Value, into: &mut BTreeSet<(String, String)>) {
 fn events(text: &str) -> Vec<Value> {
     let lines = text
         .lines()
-        .map(|line| line.strip_prefix("data: ").unwrap_or(line));
+        .map(|line| line.strip_prefix("data:").unwrap_or(line));
     lines
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect()

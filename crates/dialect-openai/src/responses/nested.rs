@@ -1,7 +1,7 @@
 //! Nested fields of a request that are unknown here. Only a server of the same format may know
 //! them. Pure.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Known fields of the objects in a request.
 const FIELDS: [(&str, &[&str]); 4] = [
@@ -26,7 +26,11 @@ const INCLUDED: [&str; 8] = [
     "web_search_call.results",
 ];
 
-/// Describes the first unknown nested field or value of `include`.
+/// Known fields of a function in `tools`.
+const OF_FUNCTIONS: [&str; 5] = ["type", "name", "description", "parameters", "strict"];
+
+/// Describes the first field that only a server of the same format can honor: an unknown nested
+/// field, an unknown value of `include`, or a limit of the calls at the provider.
 pub(super) fn unknown(body: &Map<String, Value>) -> Option<String> {
     for (path, known) in FIELDS {
         let mut fields = at(body, path).into_iter().flatten();
@@ -36,6 +40,12 @@ pub(super) fn unknown(body: &Map<String, Value>) -> Option<String> {
             return Some(format!("field '{path}.{}' is not known", shown(name)));
         }
     }
+    if body.get("max_tool_calls").is_some_and(|it| !it.is_null()) {
+        return Some("field 'max_tool_calls' needs a server of OpenAI's responses".to_owned());
+    }
+    if let Some(field) = of_functions(body.get("tools")) {
+        return Some(field);
+    }
     let names = body.get("include").and_then(Value::as_array);
     let names = names.into_iter().flatten();
     let mut names = names.filter_map(Value::as_str);
@@ -44,6 +54,27 @@ pub(super) fn unknown(body: &Map<String, Value>) -> Option<String> {
         "field 'include' has an unknown value '{}'",
         shown(name)
     ))
+}
+
+/// Describes the first unknown field of a function in `tools`. False, empty lists and calls by the
+/// model alone are the defaults.
+fn of_functions(tools: Option<&Value>) -> Option<String> {
+    let tools = tools?.as_array()?.iter().enumerate();
+    for (index, tool) in tools.filter(|(_, tool)| tool["type"] == "function") {
+        let mut fields = tool.as_object().into_iter().flatten();
+        let found = fields.find(|(name, value)| {
+            let is_default = value.is_null()
+                || **value == Value::Bool(false)
+                || value.as_array().is_some_and(Vec::is_empty)
+                || *name == "allowed_callers" && **value == json!(["direct"]);
+            !is_default && !OF_FUNCTIONS.contains(&name.as_str())
+        });
+        if let Some((name, _)) = found {
+            let name = shown(name);
+            return Some(format!("field 'tools[{index}].{name}' is not known"));
+        }
+    }
+    None
 }
 
 /// The object at a path of names.
@@ -58,8 +89,6 @@ fn shown(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -77,6 +106,15 @@ mod tests {
                 "'stream_options.bogus'",
             ),
             (json!({ "include": ["bogus"] }), "'bogus'"),
+            (json!({ "max_tool_calls": 1 }), "'max_tool_calls'"),
+            (
+                json!({ "tools": [{ "type": "function", "name": "f", "defer_loading": true }] }),
+                "'tools[0].defer_loading'",
+            ),
+            (
+                json!({ "tools": [{ "type": "function", "name": "f", "allowed_callers": ["x"] }] }),
+                "'tools[0].allowed_callers'",
+            ),
         ] {
             assert!(found(body).unwrap().contains(name), "{name}");
         }
@@ -84,7 +122,12 @@ mod tests {
             "reasoning": { "effort": "low", "summary": "auto", "bogus": null },
             "text": { "format": { "type": "text" }, "verbosity": "low" },
             "stream_options": { "include_obfuscation": false },
-            "include": ["reasoning.encrypted_content"],
+            "include": ["reasoning.encrypted_content"], "max_tool_calls": null,
+            "tools": [
+                { "type": "function", "name": "f", "description": "d", "strict": true,
+                  "parameters": {}, "defer_loading": false, "allowed_callers": ["direct"] },
+                { "type": "web_search", "filters": {} },
+            ],
         });
         assert_eq!(found(known), None);
     }

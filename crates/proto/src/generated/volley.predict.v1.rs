@@ -50,7 +50,8 @@ pub struct PredictCommand {
     #[prost(bool, tag = "13")]
     pub columns_left_out: bool,
     /// The interface that the request came by: "openai", "openai_responses", "anthropic", "cohere",
-    /// "ollama", "open_inference"; empty means that the parameters are meant for the model as they are.
+    /// "ollama", "tgi", "open_inference"; empty means that the parameters are meant for the model as
+    /// they are.
     #[prost(string, tag = "14")]
     pub dialect: ::prost::alloc::string::String,
     /// The caller takes the whole answer at once: nobody reads its parts as they come.
