@@ -11,7 +11,7 @@ use super::outputs::{self, Outputs, RequestedOutputs};
 use super::statistics::RequestTimer;
 use super::tensors::{self, TensorRows};
 use super::texts::{FIELDS, Texts, inputs};
-use super::{ModelPath, ResolvedModel, binary, reserved};
+use super::{ModelPath, ResolvedModel, binary, known, reserved};
 use crate::state::OipCaller;
 use volley_dialect_kit::answer;
 use volley_http_edge::body::{BINARY_TENSORS, Fields, Tensors};
@@ -125,13 +125,11 @@ impl InferRequest {
         };
         body.only("a request", &FIELDS)?;
         let inputs = inputs(&body, input.fields().is_empty())?;
+        known::inputs(inputs)?;
         let TensorRows { batch, batched } = tensors::rows(inputs, raw, input)?;
         let mut given = body.object("parameters")?.cloned().unwrap_or_default();
         let wanted = RequestedOutputs::read(&body, &found.signature.output)?;
-        // What MLServer's clients say of codecs and HTTP headers is not for the model.
-        for said_to_servers in ["binary_data_output", "content_type", "headers"] {
-            given.remove(said_to_servers);
-        }
+        known::take_codecs(&mut given, found.signature.task == Task::Tensors)?;
         Ok(Self {
             rows: batch,
             batched,

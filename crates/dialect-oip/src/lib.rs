@@ -19,6 +19,7 @@ pub mod grpc;
 mod index;
 pub(crate) mod infer;
 pub(crate) mod infer_stream;
+mod known;
 mod load;
 pub mod model_files;
 pub(crate) mod models;

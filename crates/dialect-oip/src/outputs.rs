@@ -11,6 +11,7 @@ use volley_types::{ErrorCode, PredictError};
 
 use super::classes::best;
 use super::coded::{is_base64, json_of_texts};
+use super::known;
 use super::raw;
 use super::tensors::{RawTensor, datatype, described, empty_shape, printable};
 use volley_dialect_kit::tensors::append;
@@ -126,6 +127,7 @@ impl RequestedOutputs {
                 .and_then(Value::as_str)
                 .ok_or_else(wrong)?;
             check(name, schema)?;
+            known::output(output)?;
             let parameters = output.get("parameters");
             let shared = slice(|name| parameters.and_then(|given| given.get(name)));
             named.push(OutputRequest {
