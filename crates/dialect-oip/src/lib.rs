@@ -38,6 +38,7 @@ mod tests;
 mod texts;
 
 use serde::Deserialize;
+use volley_types::control::ModelStatus;
 use volley_types::registry::RegistryState;
 use volley_types::signature::{ModelMetadata, SERVED_VERSION};
 use volley_types::{
@@ -77,6 +78,8 @@ pub(crate) async fn there(
 struct ResolvedModel {
     model: ModelRef,
     version: String,
+    /// The registered versions that answer during a rollout; empty without one.
+    serving: Vec<String>,
     /// The version of those that one replica serves, where it serves several or names its own.
     inner: Option<String>,
     signature: Signature,
@@ -150,8 +153,15 @@ impl ResolvedModel {
         let deployed = deployment.map(|deployment| deployment.version);
         // The version of what a name stands for is known once it has answered.
         let stands_for_others = registry.stands_for_others(&model.name);
+        let rolls = deployment.is_some_and(|deployment| deployment.rollout.is_some());
+        let serving = match model.version.is_none() && rolls {
+            true => caller.cluster.view.model_status(&model.name),
+            false => None,
+        };
+        let listed = serving.as_ref().and_then(ModelStatus::listed_version);
         let told = model
             .version
+            .or(listed)
             .or(deployed)
             .or(stands_for_others.then_some(ModelVersion(1)));
         let number = told.ok_or_else(|| {
@@ -159,8 +169,11 @@ impl ResolvedModel {
             PredictError::new(ErrorCode::NotDeployed, message)
         })?;
         let version = inner.clone();
+        let serving = serving.iter().flat_map(|status| &status.serving);
+        let serving = serving.map(|version| label(&registry, &model.name, *version));
         Ok(Self {
             version: version.unwrap_or_else(|| label(&registry, &model.name, number)),
+            serving: serving.collect(),
             model,
             inner,
             signature,
@@ -170,10 +183,10 @@ impl ResolvedModel {
 
     /// Every version that answers under this name.
     fn versions(&self) -> Vec<String> {
-        if self.served.versions.is_empty() {
-            vec![self.version.clone()]
-        } else {
-            self.served.versions.clone()
+        match (self.served.versions.is_empty(), self.serving.is_empty()) {
+            (false, _) => self.served.versions.clone(),
+            (true, false) => self.serving.clone(),
+            (true, true) => vec![self.version.clone()],
         }
     }
 
