@@ -39,6 +39,17 @@ pub(super) fn apply(
     command: RegistryCommand,
 ) -> Result<Option<ModelVersion>, PredictError> {
     let revision = registry.revision;
+    if let RegistryCommand::PutPipeline {
+        pipeline,
+        expected: Some(expected),
+    } = &command
+    {
+        let current = registry.pipelines.get(&pipeline.name);
+        if current.map_or(0, |entry| entry.revision.0) != expected.0 {
+            let message = "the pipeline is at another revision";
+            return Err(PredictError::new(ErrorCode::Conflict, message));
+        }
+    }
     match command {
         RegistryCommand::CreateConnector(spec) => {
             registry.connectors.insert(spec.id.clone(), spec);
