@@ -102,7 +102,7 @@ pub(super) fn filled(body: Tensors, caller: &OipCaller) -> Result<Tensors, Predi
 pub(super) struct InferRequest {
     rows: RecordBatch,
     pub(super) batched: bool,
-    wanted: RequestedOutputs,
+    pub(super) wanted: RequestedOutputs,
     pub(super) id: Option<String>,
     parameters: Parameters,
 }
@@ -113,7 +113,7 @@ impl InferRequest {
         let (body, raw) = match body {
             Tensors::Told(body, raw) => (body, raw),
             Tensors::Raw(bytes) => {
-                let TensorRows { batch, batched } = tensors::raw_rows(bytes, input)?;
+                let TensorRows { batch, batched, .. } = tensors::raw_rows(bytes, input)?;
                 return Ok(Self {
                     rows: batch,
                     batched,
@@ -126,9 +126,13 @@ impl InferRequest {
         body.only("a request", &FIELDS)?;
         let inputs = inputs(&body, input.fields().is_empty())?;
         known::inputs(inputs)?;
-        let TensorRows { batch, batched } = tensors::rows(inputs, raw, input)?;
+        let TensorRows {
+            batch,
+            batched,
+            empty,
+        } = tensors::rows(inputs, raw, input)?;
         let mut given = body.object("parameters")?.cloned().unwrap_or_default();
-        let wanted = RequestedOutputs::read(&body, &found.signature.output)?;
+        let wanted = RequestedOutputs::read(&body, &found.signature.output)?.of(empty);
         known::take_codecs(&mut given, found.signature.task == Task::Tensors)?;
         Ok(Self {
             rows: batch,

@@ -2,6 +2,7 @@
 //! it, with tensors in JSON or in binary form behind it; and over gRPC.
 
 mod binary;
+mod casts;
 mod classes;
 mod coded;
 mod config;

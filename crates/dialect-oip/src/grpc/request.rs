@@ -76,9 +76,13 @@ impl ModelInferCall {
             let (rows, shape) = prompts(&inputs, &mut parameters)?;
             (rows, OutputEncoding::Texts(shape))
         } else {
-            let TensorRows { batch, batched } = binary_rows(inputs, &found.signature.input)?;
+            let TensorRows {
+                batch,
+                batched,
+                empty,
+            } = binary_rows(inputs, &found.signature.input)?;
             let schema = found.signature.output.clone();
-            let wanted = RequestedOutputs::binary(wanted, &schema)?;
+            let wanted = RequestedOutputs::binary(wanted, &schema)?.of(empty);
             let form = OutputEncoding::Tensors {
                 schema,
                 wanted,

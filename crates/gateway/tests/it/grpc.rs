@@ -322,7 +322,7 @@ async fn what_does_not_fit_is_refused_by_name() {
         (|r| r.inputs[0].shape = vec![2, 4], "input 'x'"),
         (|r| r.inputs[0].shape = vec![i64::MAX, 2, 2], "input 'x'"),
         (
-            |r| r.inputs[0].datatype = "FP64".to_owned(),
+            |r| r.inputs[0].datatype = "BOOL".to_owned(),
             "the model takes FP32",
         ),
         (|r| r.inputs[0].name = "z".to_owned(), "'z' is not an input"),
