@@ -244,6 +244,7 @@ impl Coordinator {
             desired_replicas: 0,
             version: None,
             replicas: Vec::new(),
+            serving: Vec::new(),
         }
     }
 

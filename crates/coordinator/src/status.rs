@@ -1,10 +1,11 @@
 //! States of models and workers for users, from the registry and the heartbeats. Pure.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use volley_types::control::{ModelStatus, ReplicaStatus, WorkerStatus};
 use volley_types::registry::{ModelEntry, ModelState, ReplicaState};
-use volley_types::{ReplicaReport, WorkerId};
+use volley_types::{ModelVersion, ReplicaReport, WorkerId};
 
 use crate::live::{LiveWorker, LiveWorkers};
 
@@ -31,7 +32,28 @@ pub fn model(entry: &ModelEntry, live: &LiveWorkers) -> ModelStatus {
             .as_ref()
             .map(|deployment| deployment.version),
         replicas,
+        serving: serving(entry, &live.ready_versions(&entry.name)),
     }
+}
+
+/// The versions that answer requests without one, as `predict` chooses them; `ready` counts the
+/// ready replicas of each version.
+fn serving(entry: &ModelEntry, ready: &BTreeMap<ModelVersion, usize>) -> Vec<ModelVersion> {
+    let Some(deployment) = &entry.deployment else {
+        return Vec::new();
+    };
+    let from = deployment.rollout.as_ref().map(|rollout| rollout.from);
+    if deployment.options.keep_previous != 0
+        && let Some(from) = from.filter(|from| ready.contains_key(from))
+    {
+        return vec![from];
+    }
+    let named = |version: &ModelVersion| *version == deployment.version || Some(*version) == from;
+    let mut serving: Vec<_> = ready.keys().copied().filter(named).collect();
+    if serving.is_empty() {
+        serving.extend(ready.keys().next_back());
+    }
+    serving
 }
 
 fn state(entry: &ModelEntry, replicas: &[ReplicaStatus]) -> ModelState {
@@ -99,5 +121,53 @@ fn replica_status(worker: &WorkerId, replica: &ReplicaReport) -> ReplicaStatus {
         evicted: replica.evicted,
         memory_bytes: replica.memory_bytes,
         fetch: replica.fetch,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use volley_types::registry::{Deployment, Rollout};
+    use volley_types::{ModelName, Revision};
+
+    use super::*;
+
+    #[test]
+    fn what_answers_during_a_rollout_is_told_and_so_after_it_failed() {
+        let (one, two) = (ModelVersion(1), ModelVersion(2));
+        let mut entry = ModelEntry {
+            name: ModelName::new("m").unwrap(),
+            versions: BTreeMap::new(),
+            deployment: None,
+            placement: Vec::new(),
+            ever_deployed: true,
+            group: None,
+            deleted_tasks: BTreeSet::new(),
+        };
+        let ready = |versions: &[ModelVersion]| versions.iter().map(|it| (*it, 1)).collect();
+        assert!(serving(&entry, &ready(&[one])).is_empty(), "not deployed");
+        let deployment = entry
+            .deployment
+            .insert(Deployment::new(two, 1, Revision(1)));
+        deployment.rollout = Some(Rollout {
+            from: one,
+            previous: Vec::new(),
+            paused: false,
+            stopped: Some("no graph".to_owned()),
+        });
+        for (there, told) in [
+            (&[][..], &[][..]),
+            (&[one], &[one]),
+            (&[two], &[two]),
+            (&[one, two], &[one, two]),
+            (&[ModelVersion(7)], &[ModelVersion(7)]),
+        ] {
+            assert_eq!(serving(&entry, &ready(there)), told, "{there:?}");
+        }
+        if let Some(deployment) = &mut entry.deployment {
+            deployment.options.keep_previous = 1;
+        }
+        assert_eq!(serving(&entry, &ready(&[one, two])), [one], "it stays");
     }
 }

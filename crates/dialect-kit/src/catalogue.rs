@@ -19,7 +19,7 @@ pub struct CatalogueEntry {
     pub created_ms: u64,
     /// The signature, if a model of this name is loaded.
     pub signature: Option<Signature>,
-    /// The state of the deployment.
+    /// The state of what the name calls: after a failed rollout, of the version that answers.
     pub state: ModelState,
 }
 
@@ -137,10 +137,10 @@ async fn listed(
     let status = caller.cluster.view.model_status(&name)?;
     // For an alias or a pipeline, only the state is known.
     let ready = match is_model {
-        true => status
-            .replicas
-            .iter()
-            .any(|it| it.state == ReplicaState::Ready),
+        true => {
+            let mut replicas = status.replicas.iter();
+            status.serves_another() || replicas.any(|it| it.state == ReplicaState::Ready)
+        }
         false => matches!(
             status.state,
             ModelState::Deployed | ModelState::PartiallyDeployed
@@ -155,7 +155,7 @@ async fn listed(
         name,
         created_ms,
         signature,
-        state: status.state,
+        state: status.callable_state(),
     })
 }
 

@@ -50,6 +50,23 @@ pub(super) async fn entries(caller: &OipCaller, only_ready: bool) -> Vec<IndexEn
                 "UNAVAILABLE"
             }
         };
+        let mut served = served(caller, name, &status).await;
+        // During a rollout, also a failed one, another version may answer.
+        let mut others = match status.serves_another() {
+            true => std::mem::take(&mut served),
+            false => Vec::new(),
+        };
+        if others.is_empty() {
+            let versions = status.serving.iter();
+            let versions = versions.filter(|version| Some(**version) != status.version);
+            others.extend(versions.map(|version| label(&registry, name, *version)));
+        }
+        entries.extend(others.into_iter().map(|version| IndexEntry {
+            name: name.as_str().to_owned(),
+            version: Some(version),
+            state: "READY",
+            reason: String::new(),
+        }));
         if only_ready && state != "READY" {
             continue;
         }
@@ -59,7 +76,6 @@ pub(super) async fn entries(caller: &OipCaller, only_ready: bool) -> Vec<IndexEn
             state,
             reason: repository::failure(&status).unwrap_or_default().to_owned(),
         };
-        let served = served(caller, name, &status).await;
         let versions = served.into_iter().map(|version| IndexEntry {
             version: Some(version),
             ..entry.clone()
@@ -77,7 +93,8 @@ pub(super) async fn entries(caller: &OipCaller, only_ready: bool) -> Vec<IndexEn
 /// scaled to zero is not activated for this.
 async fn served(caller: &OipCaller, name: &ModelName, status: &ModelStatus) -> Vec<String> {
     let mut replicas = status.replicas.iter();
-    if !replicas.any(|it| it.state == ReplicaState::Ready && !it.evicted) {
+    let ready = replicas.any(|it| it.state == ReplicaState::Ready && !it.evicted);
+    if !ready && !status.serves_another() {
         return Vec::new();
     }
     let model = ModelRef::deployed(name.clone());

@@ -11,7 +11,7 @@ use super::outputs::{self, Outputs, RequestedOutputs};
 use super::statistics::RequestTimer;
 use super::tensors::{self, TensorRows};
 use super::texts::{FIELDS, Texts, inputs};
-use super::{ModelPath, ResolvedModel, binary, reserved};
+use super::{ModelPath, ResolvedModel, binary, known, reserved};
 use crate::state::OipCaller;
 use volley_dialect_kit::answer;
 use volley_http_edge::body::{BINARY_TENSORS, Fields, Tensors};
@@ -103,7 +103,7 @@ pub(super) fn filled(body: Tensors, caller: &OipCaller) -> Result<Tensors, Predi
 pub(super) struct InferRequest {
     rows: RecordBatch,
     pub(super) batched: bool,
-    wanted: RequestedOutputs,
+    pub(super) wanted: RequestedOutputs,
     pub(super) id: Option<String>,
     parameters: Parameters,
 }
@@ -114,7 +114,7 @@ impl InferRequest {
         let (body, raw) = match body {
             Tensors::Told(body, raw) => (body, raw),
             Tensors::Raw(bytes) => {
-                let TensorRows { batch, batched } = tensors::raw_rows(bytes, input)?;
+                let TensorRows { batch, batched, .. } = tensors::raw_rows(bytes, input)?;
                 return Ok(Self {
                     rows: batch,
                     batched,
@@ -126,13 +126,15 @@ impl InferRequest {
         };
         body.only("a request", &FIELDS)?;
         let inputs = inputs(&body, input.fields().is_empty())?;
-        let TensorRows { batch, batched } = tensors::rows(inputs, raw, input)?;
+        known::inputs(inputs)?;
+        let TensorRows {
+            batch,
+            batched,
+            empty,
+        } = tensors::rows(inputs, raw, input)?;
         let mut given = body.object("parameters")?.cloned().unwrap_or_default();
-        let wanted = RequestedOutputs::read(&body, &found.signature.output)?;
-        // Parameters of MLServer's clients for codecs and HTTP headers are not meant for the model.
-        for said_to_servers in ["binary_data_output", "content_type", "headers"] {
-            given.remove(said_to_servers);
-        }
+        let wanted = RequestedOutputs::read(&body, &found.signature.output)?.of(empty);
+        known::take_codecs(&mut given, found.signature.task == Task::Tensors)?;
         Ok(Self {
             rows: batch,
             batched,

@@ -123,8 +123,8 @@ fn tensors(
     context: &RequestContext,
 ) -> Result<(PredictRequest, StreamFormat), PredictError> {
     let schema = found.signature.output.clone();
-    let wanted = RequestedOutputs::read(body, &schema)?.in_json()?;
     let asked = InferRequest::read(Tensors::Told(body.clone(), raw), found)?;
+    let wanted = asked.wanted.clone().in_json()?;
     let form = StreamFormat::Tensors {
         schema,
         wanted,

@@ -2,6 +2,7 @@
 //! implement it, with tensors in JSON or in binary form after the JSON; and over gRPC.
 
 mod binary;
+mod casts;
 mod classes;
 mod coded;
 mod config;
@@ -19,6 +20,7 @@ pub mod grpc;
 mod index;
 pub(crate) mod infer;
 pub(crate) mod infer_stream;
+mod known;
 mod load;
 pub mod model_files;
 pub(crate) mod models;
@@ -37,6 +39,7 @@ mod tests;
 mod texts;
 
 use serde::Deserialize;
+use volley_types::control::ModelStatus;
 use volley_types::registry::RegistryState;
 use volley_types::signature::{ModelMetadata, SERVED_VERSION};
 use volley_types::{
@@ -76,6 +79,8 @@ pub(crate) async fn there(
 struct ResolvedModel {
     model: ModelRef,
     version: String,
+    /// The registered versions that answer during a rollout; empty without one.
+    serving: Vec<String>,
     /// The version by its name in the model's files, if one replica serves several versions or
     /// names its own.
     inner: Option<String>,
@@ -150,8 +155,15 @@ impl ResolvedModel {
         let deployed = deployment.map(|deployment| deployment.version);
         // The version behind an alias is only known after its response has started.
         let stands_for_others = registry.stands_for_others(&model.name);
+        let rolls = deployment.is_some_and(|deployment| deployment.rollout.is_some());
+        let serving = match model.version.is_none() && rolls {
+            true => caller.cluster.view.model_status(&model.name),
+            false => None,
+        };
+        let listed = serving.as_ref().and_then(ModelStatus::listed_version);
         let told = model
             .version
+            .or(listed)
             .or(deployed)
             .or(stands_for_others.then_some(ModelVersion(1)));
         let number = told.ok_or_else(|| {
@@ -159,8 +171,11 @@ impl ResolvedModel {
             PredictError::new(ErrorCode::NotDeployed, message)
         })?;
         let version = inner.clone();
+        let serving = serving.iter().flat_map(|status| &status.serving);
+        let serving = serving.map(|version| label(&registry, &model.name, *version));
         Ok(Self {
             version: version.unwrap_or_else(|| label(&registry, &model.name, number)),
+            serving: serving.collect(),
             model,
             inner,
             signature,
@@ -170,10 +185,10 @@ impl ResolvedModel {
 
     /// All versions that can be called under this name.
     fn versions(&self) -> Vec<String> {
-        if self.served.versions.is_empty() {
-            vec![self.version.clone()]
-        } else {
-            self.served.versions.clone()
+        match (self.served.versions.is_empty(), self.serving.is_empty()) {
+            (false, _) => self.served.versions.clone(),
+            (true, false) => self.serving.clone(),
+            (true, true) => vec![self.version.clone()],
         }
     }
 

@@ -12,6 +12,7 @@ use volley_types::{ErrorCode, ModelName, ModelVersion, ParamValue, Parameters, P
 use super::ensemble::{self, MAX_CONFIG_BYTES, SCHEDULING};
 use super::tensors::printable;
 use crate::model_files::ModelFile;
+use volley_http_edge::body::UniqueJson;
 
 /// Parameter of a version with its configuration. Only loads set it.
 const TRITON_CONFIG: &str = "triton_config";
@@ -151,10 +152,16 @@ fn read(text: &str) -> Result<Map<String, Value>, PredictError> {
     if MAX_CONFIG_BYTES < text.len() {
         return Err(ensemble::too_large());
     }
-    serde_json::from_str(text).map_err(|error| {
-        let message = "the configuration of a load must be a JSON object";
-        PredictError::invalid(message).with_source(error)
-    })
+    let malformed = match serde_json::from_str(text) {
+        Ok(UniqueJson(Value::Object(config))) => return Ok(config),
+        Ok(_) => None,
+        Err(error) => Some(error),
+    };
+    let mut message = "load parameter 'config' must be a JSON object".to_owned();
+    if let Some(error) = malformed {
+        message.push_str(&format!(": {error}"));
+    }
+    Err(PredictError::invalid(message))
 }
 
 /// Whether a version was created by a load, and is not from the repository.
@@ -292,6 +299,14 @@ mod tests {
             (
                 vec![("config", LoadParameter::Other)],
                 "'config' must be a text",
+            ),
+            (
+                vec![("config", text(r#"{"max_batch_size":2,"max_batch_size":4}"#))],
+                "'max_batch_size' occurs twice",
+            ),
+            (
+                vec![("config", text(r#"{"input":[{"name":"x","name":"y"}]}"#))],
+                "'name' occurs twice",
             ),
             (vec![("other", text(""))], "'other'"),
             (vec![("file:1/model.onnx", bytes())], "'config' is missing"),

@@ -11,8 +11,9 @@ use volley_types::{ErrorCode, PredictError};
 
 use super::classes::best;
 use super::coded::{is_base64, json_of_texts};
+use super::known;
 use super::raw;
-use super::tensors::{RawTensor, datatype, described, empty_shape, printable};
+use super::tensors::{EmptyShapes, RawTensor, datatype, described, empty_shape, printable};
 use volley_dialect_kit::tensors::append;
 use volley_dialect_kit::tensors::columns::{self, different, flat, form};
 use volley_shared_memory::{OFFSET, REGION, SIZE, Slice, slice};
@@ -28,6 +29,8 @@ pub(super) struct RequestedOutputs {
     named: Vec<OutputRequest>,
     /// Whether outputs are binary by default.
     binary: bool,
+    /// The shapes of inputs without rows, which the outputs without rows have too.
+    empty: EmptyShapes,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +70,7 @@ impl RequestedOutputs {
         Self {
             named: Vec::new(),
             binary: true,
+            empty: Vec::new(),
         }
     }
 
@@ -93,6 +97,7 @@ impl RequestedOutputs {
         Ok(Self {
             named,
             binary: true,
+            empty: Vec::new(),
         })
     }
 
@@ -126,6 +131,7 @@ impl RequestedOutputs {
                 .and_then(Value::as_str)
                 .ok_or_else(wrong)?;
             check(name, schema)?;
+            known::output(output)?;
             let parameters = output.get("parameters");
             let shared = slice(|name| parameters.and_then(|given| given.get(name)));
             named.push(OutputRequest {
@@ -139,7 +145,16 @@ impl RequestedOutputs {
             });
         }
         once(named.iter().map(|named| named.name.as_str()))?;
-        Ok(Self { named, binary })
+        Ok(Self {
+            named,
+            binary,
+            empty: Vec::new(),
+        })
+    }
+
+    /// The same, for a request whose inputs have no rows of these shapes.
+    pub(super) fn of(self, empty: EmptyShapes) -> Self {
+        Self { empty, ..self }
     }
 
     /// Checks that all outputs can be sent in JSON.
@@ -248,7 +263,7 @@ pub(super) fn outputs(
             continue;
         };
         let columns = batches.iter().map(|batch| batch.column(index));
-        let mut tensor = Tensor::read(field, &columns.collect::<Vec<_>>(), batched)?;
+        let mut tensor = Tensor::read(field, &columns.collect::<Vec<_>>(), batched, &wanted.empty)?;
         let mut datatype = described(field);
         let texts = Field::new(field.name(), DataType::Utf8, false);
         if let Some(count) = form.classes {
@@ -310,7 +325,7 @@ pub(super) fn binary(
             continue;
         };
         let columns = batches.iter().map(|batch| batch.column(index));
-        let mut tensor = Tensor::read(field, &columns.collect::<Vec<_>>(), batched)?;
+        let mut tensor = Tensor::read(field, &columns.collect::<Vec<_>>(), batched, &wanted.empty)?;
         let mut datatype = described(field);
         let texts = Field::new(field.name(), DataType::Utf8, false);
         if let Some(count) = classes {
@@ -340,7 +355,12 @@ struct Tensor<'f> {
 }
 
 impl<'f> Tensor<'f> {
-    fn read(field: &'f Field, columns: &[&ArrayRef], batched: bool) -> Result<Self, PredictError> {
+    fn read(
+        field: &'f Field,
+        columns: &[&ArrayRef],
+        batched: bool,
+        empty: &EmptyShapes,
+    ) -> Result<Self, PredictError> {
         let (item, form) = form(field).ok_or_else(|| no_form(field))?;
         let mut row_shape: Option<Vec<usize>> = None;
         let mut parts = Vec::with_capacity(columns.len());
@@ -357,8 +377,7 @@ impl<'f> Tensor<'f> {
             parts.push(values);
         }
         let rows = columns.iter().map(|column| column.len()).sum();
-        // Without rows, the size of open dimensions is 0.
-        let row_shape = row_shape.unwrap_or_else(|| empty_shape(field));
+        let row_shape = row_shape.unwrap_or_else(|| empty_shape(field, empty));
         debug_assert_eq!(row_shape.len(), form.rank());
         let alone = !batched && rows == 1;
         let shape = std::iter::once(rows)

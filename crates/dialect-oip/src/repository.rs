@@ -7,9 +7,9 @@ use http::StatusCode;
 use serde_json::{Map, Value};
 use volley_types::control::{DeploymentFailure, ModelStatus};
 use volley_types::registry::{
-    Ensemble, ModelSource, ModelState, PipelineSpec, RegistryCommand, RegistryState, ReplicaState,
+    ModelSource, ModelState, PipelineSpec, RegistryCommand, RegistryState, ReplicaState,
 };
-use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError};
+use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError, Revision};
 
 use super::ensemble;
 use super::load::{self, Load, LoadParameter, Version};
@@ -23,6 +23,9 @@ use volley_http_edge::extract::Path;
 
 /// Interval of the checks while a model is loaded or unloaded.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How often a load or an unload of an ensemble is written while others load or unload it too.
+const PUTS: usize = 8;
 
 /// Deploys the newest version of a model, or one with the contents of the load, and responds when
 /// the model is ready.
@@ -57,17 +60,20 @@ pub(super) async fn deploy(
     if load.is_ensemble()
         && let Some(config) = &load.config
     {
+        let registry = caller.cluster.registry.state();
+        let revision = registry.pipelines.get(&model).map(|entry| entry.revision);
+        let revision = revision.unwrap_or_default();
         let spec = ensemble::pipeline(caller, model.clone(), config).await?;
-        return load_ensemble(caller, spec).await;
+        return load_ensemble(caller, ReadEnsemble { spec, revision }).await;
     }
-    if let Some(spec) = ensemble_of(&caller.cluster.registry.state(), &model) {
+    if let Some(ensemble) = ensemble_of(&caller.cluster.registry.state(), &model) {
         if load.config.is_some() {
             return Err(PredictError::invalid(format!(
                 "'{model}' is an ensemble: a configuration in a load must have \
                  'ensemble_scheduling'"
             )));
         }
-        return load_ensemble(caller, spec).await;
+        return load_ensemble(caller, ensemble).await;
     }
     let version = match &load.config {
         None => load::own_version(&caller.cluster.registry.state(), &model)?,
@@ -151,15 +157,25 @@ async fn deployed(caller: &OipCaller, model: &ModelName) -> Result<(), PredictEr
     }
 }
 
-/// The pipeline with this name, if it is an ensemble.
-fn ensemble_of(registry: &RegistryState, name: &ModelName) -> Option<PipelineSpec> {
-    let spec = &registry.pipelines.get(name)?.spec;
-    spec.ensemble.as_ref()?;
-    Some(PipelineSpec::clone(spec))
+/// An ensemble that is to be written, and the revision at which its name was read.
+struct ReadEnsemble {
+    spec: PipelineSpec,
+    /// 0 where there was none.
+    revision: Revision,
 }
 
-/// The models that an ensemble calls directly or through other ensembles, and these ensembles.
-fn behind(registry: &RegistryState, spec: &PipelineSpec) -> (Vec<ModelName>, Vec<PipelineSpec>) {
+/// The pipeline of that name, where it is an ensemble.
+fn ensemble_of(registry: &RegistryState, name: &ModelName) -> Option<ReadEnsemble> {
+    let entry = registry.pipelines.get(name)?;
+    entry.spec.ensemble.as_ref()?;
+    Some(ReadEnsemble {
+        spec: PipelineSpec::clone(&entry.spec),
+        revision: entry.revision,
+    })
+}
+
+/// The models that an ensemble calls, those of ensembles in it too, and these ensembles.
+fn behind(registry: &RegistryState, spec: &PipelineSpec) -> (Vec<ModelName>, Vec<ReadEnsemble>) {
     let (mut models, mut ensembles) = (Vec::new(), Vec::new());
     let mut open: Vec<ModelName> = spec.names().map(|model| model.name.clone()).collect();
     while let Some(name) = open.pop() {
@@ -167,7 +183,7 @@ fn behind(registry: &RegistryState, spec: &PipelineSpec) -> (Vec<ModelName>, Vec
             continue;
         }
         if let Some(inner) = ensemble_of(registry, &name) {
-            open.extend(inner.names().map(|model| model.name.clone()));
+            open.extend(inner.spec.names().map(|model| model.name.clone()));
             ensembles.push(inner);
         } else if registry.models.contains_key(&name) {
             models.push(name);
@@ -176,9 +192,9 @@ fn behind(registry: &RegistryState, spec: &PipelineSpec) -> (Vec<ModelName>, Vec
     (models, ensembles)
 }
 
-/// Deploys the models of an ensemble, then marks the ensemble and those in it as loaded.
-async fn load_ensemble(caller: &OipCaller, spec: PipelineSpec) -> Result<(), PredictError> {
-    let (models, inner) = behind(&caller.cluster.registry.state(), &spec);
+/// Writes an ensemble as one that answers, with those in it, and has its models deployed.
+async fn load_ensemble(caller: &OipCaller, ensemble: ReadEnsemble) -> Result<(), PredictError> {
+    let (models, inner) = behind(&caller.cluster.registry.state(), &ensemble.spec);
     for model in &models {
         let registry = caller.cluster.registry.state();
         let entry = registry.models.get(model);
@@ -190,9 +206,9 @@ async fn load_ensemble(caller: &OipCaller, spec: PipelineSpec) -> Result<(), Pre
     for model in &models {
         deployed(caller, model).await?;
     }
-    let name = spec.name.clone();
-    for spec in inner.into_iter().chain([spec]) {
-        put(caller, spec, true).await?;
+    let name = ensemble.spec.name.clone();
+    for ensemble in inner.into_iter().chain([ensemble]) {
+        put(caller, ensemble, true).await?;
     }
     // The signature is only known once a worker has reported those of the models.
     caller
@@ -203,18 +219,47 @@ async fn load_ensemble(caller: &OipCaller, spec: PipelineSpec) -> Result<(), Pre
     Ok(())
 }
 
-async fn put(caller: &OipCaller, mut spec: PipelineSpec, loaded: bool) -> Result<(), PredictError> {
+/// Writes an ensemble as one that answers or not. A change that others made since it was read is
+/// kept, unless it is only a load or an unload too.
+///
+/// # Errors
+/// `Conflict` when the ensemble was changed or deleted since it was read; the registry's own.
+async fn put(caller: &OipCaller, ensemble: ReadEnsemble, loaded: bool) -> Result<(), PredictError> {
+    let ReadEnsemble { mut spec, revision } = ensemble;
+    let mut expected = revision;
     if let Some(ensemble) = &mut spec.ensemble {
-        *ensemble = Ensemble {
-            loaded,
-            config: std::mem::take(&mut ensemble.config),
-        };
+        ensemble.loaded = loaded;
     }
     let pipeline = Arc::new(spec);
-    let expected = None;
-    let put = RegistryCommand::PutPipeline { pipeline, expected };
-    caller.cluster.registry.write(put).await?;
-    Ok(())
+    for _ in 0..PUTS {
+        let put = RegistryCommand::PutPipeline {
+            pipeline: pipeline.clone(),
+            expected: Some(expected),
+        };
+        let error = match caller.cluster.registry.write(put).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.code == ErrorCode::Conflict => error,
+            Err(error) => return Err(error),
+        };
+        let registry = caller.cluster.registry.state();
+        let current = registry.pipelines.get(&pipeline.name);
+        let current = current.filter(|entry| has_definition(&entry.spec, &pipeline));
+        expected = current.ok_or(error)?.revision;
+        tokio::time::sleep(LOOK).await;
+    }
+    Err(PredictError::new(
+        ErrorCode::Conflict,
+        format!("ensemble '{}' is being changed; try again", pipeline.name),
+    ))
+}
+
+/// Whether two ensembles differ at most in whether they are loaded.
+fn has_definition(current: &PipelineSpec, other: &PipelineSpec) -> bool {
+    let mut current = current.clone();
+    if let (Some(ensemble), Some(other)) = (&mut current.ensemble, &other.ensemble) {
+        ensemble.loaded = other.loaded;
+    }
+    current == *other
 }
 
 fn gone(model: &ModelName) -> PredictError {
@@ -283,7 +328,7 @@ pub(super) async fn undeploy(
 ) -> Result<(), PredictError> {
     let model = ModelName::new(model)?;
     let registry = caller.cluster.registry.state();
-    let Some(spec) = ensemble_of(&registry, &model) else {
+    let Some(ensemble) = ensemble_of(&registry, &model) else {
         caller
             .cluster
             .registry
@@ -291,11 +336,11 @@ pub(super) async fn undeploy(
             .await?;
         return Ok(());
     };
-    let (models, inner) = behind(&registry, &spec);
-    put(caller, spec, false).await?;
+    let (models, inner) = behind(&registry, &ensemble.spec);
+    put(caller, ensemble, false).await?;
     if dependents {
-        for spec in inner {
-            put(caller, spec, false).await?;
+        for inner in inner {
+            put(caller, inner, false).await?;
         }
         for model in models {
             caller

@@ -9,9 +9,10 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bytes::Bytes;
 use serde_json::Value;
-use volley_types::signature::{is_bfloat16, takes_octets};
+use volley_types::signature::{DIMENSIONS, is_bfloat16, takes_octets};
 use volley_types::{PredictError, octets};
 
+use super::casts;
 use super::coded::bytes_of_texts;
 use super::raw;
 use volley_dialect_kit::tensors::columns::{self, TensorLayout, form};
@@ -23,7 +24,12 @@ use volley_shared_memory::REGION;
 pub(super) struct TensorRows {
     pub(super) batch: RecordBatch,
     pub(super) batched: bool,
+    /// The shapes of the rows of inputs that have none.
+    pub(super) empty: EmptyShapes,
 }
+
+/// The shapes that rows of inputs without rows would have, by the name of the input.
+pub(super) type EmptyShapes = Vec<(String, Vec<usize>)>;
 
 /// Builds rows from the `inputs` of a request and the binary data after its JSON.
 ///
@@ -95,6 +101,7 @@ struct Columns<'s> {
     schema: &'s SchemaRef,
     given: Vec<Option<(ArrayRef, usize)>>,
     batched: Option<bool>,
+    empty: EmptyShapes,
 }
 
 impl<'s> Columns<'s> {
@@ -103,6 +110,7 @@ impl<'s> Columns<'s> {
             schema,
             given: vec![None; schema.fields().len()],
             batched: None,
+            empty: Vec::new(),
         }
     }
 
@@ -122,6 +130,10 @@ impl<'s> Columns<'s> {
             |what: String| PredictError::invalid(format!("input '{}': {what}", printable(name)));
         let tensor = read(field).map_err(wrong)?;
         self.batched = Some(self.batched.unwrap_or(true) && tensor.batched);
+        if tensor.rows == 0 {
+            let shape = tensor.row_shape.clone();
+            self.empty.push((field.name().clone(), shape));
+        }
         self.given[index] = Some((tensor.column(field, name)?, tensor.rows));
         Ok(())
     }
@@ -130,6 +142,7 @@ impl<'s> Columns<'s> {
         Ok(TensorRows {
             batch: together(self.given, self.schema)?,
             batched: self.batched.unwrap_or(false),
+            empty: self.empty,
         })
     }
 }
@@ -180,6 +193,7 @@ pub(super) fn raw_rows(bytes: Bytes, schema: &SchemaRef) -> Result<TensorRows, P
     Ok(TensorRows {
         batch,
         batched: true,
+        empty: Vec::new(),
     })
 }
 
@@ -274,6 +288,8 @@ struct Tensor<'v> {
     row_shape: Vec<usize>,
     batched: bool,
     data: Data<'v>,
+    /// How the values are read where they are of another type than the model's.
+    source: Option<Field>,
 }
 
 enum Data<'v> {
@@ -322,22 +338,24 @@ impl<'v> Tensor<'v> {
         let no_form = || "its type is not supported by this protocol".to_owned();
         let (item, form) = form(field).ok_or_else(no_form)?;
         let wanted = datatype(item).ok_or_else(no_form)?;
-        match given.filter(|given| !given.is_empty()) {
-            Some(given) if given == wanted => {}
-            Some(given) => {
+        let source = match given.filter(|given| !given.is_empty()) {
+            Some(given) if given == wanted => None,
+            Some(given) => Some(casts::source(given, item).ok_or_else(|| {
                 let given = printable(given);
-                return Err(format!("has datatype {given}, the model takes {wanted}"));
-            }
+                format!("has datatype {given}, the model takes {wanted}")
+            })?),
             None => return Err("has no 'datatype'".to_owned()),
-        }
+        };
         let mut dims = shape.iter();
         let size = dims.try_fold(1_usize, |size, dim| size.checked_mul(*dim));
         let size = size.ok_or("its shape is too large")?;
-        let data = read(item, size)?;
+        let data = read(source.as_ref().unwrap_or(item), size)?;
         let rank = form.rank();
         // Some clients send a column of numbers as a table with one column.
         let column = rank == 0 && shape.len() == 2 && shape[1] == 1;
-        let batched = shape.len() == rank + 1 || column;
+        // Several numbers for rows of one number each are as many rows.
+        let scalars = shape.len() == 1 && shape[0] != 1 && known_shape(field) == [Some(1)];
+        let batched = shape.len() == rank + 1 || column || scalars;
         if !batched && shape.len() != rank {
             return Err(format!(
                 "has {} dimensions, the model takes {} with the one of the rows",
@@ -358,24 +376,55 @@ impl<'v> Tensor<'v> {
             row_shape,
             batched,
             data,
+            source,
         })
     }
 
     fn column(&self, field: &Field, name: &str) -> Result<ArrayRef, PredictError> {
         let item = form(field).map_or(field, |(item, _)| item);
         let each = self.row_shape.iter().product();
+        let read = self.source.as_ref().unwrap_or(item);
         let values = match &self.data {
-            Data::Json(values) => flat_values(name, item, values, each)?,
+            Data::Json(values) => flat_values(name, read, values, each)?,
             Data::Raw(values) => values.clone(),
+        };
+        let values = match &self.source {
+            Some(_) => casts::cast(&printable(name), &values, item)?,
+            None => values,
         };
         columns::column(field, values, self.rows, &self.row_shape)
     }
 }
 
-/// The shape of a row of `field` when there are no rows. Open dimensions are 0.
-pub(super) fn empty_shape(field: &Field) -> Vec<usize> {
-    let dims = known_shape(field).into_iter();
-    dims.map(Option::unwrap_or_default).collect()
+/// The shape of a row of the output `field` where there is none to tell it. Where it is open, that
+/// of the input of the same name, otherwise that of all inputs with as many dimensions, otherwise
+/// 0.
+pub(super) fn empty_shape(field: &Field, inputs: &EmptyShapes) -> Vec<usize> {
+    let mut dims = known_shape(field);
+    let dimensions = field.metadata().get(DIMENSIONS);
+    if let ([dim @ None], Some(told)) = (dims.as_mut_slice(), dimensions) {
+        *dim = told.parse().ok();
+    }
+    let alike: Vec<_> = inputs
+        .iter()
+        .filter(|(_, shape)| shape.len() == dims.len())
+        .collect();
+    let named = alike.iter().find(|(name, _)| name == field.name());
+    let open = |index: usize| {
+        if let Some((_, shape)) = named {
+            return shape[index];
+        }
+        let mut sizes = alike.iter().map(|(_, shape)| shape[index]);
+        let first = sizes.next().unwrap_or(0);
+        if sizes.all(|size| size == first) {
+            first
+        } else {
+            0
+        }
+    };
+    let dims = dims.into_iter().enumerate();
+    dims.map(|(index, dim)| dim.unwrap_or_else(|| open(index)))
+        .collect()
 }
 
 /// The protocol's datatype of a column; `None` if it cannot be a tensor.

@@ -92,7 +92,7 @@ fn binary_tensors_of_every_form_come_back_as_they_went() {
         told("b", "BOOL", &[2], 2),
         told("none", "FP64", &[2, 0, 3], 0),
     ];
-    let TensorRows { batch, batched } =
+    let TensorRows { batch, batched, .. } =
         tensors::rows(&inputs, bytes.clone().into(), &schema).unwrap();
     assert!(batched);
     assert_eq!(batch.num_rows(), 2);
@@ -195,7 +195,8 @@ fn what_does_not_fit_is_refused_by_name() {
         (told("x", "FP32", &[1, 2], 4), 4, "4 bytes of data"),
         (told("x", "FP32", &[2, 1], 8), 8, "shape [1]"),
         (told("x", "FP32", &[usize::MAX, 2], 8), 8, "too large"),
-        (told("x", "FP16", &[1, 2], 8), 8, "FP16"),
+        (told("x", "BF16", &[1, 2], 8), 8, "BF16"),
+        (told("x", "FP16", &[1, 2], 8), 8, "2 values of 2 bytes"),
         (told("y", "FP32", &[1, 2], 8), 8, "'y'"),
         (
             json!({ "name": "x", "datatype": "FP32", "shape": [1, 2] }),
@@ -212,6 +213,83 @@ fn what_does_not_fit_is_refused_by_name() {
     let shared = json!({ "name": "x", "datatype": "FP32", "shape": [1, 2],
                          "parameters": { "shared_memory_region": "r" } });
     assert!(read(shared, &[]).contains("shared memory"));
+}
+
+#[test]
+fn numbers_of_other_types_are_cast_where_nothing_is_lost() {
+    let schema = schema(vec![fixed("x", item(DataType::Float32), &[2])]);
+    let json = |datatype: &str, data: Value| {
+        let input = json!({ "name": "x", "datatype": datatype, "shape": [1, 2], "data": data });
+        tensors::rows(&[input], Bytes::new(), &schema)
+    };
+    let values = |rows: TensorRows| {
+        let list = rows.batch.column(0).as_fixed_size_list().values().clone();
+        list.as_primitive::<Float32Type>().values().to_vec()
+    };
+    for datatype in ["INT64", "INT32", "UINT8", "FP64", "FP16"] {
+        let rows = json(datatype, json!([1, 2])).unwrap();
+        assert_eq!(values(rows), [1.0, 2.0], "{datatype}");
+    }
+    let bytes: Vec<u8> = [3_i64, 4].iter().flat_map(|it| it.to_le_bytes()).collect();
+    let raw = [told("x", "INT64", &[1, 2], 16)];
+    let rows = tensors::rows(&raw, bytes.into(), &schema).unwrap();
+    assert_eq!(values(rows), [3.0, 4.0]);
+    let lossy = json("INT64", json!([1, 16_777_217])).unwrap_err().message;
+    assert!(
+        lossy.contains("input 'x': 16777217") && lossy.contains("without loss"),
+        "{lossy}"
+    );
+    for (datatype, data) in [("BOOL", json!([true, false])), ("BYTES", json!(["1", "2"]))] {
+        let refused = json(datatype, data).unwrap_err().message;
+        assert!(refused.contains("the model takes FP32"), "{refused}");
+    }
+}
+
+#[test]
+fn numbers_for_rows_of_one_number_are_as_many_rows() {
+    let schema = schema(vec![fixed("x", item(DataType::Float32), &[1])]);
+    let read = |shape: &[usize]| {
+        let data = vec![1.5; shape.iter().product()];
+        let input = json!({ "name": "x", "datatype": "FP32", "shape": shape, "data": data });
+        let rows = tensors::rows(&[input], Bytes::new(), &schema).unwrap();
+        (rows.batch.num_rows(), rows.batched)
+    };
+    assert_eq!(read(&[2]), (2, true));
+    assert_eq!(read(&[2, 1]), (2, true));
+    assert_eq!(read(&[0]), (0, true));
+    assert_eq!(read(&[1]), (1, false), "one row without its dimension");
+}
+
+#[test]
+fn outputs_without_rows_have_the_open_dimensions_of_the_inputs() {
+    let open = |name: &str| variable(name, item(DataType::Float32), &[None]);
+    let inputs = schema(vec![open("x"), open("z")]);
+    let shapes = |x: usize, z: usize| {
+        let given = [told("x", "FP32", &[0, x], 0), told("z", "FP32", &[0, z], 0)];
+        let rows = tensors::rows(&given, Bytes::new(), &inputs).unwrap();
+        let wanted = RequestedOutputs::all_binary().of(rows.empty);
+        let fixed = fixed("f", item(DataType::Float32), &[4]);
+        let two = variable("t", item(DataType::Float32), &[None, Some(2)]);
+        let gives = schema(vec![open("x"), open("y"), fixed, two]);
+        let told = outputs(&[], &gives, &wanted, true).unwrap().told;
+        told.into_iter()
+            .map(|it| it["shape"].clone())
+            .collect::<Vec<_>>()
+    };
+    let told = |x: usize, y: usize| {
+        [
+            json!([0, x]),
+            json!([0, y]),
+            json!([0, 4]),
+            json!([0, 0, 2]),
+        ]
+    };
+    assert_eq!(
+        shapes(3, 3),
+        told(3, 3),
+        "by name, and as all inputs have it"
+    );
+    assert_eq!(shapes(3, 5), told(3, 0), "the inputs do not agree");
 }
 
 proptest! {
@@ -240,6 +318,10 @@ proptest! {
             let told = &answer.told[0]["shape"];
             match shape.first() {
                 Some(0) => prop_assert_eq!(&told[0], &json!(0)),
+                // Of a model that takes rows of one number, each number is a row.
+                Some(rows) if which == 1 && shape.len() == 1 && *rows != 1 => {
+                    prop_assert_eq!(told, &json!([rows, 1]));
+                }
                 _ => prop_assert_eq!(told, &json!(shape)),
             }
         }

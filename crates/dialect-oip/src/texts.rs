@@ -5,15 +5,17 @@ use serde_json::{Map, Value, json};
 use volley_types::signature::PROMPT;
 use volley_types::{FinishReason, GenerationRow, Input, PredictError, PredictRequest, Task, Usage};
 
+use super::coded::is_base64;
 use super::describe::{TEXT_INPUT, TEXT_OUTPUT};
 use super::outputs::{no_output, once};
 use super::tensors::printable;
-use super::{ResolvedModel, reserved};
+use super::{ResolvedModel, known, reserved};
 use volley_dialect_kit::answer::Choice;
 use volley_dialect_kit::chat;
 use volley_dialect_kit::parameters;
 use volley_http_edge::body::Fields;
 use volley_http_edge::context::RequestContext;
+use volley_shared_memory::REGION;
 
 /// Fields of a request. KServe's client repeats the path's model in `model_name`.
 pub(super) const FIELDS: [&str; 5] = ["id", "model_name", "parameters", "inputs", "outputs"];
@@ -53,11 +55,10 @@ impl Texts {
         body.only("a request", &FIELDS)?;
         check_outputs(body)?;
         let mut given = body.object("parameters")?.cloned().unwrap_or_default();
-        // Parameters of clients for codecs and HTTP headers are not meant for the model.
-        for said_to_servers in ["binary_data_output", "content_type", "headers"] {
-            given.remove(said_to_servers);
-        }
-        let texts = Self::read(inputs(body, false)?, &mut given)?;
+        known::take_codecs(&mut given, false)?;
+        let inputs = inputs(body, false)?;
+        known::inputs(inputs)?;
+        let texts = Self::read(inputs, &mut given)?;
         let rows = Input::Batch(texts.rows.clone());
         let mut request = PredictRequest::new(found.model.clone(), rows);
         request.request_id = context.request_id.clone();
@@ -100,6 +101,11 @@ impl Texts {
             let name = name.ok_or_else(|| PredictError::invalid("an input has no 'name'"))?;
             let wrong =
                 |what: &str| PredictError::invalid(format!("input '{}': {what}", printable(name)));
+            if is_base64(input.get("parameters")) {
+                return Err(wrong(
+                    "must be text; 'content_type: base64' is not supported here",
+                ));
+            }
             let (shape, elements) = tensor(input).map_err(|what| wrong(&what))?;
             let rows = match name {
                 TEXT_INPUT | PROMPT => {
@@ -145,6 +151,7 @@ fn check_outputs(body: &Map<String, Value>) -> Result<(), PredictError> {
             .and_then(Value::as_str)
             .map(str::to_owned)
     };
+    outputs.iter().try_for_each(as_text)?;
     let other = |name: &Option<String>| name.as_deref() != Some(TEXT_OUTPUT);
     match outputs.iter().map(name).find(other) {
         None => once(
@@ -154,6 +161,27 @@ fn check_outputs(body: &Map<String, Value>) -> Result<(), PredictError> {
         ),
         Some(name) => Err(no_output(&name.unwrap_or_default())),
     }
+}
+
+/// Refuses forms of an output that a text does not have.
+fn as_text(output: &Value) -> Result<(), PredictError> {
+    known::output(output)?;
+    let parameters = output.get("parameters");
+    let said = |name: &str| parameters.and_then(|given| given.get(name));
+    let none = |value: &Value| value.is_null() || value.as_u64() == Some(0);
+    if said("classification").is_some_and(|classes| !none(classes)) {
+        let message = "texts have no classes; leave 'classification' out";
+        return Err(PredictError::invalid(message));
+    }
+    if said(REGION).is_some_and(|region| !region.is_null()) {
+        let message = "texts cannot be written to shared memory; leave its parameters out";
+        return Err(PredictError::invalid(message));
+    }
+    if is_base64(parameters) {
+        let message = "texts are not base64; leave 'content_type' of the output out";
+        return Err(PredictError::invalid(message));
+    }
+    Ok(())
 }
 
 fn conversation(elements: &[&Value]) -> Option<Result<RecordBatch, PredictError>> {

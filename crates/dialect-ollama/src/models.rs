@@ -39,10 +39,11 @@ pub(crate) async fn tags(caller: Caller) -> Json<Value> {
 pub(crate) async fn running(caller: Caller) -> Json<Value> {
     let registry = caller.cluster.registry.state();
     let loaded = registry.models.values().filter_map(|entry| {
-        let spec = deployed(entry)?;
         let status = caller.cluster.view.model_status(&entry.name)?;
+        let spec = entry.versions.get(&status.listed_version()?)?;
         let ready = |it: &volley_types::control::ReplicaStatus| it.state == ReplicaState::Ready;
-        status.replicas.iter().any(ready).then(|| {
+        let loaded = status.serves_another() || status.replicas.iter().any(ready);
+        loaded.then(|| {
             json!({
                 "name": entry.name.as_str(),
                 "model": entry.name.as_str(),

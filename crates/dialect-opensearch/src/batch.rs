@@ -15,7 +15,7 @@ use volley_types::{Deadline, ErrorCode, ModelRef, NodeId, PredictError, StoredTa
 
 pub use self::table::ClusterBatches;
 pub use self::table::{Batches, PeerTasks};
-use self::table::{HELD, millis, missing, note};
+use self::table::{HELD, millis, missing};
 use crate::prediction::Prediction;
 use crate::state::OpenSearchCaller;
 use crate::upstream_dialect::UpstreamDialect;
@@ -228,7 +228,7 @@ pub(crate) async fn predict(
     let registry = caller.cluster.registry.state();
     let most = registry.setting(settings::MAX_BATCHES);
     let most = most.and_then(|most| most.parse().ok());
-    caller.state.batches.own.admit(most.unwrap_or(usize::MAX))?;
+    let permit = caller.state.batches.own.admit(most.unwrap_or(usize::MAX))?;
     let read = predict::request(&caller, &id, &context, &body);
     let (signature, mut request) = context.in_time(read).await?;
     let limit = caller.config.max_request_timeout;
@@ -268,8 +268,9 @@ pub(crate) async fn predict(
     };
     let held = &caller.state.batches.own;
     let registry = caller.cluster.registry.clone();
-    held.hold(&task, record.clone(), registry, begin);
-    note(&*caller.cluster.registry, &task, record).await;
+    let noted = held.hold(permit, &task, record, registry, begin);
+    // It has no value: it ends when the record is written.
+    noted.await.ok();
     Ok(Json(json!({ "task_id": task, "status": "CREATED" })))
 }
 

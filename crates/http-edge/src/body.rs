@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use volley_types::{ErrorCode, PredictError, Share, exact};
 
 pub use self::content::{broken, parse};
+pub use self::unique::Unique as UniqueJson;
 use crate::auth::Grants;
 use crate::compact;
 use crate::edge::Edge;

@@ -151,8 +151,38 @@ pub struct ModelStatus {
     pub desired_replicas: u32,
     /// The deployed version; `None` if the model is not deployed.
     pub version: Option<ModelVersion>,
-    /// Replicas on live workers.
+    /// Replicas of the deployed version on live workers.
     pub replicas: Vec<ReplicaStatus>,
+    /// The versions whose replicas answer requests that name no version, the oldest first. During a
+    /// rollout, also a failed one, that includes the replaced version. Empty for aliases, for
+    /// pipelines and for models without a ready replica.
+    pub serving: Vec<ModelVersion>,
+}
+
+impl ModelStatus {
+    /// The version that lists name: the newest that answers, otherwise the deployed one.
+    #[must_use]
+    pub fn listed_version(&self) -> Option<ModelVersion> {
+        self.serving.last().copied().or(self.version)
+    }
+
+    /// Whether only other versions than the deployed one answer.
+    #[must_use]
+    pub fn serves_another(&self) -> bool {
+        !self.serving.is_empty() && !self.serving.iter().any(|it| Some(*it) == self.version)
+    }
+
+    /// The state as far as callers are concerned: if another version answers in place of the
+    /// deployed one, that is partially deployed.
+    #[must_use]
+    pub fn callable_state(&self) -> ModelState {
+        match self.state {
+            ModelState::DeployFailed | ModelState::Deploying if self.serves_another() => {
+                ModelState::PartiallyDeployed
+            }
+            state => state,
+        }
+    }
 }
 
 /// A failed deployment.

@@ -192,10 +192,24 @@ async fn register(client: &Client, register: Register) -> anyhow::Result<()> {
     }
 }
 
+/// The deployed version, and the previous one if that still serves after a failed rollout.
+pub(super) fn serving(version: &str, previous: Option<u32>) -> String {
+    match previous {
+        Some(previous) => format!("{version} ({previous} serves)"),
+        None => version.to_owned(),
+    }
+}
+
+fn version(model: &ModelInfo) -> String {
+    let failure = model.failure.as_ref();
+    let previous = failure.and_then(|failure| failure.serving_version);
+    serving(&model.model_version, previous)
+}
+
 fn row(model: &ModelInfo) -> Vec<String> {
     vec![
         model.model_id.clone(),
-        model.model_version.clone(),
+        version(model),
         model.algorithm.clone().unwrap_or_default().to_lowercase(),
         model.model_state.clone(),
         format!(
@@ -220,7 +234,7 @@ fn show(out: &mut Terminal, model: &ModelInfo, fetched: &[FetchProgress]) -> any
         ("model", model.model_id.clone()),
         (
             "version",
-            format!("{} of {}", model.model_version, versions.join(", ")),
+            format!("{} of {}", version(model), versions.join(", ")),
         ),
         (
             "backend",

@@ -2,6 +2,7 @@
 
 use volley_client::{Client, Status};
 
+use super::model::serving;
 use super::{explain, gpus};
 use crate::terminal::Terminal;
 
@@ -76,11 +77,14 @@ fn show_models(out: &mut Terminal, status: &Status) -> anyhow::Result<()> {
         .models
         .iter()
         .map(|model| {
+            let failure = model.failure.as_ref();
+            let previous = failure.and_then(|failure| failure.serving_version);
             vec![
                 model.id.clone(),
-                model
-                    .version
-                    .map_or_else(|| "-".to_owned(), |version| version.to_string()),
+                model.version.map_or_else(
+                    || "-".to_owned(),
+                    |version| serving(&version.to_string(), previous),
+                ),
                 model.state.clone(),
                 format!("{}/{}", model.ready_replicas, model.desired_replicas),
             ]

@@ -54,6 +54,14 @@ async fn a_deployment_that_fails_names_its_reason_and_the_next_command_everywher
         shown.contains("version 2 could not be loaded") && shown.contains("rollout undo words"),
         "{shown}"
     );
+    for listed in [
+        &["model", "list"][..],
+        &["model", "show", "words"],
+        &["status"],
+    ] {
+        let told = text(&run(listed).await);
+        assert!(told.contains("2 (1 serves)"), "{told}");
+    }
     let status = text(&run(&["status", "--json"]).await);
     let status: Value = serde_json::from_str(&status).unwrap();
     let words = &status["models"][0]["failure"];

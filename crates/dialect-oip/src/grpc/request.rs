@@ -14,6 +14,7 @@ use super::GrpcFlavor;
 use super::contents::{self, to_raw};
 use super::reply::{OutputEncoding, Reply};
 use crate::describe::{TEXT_INPUT, TEXT_OUTPUT};
+use crate::known::{self, OF_INPUTS, OF_OUTPUTS};
 use crate::outputs::{self, GrpcOutput, RequestedOutputs};
 use crate::state::OipCaller;
 use crate::tensors::{RawTensor, TensorRows, binary_rows, printable};
@@ -75,9 +76,13 @@ impl ModelInferCall {
             let (rows, shape) = prompts(&inputs, &mut parameters)?;
             (rows, OutputEncoding::Texts(shape))
         } else {
-            let TensorRows { batch, batched } = binary_rows(inputs, &found.signature.input)?;
+            let TensorRows {
+                batch,
+                batched,
+                empty,
+            } = binary_rows(inputs, &found.signature.input)?;
             let schema = found.signature.output.clone();
-            let wanted = RequestedOutputs::binary(wanted, &schema)?;
+            let wanted = RequestedOutputs::binary(wanted, &schema)?.of(empty);
             let form = OutputEncoding::Tensors {
                 schema,
                 wanted,
@@ -171,6 +176,7 @@ fn only_text(wanted: &[GrpcOutput]) -> Result<(), PredictError> {
 /// Parses the requested outputs.
 fn wanted(given: Vec<InferRequestedOutputTensor>) -> Result<Vec<GrpcOutput>, PredictError> {
     let names = given.into_iter().map(|output| {
+        known_parameters(&output.parameters, "output", &output.name, &OF_OUTPUTS)?;
         let shared = slice(&output.parameters).map_err(|what| {
             PredictError::invalid(format!("output '{}': {what}", printable(&output.name)))
         })?;
@@ -222,6 +228,7 @@ fn inputs(
     }
     let (mut raw, mut memory) = (raw.into_iter(), caller.state.shared_memory().reader());
     let read = |input: InferInputTensor| {
+        known_parameters(&input.parameters, "input", &input.name, &OF_INPUTS)?;
         let shared = slice(&input.parameters).map_err(|what| {
             PredictError::invalid(format!("input '{}': {what}", printable(&input.name)))
         })?;
@@ -232,6 +239,31 @@ fn inputs(
         tensor(input, raw)
     };
     given.into_iter().map(read).collect()
+}
+
+/// Checks the parameters of a tensor.
+fn known_parameters(
+    parameters: &BTreeMap<String, InferParameter>,
+    kind: &str,
+    name: &str,
+    known: &[&str],
+) -> Result<(), PredictError> {
+    let what = format!("{kind} '{}'", printable(name));
+    let names: Vec<&str> = parameters.keys().map(String::as_str).collect();
+    known::only(&what, &names, known)?;
+    let codec = parameters.get("content_type");
+    match codec.and_then(|codec| codec.parameter_choice.as_ref()) {
+        Some(ParameterChoice::StringParam(codec)) if codec == "base64" => {
+            Err(PredictError::invalid(format!(
+                "parameter 'content_type' of {what} cannot be base64 over gRPC; send the bytes \
+                 themselves"
+            )))
+        }
+        None | Some(ParameterChoice::StringParam(_)) => Ok(()),
+        Some(_) => Err(PredictError::invalid(format!(
+            "parameter 'content_type' of {what} must be a string"
+        ))),
+    }
 }
 
 /// Parses the shared-memory slice in parameters, if any.
@@ -291,12 +323,20 @@ fn parameters(given: BTreeMap<String, InferParameter>) -> Result<Parameters, Pre
                 Err(_) => return Err(wrong("is too large")),
             },
         };
-        // Parameters of MLServer's clients for codecs and HTTP headers are not meant for the model.
-        if !matches!(
-            name.as_str(),
-            "content_type" | "headers" | "binary_data_output"
-        ) {
-            parameters.set(name, value)?;
+        match name.as_str() {
+            "content_type" if value == ParamValue::Text("base64".to_owned()) => {
+                return Err(wrong(
+                    "cannot be base64 over gRPC; send the bytes themselves",
+                ));
+            }
+            // What MLServer's clients say of codecs is not for the model.
+            "content_type" | "binary_data_output" => {}
+            "headers" => {
+                return Err(wrong(
+                    "is not supported over gRPC; leave it out, or send metadata",
+                ));
+            }
+            _ => parameters.set(name, value)?,
         }
     }
     Ok(parameters)

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use volley_types::registry::{RegistryCommand, TaskRecord, TaskState};
 use volley_types::{ErrorCode, NodeId, PredictError, Registry, StoredTask, TaskSource};
@@ -69,7 +70,11 @@ const MAX_WHY: usize = 500;
 pub struct Batches(Arc<Mutex<BatchTable>>);
 
 #[derive(Default)]
-struct BatchTable(BTreeMap<String, Batch>);
+struct BatchTable {
+    batches: BTreeMap<String, Batch>,
+    /// How many are admitted and not held yet.
+    admitted: usize,
+}
 
 struct Batch {
     record: TaskRecord,
@@ -94,7 +99,7 @@ impl Drop for BatchTable {
 
 impl BatchTable {
     fn end_all(&self) {
-        for batch in self.0.values() {
+        for batch in self.batches.values() {
             if let Work::Running(task) = &batch.work {
                 task.abort();
             }
@@ -148,7 +153,7 @@ impl WeakBatches {
     pub(super) async fn finish(&self, id: &str, outcome: Result<Value, PredictError>) {
         let ended = self.0.upgrade().and_then(|held| {
             let mut held = held.lock();
-            let batch = held.0.get_mut(id)?;
+            let batch = held.batches.get_mut(id)?;
             let Work::Running(_) = batch.work else {
                 return None;
             };
@@ -175,7 +180,7 @@ pub(super) fn millis(time: Duration) -> u64 {
 
 /// Records the state of a batch in the registry, where every coordinator can read it. A failure is
 /// only logged: the batch continues, and its own coordinator still knows it.
-pub(super) async fn note(registry: &dyn Registry, id: &str, record: TaskRecord) {
+async fn note(registry: &dyn Registry, id: &str, record: TaskRecord) {
     let command = RegistryCommand::PutTask {
         id: id.to_owned(),
         record,
@@ -186,52 +191,74 @@ pub(super) async fn note(registry: &dyn Registry, id: &str, record: TaskRecord) 
     }
 }
 
+/// The right to hold one more batch. Dropping it gives it back.
+pub(super) struct BatchPermit(Weak<Mutex<BatchTable>>);
+
+impl Drop for BatchPermit {
+    fn drop(&mut self) {
+        if let Some(held) = self.0.upgrade() {
+            held.lock().admitted -= 1;
+        }
+    }
+}
+
 impl Batches {
-    /// Checks the limits for a new batch, of which at most `most` may run, and removes expired
-    /// batches.
+    /// Makes room for one more, which the permit keeps; at most so many may run.
     ///
     /// # Errors
-    /// `Overloaded` if a limit is reached.
-    pub(super) fn admit(&self, most: usize) -> Result<(), PredictError> {
+    /// `Overloaded` when there is none.
+    pub(super) fn admit(&self, most: usize) -> Result<BatchPermit, PredictError> {
         let mut held = self.0.lock();
+        let now = Instant::now();
+        held.batches.retain(|_, batch| !batch.is_old(now));
         let runs = |batch: &&Batch| matches!(batch.work, Work::Running(_));
-        if most <= held.0.values().filter(runs).count() {
+        if most <= held.batches.values().filter(runs).count() + held.admitted {
             let message = format!(
                 "the limit of running batches is reached; the setting '{}' allows {most}",
                 settings::MAX_BATCHES
             );
             return Err(later(&message));
         }
-        let now = Instant::now();
-        if MAX_BATCHES <= held.0.len() {
-            held.0.retain(|_, batch| !batch.is_old(now));
-        }
-        let bytes: usize = held.0.values().map(Batch::bytes).sum();
-        if held.0.len() < MAX_BATCHES && bytes < MAX_BYTES {
-            return Ok(());
+        let bytes: usize = held.batches.values().map(Batch::bytes).sum();
+        if held.batches.len() + held.admitted < MAX_BATCHES && bytes < MAX_BYTES {
+            held.admitted += 1;
+            return Ok(BatchPermit(Arc::downgrade(&self.0)));
         }
         Err(later(
             "too many batches are kept here; delete finished tasks",
         ))
     }
 
-    /// Adds a batch and spawns its work, which `begin` creates.
+    /// Holds a batch, whose work `begin` starts once it is noted that the batch runs, so that its
+    /// end is noted later. The receiver ends when it is noted.
     pub(super) fn hold<W: Future<Output = ()> + Send + 'static>(
         &self,
+        permit: BatchPermit,
         id: &str,
         record: TaskRecord,
         registry: Arc<dyn Registry>,
         begin: impl FnOnce(WeakBatches) -> W,
-    ) {
-        // The lock is held until the batch is in the table, because its work may finish earlier.
-        let mut held = self.0.lock();
+    ) -> oneshot::Receiver<()> {
+        let (noting, noted) = oneshot::channel();
+        let first = (registry.clone(), id.to_owned(), record.clone());
         let work = begin(WeakBatches(Arc::downgrade(&self.0)));
+        let whole = async move {
+            let (registry, id, record) = first;
+            note(&*registry, &id, record).await;
+            drop(noting);
+            work.await;
+        };
+        // The work waits for the lock before it can look for itself.
+        let mut held = self.0.lock();
         let batch = Batch {
             record,
-            work: Work::Running(tokio::spawn(work).abort_handle()),
+            work: Work::Running(tokio::spawn(whole).abort_handle()),
             registry,
         };
-        held.0.insert(id.to_owned(), batch);
+        held.batches.insert(id.to_owned(), batch);
+        drop(held);
+        drop(permit);
+        noted
     }
 
     /// Returns a guard that ends all running batches when it is dropped.
@@ -253,7 +280,7 @@ impl Drop for EndGuard {
 impl TaskSource for Batches {
     async fn list(&self) -> Result<Vec<StoredTask>, PredictError> {
         let held = self.0.lock();
-        let listed = held.0.iter().map(|(id, batch)| StoredTask {
+        let listed = held.batches.iter().map(|(id, batch)| StoredTask {
             id: id.clone(),
             record: batch.record.clone(),
             response: None,
@@ -263,7 +290,7 @@ impl TaskSource for Batches {
 
     async fn get(&self, id: &str) -> Result<StoredTask, PredictError> {
         let held = self.0.lock();
-        let batch = held.0.get(id).ok_or_else(missing)?;
+        let batch = held.batches.get(id).ok_or_else(missing)?;
         let response = match &batch.work {
             Work::Ended { response, .. } => response.clone(),
             Work::Running(_) => None,
@@ -278,7 +305,7 @@ impl TaskSource for Batches {
     async fn cancel(&self, id: &str) -> Result<(), PredictError> {
         let (registry, record) = {
             let mut held = self.0.lock();
-            let batch = held.0.get_mut(id).ok_or_else(missing)?;
+            let batch = held.batches.get_mut(id).ok_or_else(missing)?;
             let Work::Running(task) = &batch.work else {
                 return Err(super::ended());
             };
@@ -294,13 +321,114 @@ impl TaskSource for Batches {
 
     async fn forget(&self, id: &str) -> Result<(), PredictError> {
         let mut held = self.0.lock();
-        match held.0.get(id).map(|batch| &batch.work) {
+        match held.batches.get(id).map(|batch| &batch.work) {
             Some(Work::Running(_)) => Err(super::still_running()),
             Some(Work::Ended { .. }) => {
-                held.0.remove(id);
+                held.batches.remove(id);
                 Ok(())
             }
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_types::ModelName;
+    use volley_types::registry::{RegistryReply, RegistryState};
+
+    use super::*;
+
+    /// Notes the states of tasks in the order in which they arrive; the first write is slow.
+    #[derive(Default)]
+    struct SlowRegistry(Mutex<Vec<TaskState>>);
+
+    #[async_trait]
+    impl Registry for SlowRegistry {
+        fn state(&self) -> Arc<RegistryState> {
+            Arc::default()
+        }
+
+        async fn write(&self, command: RegistryCommand) -> Result<RegistryReply, PredictError> {
+            if self.0.lock().is_empty() {
+                for _ in 0..8 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            if let RegistryCommand::PutTask { record, .. } = command {
+                self.0.lock().push(record.state);
+            }
+            Err(later("it is not stored"))
+        }
+    }
+
+    fn record() -> TaskRecord {
+        TaskRecord {
+            node: NodeId(1),
+            model: ModelName::new("m").unwrap(),
+            tenant: None,
+            created_ms: 0,
+            updated_ms: 0,
+            state: TaskState::Running,
+            forget_ms: 0,
+        }
+    }
+
+    fn ended(at: Instant, bytes: usize) -> Batch {
+        let record = TaskRecord {
+            state: TaskState::Completed,
+            ..record()
+        };
+        let response = Some(vec![0; bytes].into());
+        Batch {
+            record,
+            work: Work::Ended { at, response },
+            registry: Arc::new(SlowRegistry::default()),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_fast_batch_is_noted_as_running_before_it_ends() {
+        let (batches, registry) = (Batches::default(), Arc::new(SlowRegistry::default()));
+        let permit = batches.admit(1).unwrap();
+        let begin = |ending: WeakBatches| async move { ending.finish("a", Ok(Value::Null)).await };
+        let noted = batches.hold(permit, "a", record(), registry.clone(), begin);
+        noted.await.unwrap_err();
+        while registry.0.lock().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        let noted = registry.0.lock().clone();
+        assert_eq!(noted, [TaskState::Running, TaskState::Completed]);
+        assert!(batches.admit(1).is_ok(), "it does not run any more");
+    }
+
+    #[test]
+    fn what_is_admitted_counts_until_it_is_given_back() {
+        let batches = Batches::default();
+        let permit = batches.admit(1).unwrap();
+        let refused = batches.admit(1).err().unwrap();
+        assert_eq!(refused.code, ErrorCode::Overloaded);
+        let all: Vec<_> = (1..MAX_BATCHES)
+            .map(|_| batches.admit(MAX_BATCHES))
+            .collect();
+        assert!(all.iter().all(Result::is_ok));
+        assert!(batches.admit(usize::MAX).is_err());
+        drop((permit, all));
+        assert!(batches.admit(1).is_ok());
+    }
+
+    #[test]
+    fn old_answers_make_room() {
+        let batches = Batches::default();
+        let now = Instant::now();
+        let keep = |id: &str, batch: Batch| batches.0.lock().batches.insert(id.to_owned(), batch);
+        keep("new", ended(now, MAX_BYTES));
+        assert!(batches.admit(1).is_err(), "the memory is used");
+        let Some(old) = now.checked_sub(HELD) else {
+            return;
+        };
+        keep("new", ended(old, MAX_BYTES));
+        assert!(batches.admit(1).is_ok());
+        assert!(batches.0.lock().batches.is_empty());
     }
 }

@@ -329,6 +329,7 @@ impl ClusterView for Cluster {
                 desired_replicas: 0,
                 version: None,
                 replicas: vec![],
+                serving: vec![],
             });
         };
         let shown = match &state {
@@ -340,6 +341,12 @@ impl ClusterView for Cluster {
             state: shown,
             desired_replicas: deployment.replicas,
             version: Some(deployment.version),
+            serving: match (&state, &deployment.rollout) {
+                (ReplicaState::Ready, _) => vec![deployment.version],
+                // The replaced version answers until the deployed one does.
+                (_, Some(rollout)) => vec![rollout.from],
+                _ => vec![],
+            },
             replicas: vec![replica(model, deployment.version, state)],
         })
     }

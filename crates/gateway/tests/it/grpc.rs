@@ -1,6 +1,6 @@
 //! The Open Inference Protocol over gRPC: tensors in both flavors, limits, failures.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -302,14 +302,27 @@ async fn what_does_not_fit_is_refused_by_name() {
     tensors(&edge, "m");
     let mut client = triton(&edge).await;
     type Change = fn(&mut ModelInferRequest);
-    let changes: [(Change, &str); 9] = [
+    fn set(parameters: &mut BTreeMap<String, InferParameter>, name: &str) {
+        let value = parameter(ParameterChoice::StringParam("base64".to_owned()));
+        parameters.insert(name.to_owned(), value);
+    }
+    let changes: [(Change, &str); 12] = [
+        (|r| set(&mut r.parameters, "headers"), "'headers'"),
+        (
+            |r| set(&mut r.inputs[0].parameters, "other"),
+            "'other' of input 'x'",
+        ),
+        (
+            |r| set(&mut r.inputs[0].parameters, "content_type"),
+            "cannot be base64",
+        ),
         (|r| r.inputs.clear(), "'inputs'"),
         (|r| r.raw_input_contents.truncate(1), "raw_input_contents"),
         (|r| r.inputs[0].shape = vec![2, -2, 2], "input 'x'"),
         (|r| r.inputs[0].shape = vec![2, 4], "input 'x'"),
         (|r| r.inputs[0].shape = vec![i64::MAX, 2, 2], "input 'x'"),
         (
-            |r| r.inputs[0].datatype = "FP64".to_owned(),
+            |r| r.inputs[0].datatype = "BOOL".to_owned(),
             "the model takes FP32",
         ),
         (|r| r.inputs[0].name = "z".to_owned(), "'z' is not an input"),

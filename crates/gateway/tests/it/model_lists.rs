@@ -25,6 +25,34 @@ fn ids(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
+async fn a_failed_rollout_leaves_the_version_that_answers_in_all_lists() {
+    let edge = Edge::start().await;
+    edge.cluster.script("chat", talker());
+    edge.cluster.fail_rollout("chat");
+    let listed = edge.get("/v1/models").await.ok();
+    assert_eq!(ids(&listed), ["chat"]);
+    assert_eq!(listed["data"][0]["state"], "PARTIALLY_DEPLOYED");
+    let index = edge.post("/v2/repository/index", "{}").await.ok();
+    let told = |entry: &Value| json!([entry["version"], entry["state"], entry["reason"]]);
+    let told: Vec<_> = index.as_array().unwrap().iter().map(told).collect();
+    assert_eq!(
+        told,
+        [
+            json!(["1", "READY", ""]),
+            json!(["2", "UNAVAILABLE", "no graph"])
+        ]
+    );
+    let ready = edge.post("/v2/repository/index", r#"{"ready":true}"#).await;
+    let ready = ready.ok();
+    assert_eq!(ready.as_array().unwrap().len(), 1);
+    assert_eq!(ready[0]["version"], "1");
+    let model = edge.get("/v2/models/chat").await.ok();
+    assert_eq!(model["versions"], json!(["1"]));
+    let running = edge.get("/api/ps").await.ok();
+    assert_eq!(running["models"][0]["digest"], "chat-1");
+}
+
+#[tokio::test]
 async fn models_that_chat_complete_or_embed_are_listed_and_the_rest_on_request() {
     let edge = Edge::start().await;
     edge.cluster.script("chat", talker());

@@ -147,8 +147,8 @@ async fn what_does_not_fit_is_refused_by_name() {
             "'input'",
         ),
         (
-            body(x.clone(), &shape, k, &json!({})).replace("INT64", "FP32"),
-            "input 'k': has datatype FP32, the model takes INT64",
+            body(x.clone(), &shape, k, &json!({})).replace("INT64", "BOOL"),
+            "input 'k': has datatype BOOL, the model takes INT64",
         ),
         (
             body(x, &shape, json!([9]), &json!({})).replace("\"k\"", "\"q\""),

@@ -10,7 +10,7 @@ use volley_gateway::ApiConfig;
 use volley_types::signature::{ModelMetadata, SERVED_VERSION, with_octets};
 use volley_types::{ParamValue, Signature, Task};
 
-use super::support::{Edge, Reply, Script};
+use super::support::{Edge, Reply, Script, last, text};
 
 const INFER: &str = "/v2/models/m/infer";
 
@@ -104,6 +104,76 @@ async fn no_rows_are_no_rows_and_outputs_are_asked_for_once() {
     });
     let message = refused(&edge.post(INFER, &wide.to_string()).await, 413);
     assert!(message.contains("classification"), "{message}");
+}
+
+#[tokio::test]
+async fn what_a_tensor_does_not_have_is_refused_by_name() {
+    let edge = edge().await;
+    let good = || json!({ "inputs": [texts(&json!(["a"]), &json!({ "content_type": "str" }))] });
+    let with = |pointer: &str, name: &str, value: Value| {
+        let mut body = good();
+        body["outputs"] = json!([{ "name": "y", "parameters": {} }]);
+        body["parameters"] = json!({});
+        body.pointer_mut(pointer).unwrap()[name] = value;
+        body.to_string()
+    };
+    for (bad, says) in [
+        (
+            with("/inputs/0", "paramters", json!({})),
+            "'paramters' of input 'x'",
+        ),
+        (
+            with("/inputs/0/parameters", "codec", json!(1)),
+            "'codec' of input 'x'",
+        ),
+        (
+            with("/outputs/0", "binary_data", json!(true)),
+            "'binary_data' of output 'y'",
+        ),
+        (
+            with("/outputs/0/parameters", "classes", json!(1)),
+            "'classes' of output 'y'",
+        ),
+        (with("/parameters", "headers", json!("x")), "'headers'"),
+    ] {
+        let message = refused(&edge.post(INFER, &bad).await, 400);
+        assert!(message.contains(says), "{message}");
+    }
+    let headers = with("/parameters", "headers", json!({ "x-team": "search" }));
+    edge.post(INFER, &headers).await.ok();
+
+    let story = || Script::Chunks(vec![text("Once"), last()]);
+    let asked = |more: Value| {
+        let input = json!({ "name": "text_input", "datatype": "BYTES", "shape": [1],
+                            "data": ["tell"] });
+        let mut body = json!({ "inputs": [input], "outputs": [{ "name": "text_output" }] });
+        let fields = body.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        body.to_string()
+    };
+    edge.cluster.script("m", story());
+    edge.post(INFER, &asked(json!({}))).await.ok();
+    let output = |parameters: Value| {
+        asked(json!({ "outputs": [{ "name": "text_output", "parameters": parameters }] }))
+    };
+    for (bad, says) in [
+        (output(json!({ "classification": 2 })), "'classification'"),
+        (output(json!({ "content_type": "base64" })), "base64"),
+        (output(json!({ "classes": 2 })), "'classes' of output"),
+        (
+            asked(json!({ "parameters": { "headers": { "a": "b" } } })),
+            "'headers'",
+        ),
+    ] {
+        for route in ["infer", "infer_stream"] {
+            edge.cluster.script("m", story());
+            let message = refused(
+                &edge.post(&format!("/v2/models/m/{route}"), &bad).await,
+                400,
+            );
+            assert!(message.contains(says), "{message}");
+        }
+    }
 }
 
 #[tokio::test]

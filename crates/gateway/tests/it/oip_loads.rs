@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use volley_gateway::{ModelFile, ModelStore};
-use volley_types::registry::{ModelSource, ModelUrl, Sha256};
+use volley_types::registry::{ModelSource, ModelUrl, ReplicaState, Sha256};
 use volley_types::{ModelName, PredictError, Registry};
 
 use super::support::{Edge, Reply};
@@ -173,4 +173,35 @@ async fn an_ensemble_is_a_pipeline_that_keeps_its_configuration() {
     assert_eq!(edge.post(unload, "{}").await.status, 200);
     let told = edge.get("/_volley/pipelines/e").await.ok();
     assert_eq!(told["loaded"], false);
+}
+
+#[tokio::test]
+async fn a_load_of_an_ensemble_keeps_what_others_changed_meanwhile() {
+    let edge = Edge::start().await;
+    edge.cluster.script("inner", super::support::Script::Panics);
+    let put = |dims: u64| {
+        let step =
+            json!({ "model_name": "inner", "input_map": { "x": "x" }, "output_map": { "y": "y" } });
+        let config = json!({
+            "platform": "ensemble",
+            "input": [{ "name": "x", "data_type": "TYPE_FP32", "dims": [dims] }],
+            "output": [{ "name": "y", "data_type": "TYPE_FP32", "dims": [dims] }],
+            "ensemble_scheduling": { "step": [step] },
+        });
+        let body = json!({ "ensemble": config }).to_string();
+        let put = super::support::request(http::Method::PUT, "/_volley/pipelines/e", &body);
+        edge.send(put)
+    };
+    assert!(put(2).await.status.is_success());
+    let state = &edge.cluster.replica_state;
+    *state.lock() = Some(ReplicaState::Loading);
+    let change = async {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        assert!(put(3).await.status.is_success());
+        *state.lock() = None;
+    };
+    let (loaded, ()) = tokio::join!(edge.post("/v2/repository/models/e/load", "{}"), change);
+    assert!(refused(&loaded, 409).contains("revision"));
+    let told = edge.get("/_volley/pipelines/e").await.ok();
+    assert_eq!(told["ensemble"]["input"][0]["dims"], json!([3]));
 }

@@ -20,7 +20,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Map<String, Value>, PredictError> {
 }
 
 /// A value without duplicate names in objects.
-struct Unique(Value);
+#[derive(Debug)]
+pub struct Unique(pub Value);
 
 impl<'de> Deserialize<'de> for Unique {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

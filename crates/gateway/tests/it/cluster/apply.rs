@@ -5,16 +5,51 @@ use std::sync::Arc;
 
 use volley_types::registry::{
     AliasEntry, Deployment, ModelEntry, PipelineEntry, RegistryCommand, RegistryState,
+    ReplicaState, Rollout,
 };
-use volley_types::{ErrorCode, ModelVersion, PredictError, WorkerId};
+use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError, WorkerId};
 
-use super::missing;
+use super::{Cluster, missing};
+
+impl Cluster {
+    /// Deploys a second version of a model, which cannot be loaded.
+    pub(crate) fn fail_rollout(&self, model: &str) {
+        let mut registry = RegistryState::clone(&self.registry.lock());
+        let entry = registry.models.get_mut(&ModelName::new(model).unwrap());
+        let entry = Arc::make_mut(entry.unwrap());
+        let (from, to) = (ModelVersion(1), ModelVersion(2));
+        let mut spec = entry.versions[&from].clone();
+        spec.version = to;
+        entry.versions.insert(to, spec);
+        let deployment = entry.deployment.as_mut().unwrap();
+        deployment.version = to;
+        deployment.rollout = Some(Rollout {
+            from,
+            previous: vec![WorkerId::new("w1").unwrap()],
+            paused: false,
+            stopped: Some("no graph".to_owned()),
+        });
+        *self.registry.lock() = Arc::new(registry);
+        *self.replica_state.lock() = Some(ReplicaState::Failed("no graph".to_owned()));
+    }
+}
 
 pub(super) fn apply(
     registry: &mut RegistryState,
     command: RegistryCommand,
 ) -> Result<Option<ModelVersion>, PredictError> {
     let revision = registry.revision;
+    if let RegistryCommand::PutPipeline {
+        pipeline,
+        expected: Some(expected),
+    } = &command
+    {
+        let current = registry.pipelines.get(&pipeline.name);
+        if current.map_or(0, |entry| entry.revision.0) != expected.0 {
+            let message = "the pipeline is at another revision";
+            return Err(PredictError::new(ErrorCode::Conflict, message));
+        }
+    }
     match command {
         RegistryCommand::CreateConnector(spec) => {
             registry.connectors.insert(spec.id.clone(), spec);
