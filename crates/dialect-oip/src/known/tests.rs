@@ -1,0 +1,78 @@
+use serde_json::json;
+
+use super::*;
+
+fn told(checked: Result<(), PredictError>) -> String {
+    checked.unwrap_err().message
+}
+
+#[test]
+fn what_a_tensor_does_not_have_is_refused_by_name() {
+    let good = json!([{
+        "name": "x", "shape": [1], "datatype": "FP32", "data": [1], "parameters": {
+            "content_type": "np", "binary_data_size": 4, "headers": null,
+        },
+    }, { "name": "y", "shape": [1], "datatype": "FP32", "parameters": null }]);
+    inputs(good.as_array().unwrap()).unwrap();
+    for (bad, says) in [
+        (json!([1]), "each input must be an object"),
+        (
+            json!([{ "name": "x", "paramters": {} }]),
+            "field 'paramters' of input 'x' is not known; the fields are name, shape",
+        ),
+        (
+            json!([{ "name": "x", "parameters": { "binary_size": 4 } }]),
+            "parameter 'binary_size' of input 'x' is not known; the parameters are binary",
+        ),
+        (
+            json!([{ "name": "x", "parameters": 4 }]),
+            "'parameters' of input 'x' must be an object",
+        ),
+        (
+            json!([{ "name": "x", "parameters": { "content_type": 4 } }]),
+            "'content_type' of input 'x' must be a string",
+        ),
+    ] {
+        let message = told(inputs(bad.as_array().unwrap()));
+        assert!(message.contains(says), "{message}");
+    }
+    output(&json!({ "name": "y", "parameters": { "classification": 3 } })).unwrap();
+    let message = told(output(&json!({ "name": "y", "binary_data": true })));
+    assert!(
+        message.contains("field 'binary_data' of output 'y'"),
+        "{message}"
+    );
+    let message = told(output(
+        &json!({ "name": "y", "parameters": { "classes": 3 } }),
+    ));
+    assert!(message.contains("'classes' of output 'y'"), "{message}");
+}
+
+#[test]
+fn headers_are_only_for_tensors_and_only_as_mlserver_has_them() {
+    let take = |parameters: Value, tensors: bool| {
+        let mut parameters = parameters.as_object().unwrap().clone();
+        take_codecs(&mut parameters, tensors).map(|()| parameters)
+    };
+    let codecs = json!({ "content_type": "np", "binary_data_output": true, "own": 1 });
+    for tensors in [true, false] {
+        let left = take(codecs.clone(), tensors).unwrap();
+        assert_eq!(Value::Object(left), json!({ "own": 1 }));
+    }
+    let headers = json!({ "headers": { "x-team": "search" } });
+    assert!(take(headers.clone(), true).unwrap().is_empty());
+    for (bad, tensors, says) in [
+        (headers, false, "'headers' is not supported"),
+        (
+            json!({ "headers": "x" }),
+            true,
+            "'headers' must be an object",
+        ),
+        (json!({ "headers": { "a": 1 } }), true, "'headers' must be"),
+        (json!({ "content_type": "base64" }), true, "of each input"),
+        (json!({ "content_type": 1 }), true, "must be a string"),
+    ] {
+        let message = take(bad, tensors).unwrap_err().message;
+        assert!(message.contains(says), "{message}");
+    }
+}
