@@ -22,9 +22,10 @@ use volley_security::Principal;
 use volley_types::deadline::grpc_timeout;
 use volley_types::{Deadline, PredictError, Role, Share};
 
+use super::GrpcFlavor;
 use crate::state::{Oip, OipCaller};
 use volley_http_edge::auth::served_here;
-use volley_http_edge::context::{self, REQUEST_ID, RequestContext};
+use volley_http_edge::context::{self, REQUEST_ID, RequestContext, is_grpc};
 use volley_http_edge::edge::DialectCaller;
 use volley_http_edge::idle;
 use volley_http_edge::inference::ServedModel;
@@ -83,7 +84,11 @@ pub(super) fn status(error: &PredictError) -> Status {
 
 /// Wraps every call: refuses what is no gRPC, makes the context, bounds the body's time, fences
 /// panics, echoes the id, and cuts an answer that nobody takes.
-pub(super) async fn middleware(State(oip): State<Oip>, request: Request, next: Next) -> Response {
+pub(super) async fn middleware(
+    State((oip, flavor)): State<(Oip, GrpcFlavor)>,
+    request: Request,
+    next: Next,
+) -> Response {
     // Besides being clear, this keeps web pages of other origins from calling here.
     if !is_grpc(request.headers()) || request.method() != Method::POST {
         let why = "this path is for gRPC: send a POST with 'content-type: application/grpc'";
@@ -107,7 +112,7 @@ pub(super) async fn middleware(State(oip): State<Oip>, request: Request, next: N
     let limits = context::timeout(request.headers(), &config).and_then(|most| {
         let given = call_timeout(request.headers())?;
         let session = context::session(request.headers())?;
-        Ok((most, given, session, admit(&oip, &request)?))
+        Ok((most, given, session, admit(&oip, flavor, &request)?))
     });
     let mut response = match limits {
         Err(error) => status(&error).into_http(),
@@ -170,18 +175,27 @@ async fn respond(
     idle::until_sent(answered, taken)
 }
 
-/// The cluster for who calls, where that is allowed to them. A call that is not listed here needs
-/// the strongest role.
-fn admit(oip: &Oip, request: &Request) -> Result<OipCaller, PredictError> {
+/// The cluster for who calls, where that is allowed to them. A call that the flavor does not have is
+/// admitted without rights, and answered as one that is not there.
+fn admit(oip: &Oip, flavor: GrpcFlavor, request: &Request) -> Result<OipCaller, PredictError> {
     let call = request.uri().path().rsplit('/').next();
     let needed = match call.unwrap_or_default() {
         "ServerLive" | "ServerReady" => return Ok(open(oip, request, Principal::nobody())),
-        "ServerMetadata" | "ModelReady" | "ModelMetadata" | "ModelConfig" | "ModelStatistics"
-        | "RepositoryIndex" => Role::Viewer,
+        "ServerMetadata" | "ModelReady" | "ModelMetadata" | "RepositoryIndex" => Role::Viewer,
         "ModelInfer" | "ModelStreamInfer" => Role::Predict,
         "RepositoryModelLoad" | "RepositoryModelUnload" => Role::ModelAdmin,
-        // Regions of shared memory are the whole node's.
-        _ => Role::ClusterAdmin,
+        call if flavor == GrpcFlavor::Triton => match call {
+            "ModelConfig" | "ModelStatistics" => Role::Viewer,
+            // Regions of shared memory are the whole node's.
+            "SystemSharedMemoryStatus"
+            | "SystemSharedMemoryRegister"
+            | "SystemSharedMemoryUnregister"
+            | "CudaSharedMemoryStatus"
+            | "CudaSharedMemoryRegister"
+            | "CudaSharedMemoryUnregister" => Role::ClusterAdmin,
+            _ => return Ok(open(oip, request, Principal::nobody())),
+        },
+        _ => return Ok(open(oip, request, Principal::nobody())),
     };
     served_here(needed.into(), request.extensions())?;
     let address = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
@@ -230,12 +244,6 @@ fn reasoned(response: &mut Response, call: &str) {
 fn printable(call: &str) -> String {
     let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
     call.chars().filter(plain).take(64).collect()
-}
-
-fn is_grpc(headers: &HeaderMap) -> bool {
-    let given = headers.get(header::CONTENT_TYPE);
-    let rest = given.and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
-    matches!(rest, Some([] | [b'+' | b';', ..]))
 }
 
 /// A client that compresses gets its answer compressed in the same way, any other one plain: most
