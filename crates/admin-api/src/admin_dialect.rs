@@ -22,7 +22,7 @@ impl Dialect for Admin {
     fn routes(&self) -> Routes<()> {
         Routes::new()
             .nest("/_volley", named(operations()))
-            .route("/metrics", get(VIEWER, ops::metrics))
+            .route("/metrics", get(VIEWER, ops::metrics).compressed())
             .route("/", get(VIEWER, ops::about))
             .with_state(self.clone())
     }
@@ -33,7 +33,7 @@ fn operations() -> Routes<Admin> {
     Routes::new()
         .route("/status", get(VIEWER, ops::status))
         .route("/scale", get(VIEWER, ops::scale))
-        .route("/metrics", get(VIEWER, ops::own_metrics))
+        .route("/metrics", get(VIEWER, ops::own_metrics).compressed())
         .route("/health/live", get(PUBLIC, ops::live))
         .route("/health/ready", get(PUBLIC, ops::ready))
         .route("/nodes/join", post(CLUSTER_ADMIN, admin::join))

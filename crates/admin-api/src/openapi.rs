@@ -53,7 +53,7 @@ async fn part(Path(file): Path<String>) -> Result<Response, ApiError> {
 
 /// The route of the page that renders the document. Public.
 pub fn page_routes() -> Routes<()> {
-    Routes::new().route("/docs", get(PUBLIC, page))
+    Routes::new().route("/docs", get(PUBLIC, page).compressed())
 }
 
 /// The routes of the document and of the files of its page. Public.
@@ -66,8 +66,8 @@ pub fn document_routes(document: &Value) -> Routes<()> {
     };
     // The page's files are not part of the API, so the document does not list them.
     Routes::new()
-        .route(PATH, get(PUBLIC, serve))
-        .route("/docs/{file}", get(PUBLIC, part))
+        .route(PATH, get(PUBLIC, serve).compressed())
+        .route("/docs/{file}", get(PUBLIC, part).compressed())
 }
 
 /// Generates the OpenAPI document of `routes`. Logs an error for each of `operations` without a

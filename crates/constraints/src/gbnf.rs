@@ -418,7 +418,7 @@ mod tests {
             ("a ::= \"b\"", "root"),
             ("root ::= missing", "missing"),
             ("root ::= \"a", "'\"'"),
-            ("root ::= [a", "']'"),
+            ("root ::= [a", "not closed"),
             ("root ::= (\"a\"", "')'"),
             ("root ::= \"a\"{2,1}", "{2,1}"),
             ("root ::= [z-a]", "z-a"),

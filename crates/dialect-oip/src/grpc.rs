@@ -72,7 +72,8 @@ pub fn routes(oip: &Oip, flavor: GrpcFlavor) -> Router {
                 .send_compressed(Deflate),
         ),
     };
-    router.layer(from_fn_with_state(oip.clone(), context::middleware))
+    let state = (oip.clone(), flavor);
+    router.layer(from_fn_with_state(state, context::middleware))
 }
 
 /// Routes of a listener that serves only this flavor.

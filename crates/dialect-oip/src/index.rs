@@ -9,17 +9,25 @@ use volley_types::{ModelName, ModelRef};
 
 use super::{label, repository};
 use crate::state::OipCaller;
-use volley_http_edge::body::JsonObject;
+use volley_http_edge::body::{Fields, JsonObject, take_flag};
+use volley_http_edge::error::ApiError;
 
 /// Lists all models, or with `{"ready": true}` the ready ones.
-pub(crate) async fn index(caller: OipCaller, JsonObject(body): JsonObject) -> Json<Value> {
-    let only_ready = body.get("ready") == Some(&Value::Bool(true));
+///
+/// # Errors
+/// `InvalidInput` naming the field that is not known, or not true or false.
+pub(crate) async fn index(
+    caller: OipCaller,
+    JsonObject(mut body): JsonObject,
+) -> Result<Json<Value>, ApiError> {
+    body.only("an index", &["ready"])?;
+    let only_ready = take_flag(&mut body, "ready")?;
     let told = |entry: IndexEntry| {
         json!({ "name": entry.name, "version": entry.version, "state": entry.state,
                 "reason": entry.reason })
     };
     let entries = entries(&caller, only_ready).await;
-    Json(entries.into_iter().map(told).collect())
+    Ok(Json(entries.into_iter().map(told).collect()))
 }
 
 /// A version of a model in the index.

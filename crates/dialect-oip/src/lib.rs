@@ -118,9 +118,14 @@ impl ResolvedModel {
                 .is_ok_and(|it| !it.served.versions.is_empty())
             {
                 return match found {
+                    // In the words of this protocol, which are not always the registry's numbers.
                     Err(error) if is_absent(&error) => {
-                        let own = Self::of(caller, deployed, Some(asked)).await;
-                        own.map_err(|_| error)
+                        let own = Self::of(caller, deployed.clone(), None).await;
+                        let own = own.map_err(|_| error)?;
+                        if own.served.versions.iter().any(|version| version == asked) {
+                            return Self::of(caller, deployed, Some(asked)).await;
+                        }
+                        Err(no_version(&name, asked, &own.versions()))
                     }
                     found => found,
                 };
@@ -145,7 +150,7 @@ impl ResolvedModel {
                 Some(
                     found
                         .cloned()
-                        .ok_or_else(|| no_version(&model.name, asked))?,
+                        .ok_or_else(|| no_version(&model.name, asked, &served.versions))?,
                 )
             }
         };
@@ -238,6 +243,9 @@ impl ResolvedModel {
     }
 }
 
+/// Maximum number of versions in an error.
+const NAMED: usize = 8;
+
 /// Parameter of a registered version with its name in this protocol.
 const LABEL: &str = "version_name";
 
@@ -277,8 +285,12 @@ fn unknown(model: &str) -> PredictError {
     PredictError::new(ErrorCode::NotFound, message)
 }
 
-fn no_version(model: &ModelName, version: &str) -> PredictError {
+fn no_version(model: &ModelName, version: &str, loaded: &[String]) -> PredictError {
     let version = tensors::printable(version);
-    let message = format!("version '{version}' of model '{model}' is not loaded");
+    let mut message = format!("version '{version}' of model '{model}' is not loaded");
+    if !loaded.is_empty() {
+        let loaded: Vec<_> = loaded.iter().take(NAMED).map(String::as_str).collect();
+        message.push_str(&format!("; loaded: {}", loaded.join(", ")));
+    }
     PredictError::new(ErrorCode::NotFound, message)
 }

@@ -122,7 +122,7 @@ pub(crate) fn node(
     let ready = move || async move { ops::readiness(ready()) };
     let metrics = move || async move { ops::open_metrics(metrics()) };
     Routes::new()
-        .route("/metrics", get(VIEWER, metrics))
+        .route("/metrics", get(VIEWER, metrics).compressed())
         .route("/_volley/health/live", get(PUBLIC, ops::live))
         .route("/_volley/health/ready", get(PUBLIC, ready))
         .with_state(())

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::stream::BoxStream;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use tracing::Instrument;
 use volley_types::{Deadline, ErrorCode, PredictError, RequestId, TraceContext};
 
@@ -214,6 +214,9 @@ pub fn session(headers: &HeaderMap) -> Result<Option<String>, PredictError> {
 
 /// Handler for unknown routes.
 pub async fn no_route(request: Request) -> Response {
+    if is_grpc(request.headers()) {
+        return no_service();
+    }
     let path: String = request.uri().path().chars().take(200).collect();
     let error = PredictError::new(
         ErrorCode::NotFound,
@@ -223,6 +226,25 @@ pub async fn no_route(request: Request) -> Response {
         ),
     );
     error::with_code(ApiError(error).into_response(), "unknown_url")
+}
+
+/// Whether a request is a gRPC call.
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    let given = headers.get(header::CONTENT_TYPE);
+    let rest = given.and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
+    matches!(rest, Some([] | [b'+' | b';', ..]))
+}
+
+/// The end of a gRPC call of an unknown service, which gRPC clients read from the headers.
+fn no_service() -> Response {
+    let why = "no such gRPC service; coordinators serve inference.GRPCInferenceService";
+    let mut response = Response::default();
+    let headers = response.headers_mut();
+    let media = HeaderValue::from_static("application/grpc");
+    headers.insert(header::CONTENT_TYPE, media);
+    headers.insert("grpc-status", HeaderValue::from_static("12"));
+    headers.insert("grpc-message", HeaderValue::from_static(why));
+    response
 }
 
 /// Handler for unsupported methods of a route.

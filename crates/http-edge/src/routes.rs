@@ -1,7 +1,8 @@
 //! Default deny: a route names the role that it needs, or it does not compile.
 //!
 //! Routers are built from [`Routes`], whose methods ([`get`], [`post`], [`put`], [`delete`]) take
-//! an [`Access`] each. Handlers access the cluster only through a [`Caller`], which has the rights
+//! an [`Access`] each. Responses of methods that need another role than that of predictions are not
+//! compressed, unless they say so. Handlers access the cluster only through a [`Caller`], which has the rights
 //! of the request's principal.
 
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use axum::response::Response;
 use axum::routing::{self, MethodRouter};
 use volley_security::Authenticator;
 
-use crate::auth::{Access, check, identify};
+use crate::auth::{Access, PREDICT, check, identify};
 use crate::config::EdgeConfig;
 use crate::context;
 use crate::context::RequestContext;
@@ -64,6 +65,14 @@ where
     GuardedMethods::guarded("POST", access.into(), methods).streamed()
 }
 
+/// Middleware of routes whose responses are never compressed: some clients announce encodings that
+/// they cannot read.
+async fn plain(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    response.extensions_mut().insert(NoCompression);
+    response
+}
+
 /// Middleware of streaming routes: passes the request to the node's keeper.
 async fn keep(
     State(edge): State<Edge>,
@@ -101,10 +110,27 @@ where
 impl<S: Clone + Send + Sync + 'static> GuardedMethods<S> {
     fn guarded(method: &'static str, access: Access, methods: MethodRouter<S>) -> Self {
         let check = from_fn(move |request, next| check(access, request, next));
+        let router = match access == Access::Role(PREDICT) {
+            true => methods,
+            false => methods.route_layer(from_fn(plain)),
+        };
         Self {
-            router: methods.route_layer(check),
+            router: router.route_layer(check),
             listed: vec![(method, access)],
             streamed: Vec::new(),
+        }
+    }
+
+    /// Lets the responses be compressed, which only those of predictions are otherwise.
+    pub fn compressed(self) -> Self {
+        let unmark = from_fn(async |request, next: Next| {
+            let mut response = next.run(request).await;
+            response.extensions_mut().remove::<NoCompression>();
+            response
+        });
+        Self {
+            router: self.router.route_layer(unmark),
+            ..self
         }
     }
 
@@ -212,13 +238,8 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
 
     /// Disables compression of responses: some clients announce encodings that they cannot read.
     pub fn uncompressed(self) -> Self {
-        let mark = from_fn(async |request, next: Next| {
-            let mut response = next.run(request).await;
-            response.extensions_mut().insert(NoCompression);
-            response
-        });
         Self {
-            router: self.router.route_layer(mark),
+            router: self.router.route_layer(from_fn(plain)),
             listed: self.listed,
         }
     }

@@ -164,7 +164,10 @@ fn doubling() -> tempfile::TempDir {
         wire::field(7, &graph),
         wire::field(8, &wire::number(2, 20)),
     ];
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::Builder::new()
+        .prefix("doubling-")
+        .tempdir()
+        .unwrap();
     std::fs::write(folder.path().join("model.onnx"), model.concat()).unwrap();
     folder
 }

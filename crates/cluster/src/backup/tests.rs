@@ -38,8 +38,8 @@ fn a_backup_is_read_back_as_it_was_and_tells_what_is_inside() {
 #[test]
 fn another_format_and_another_file_are_told_apart_from_damage() {
     let says = |bytes: &[u8]| decode(bytes).unwrap_err().message;
-    assert!(says(b"").contains("not a backup"));
-    assert!(says(b"PK\x03\x04").contains("not a backup"));
+    assert!(says(b"").contains("not a Volley backup"));
+    assert!(says(b"PK\x03\x04").contains("not a Volley backup"));
     assert!(says(b"volley-backup 2\n{}").contains("format"));
     assert!(says(b"volley-backup 1\n{}").contains("truncated or changed"));
 }

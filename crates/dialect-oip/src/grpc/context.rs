@@ -20,11 +20,12 @@ use volley_proto::status::{grpc_code, public_message};
 use volley_proto::wire_bytes;
 use volley_security::Principal;
 use volley_types::deadline::grpc_timeout;
-use volley_types::{Deadline, PredictError, Role, Share};
+use volley_types::{Deadline, ErrorCode, PredictError, Role, Share};
 
+use super::GrpcFlavor;
 use crate::state::{Oip, OipCaller};
 use volley_http_edge::auth::served_here;
-use volley_http_edge::context::{self, REQUEST_ID, RequestContext};
+use volley_http_edge::context::{self, REQUEST_ID, RequestContext, is_grpc};
 use volley_http_edge::edge::DialectCaller;
 use volley_http_edge::idle;
 use volley_http_edge::inference::ServedModel;
@@ -84,7 +85,11 @@ pub(super) fn status(error: &PredictError) -> Status {
 /// Middleware of all calls. It rejects requests that are not gRPC, creates the context, limits the
 /// time of the body, catches panics, returns the request id, and aborts responses that are not
 /// read.
-pub(super) async fn middleware(State(oip): State<Oip>, request: Request, next: Next) -> Response {
+pub(super) async fn middleware(
+    State((oip, flavor)): State<(Oip, GrpcFlavor)>,
+    request: Request,
+    next: Next,
+) -> Response {
     // This also prevents requests from web pages of other origins.
     if !is_grpc(request.headers()) || request.method() != Method::POST {
         let why = "this path is for gRPC: send a POST with 'content-type: application/grpc'";
@@ -108,7 +113,7 @@ pub(super) async fn middleware(State(oip): State<Oip>, request: Request, next: N
     let limits = context::timeout(request.headers(), &config).and_then(|most| {
         let given = call_timeout(request.headers())?;
         let session = context::session(request.headers())?;
-        Ok((most, given, session, admit(&oip, &request)?))
+        Ok((most, given, session, admit(&oip, flavor, &request)?))
     });
     let mut response = match limits {
         Err(error) => status(&error).into_http(),
@@ -171,18 +176,27 @@ async fn respond(
     idle::until_sent(answered, taken)
 }
 
-/// The cluster for who calls, where that is allowed to them. A call that is not listed here needs
-/// the strongest role.
-fn admit(oip: &Oip, request: &Request) -> Result<OipCaller, PredictError> {
+/// The cluster for who calls, where that is allowed to them. A call that the flavor does not have is
+/// admitted without rights, and answered as one that is not there.
+fn admit(oip: &Oip, flavor: GrpcFlavor, request: &Request) -> Result<OipCaller, PredictError> {
     let call = request.uri().path().rsplit('/').next();
     let needed = match call.unwrap_or_default() {
         "ServerLive" | "ServerReady" => return Ok(open(oip, request, Principal::nobody())),
-        "ServerMetadata" | "ModelReady" | "ModelMetadata" | "ModelConfig" | "ModelStatistics"
-        | "RepositoryIndex" => Role::Viewer,
+        "ServerMetadata" | "ModelReady" | "ModelMetadata" | "RepositoryIndex" => Role::Viewer,
         "ModelInfer" | "ModelStreamInfer" => Role::Predict,
         "RepositoryModelLoad" | "RepositoryModelUnload" => Role::ModelAdmin,
-        // Shared-memory regions concern the whole node.
-        _ => Role::ClusterAdmin,
+        call if flavor == GrpcFlavor::Triton => match call {
+            "ModelConfig" | "ModelStatistics" => Role::Viewer,
+            // Shared-memory regions concern the whole node.
+            "SystemSharedMemoryStatus"
+            | "SystemSharedMemoryRegister"
+            | "SystemSharedMemoryUnregister"
+            | "CudaSharedMemoryStatus"
+            | "CudaSharedMemoryRegister"
+            | "CudaSharedMemoryUnregister" => Role::ClusterAdmin,
+            other => return Err(unimplemented(other)),
+        },
+        other => return Err(unimplemented(other)),
     };
     served_here(needed.into(), request.extensions())?;
     let address = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
@@ -228,15 +242,15 @@ fn reasoned(response: &mut Response, call: &str) {
     }
 }
 
+/// The answer to a method that this service lacks, with or without a key.
+fn unimplemented(call: &str) -> PredictError {
+    let message = format!("the method '{}' is not implemented", printable(call));
+    PredictError::new(ErrorCode::Unimplemented, message)
+}
+
 fn printable(call: &str) -> String {
     let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
     call.chars().filter(plain).take(64).collect()
-}
-
-fn is_grpc(headers: &HeaderMap) -> bool {
-    let given = headers.get(header::CONTENT_TYPE);
-    let rest = given.and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
-    matches!(rest, Some([] | [b'+' | b';', ..]))
 }
 
 /// Compresses the response in the same way as the request. Most clients accept compressed

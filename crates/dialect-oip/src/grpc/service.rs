@@ -17,6 +17,7 @@ use super::context::{CallContext, status};
 use super::request::{ModelInferCall, named};
 use crate::describe::{self, TensorForm};
 use crate::load::{Load, LoadParameter};
+use crate::tensors::printable;
 use crate::{ResolvedModel, index, repository};
 
 /// Result of a call.
@@ -143,7 +144,14 @@ impl InferenceService {
     ) -> GrpcAnswer<RepositoryIndexResponse> {
         let context = CallContext::of(&request)?;
         let asked = request.into_inner();
-        let work = async { Ok(index::entries(&context.caller, asked.ready).await) };
+        let work = async {
+            if !asked.repository_name.is_empty() {
+                let name = printable(&asked.repository_name);
+                let message = format!("no repository '{name}' exists; leave 'repository_name' out");
+                return Err(PredictError::new(ErrorCode::NotFound, message));
+            }
+            Ok(index::entries(&context.caller, asked.ready).await)
+        };
         let entries = context.request.in_time(work).await;
         let entries = entries.map_err(|error| status(&error))?;
         let entry = |entry: index::IndexEntry| ModelIndex {

@@ -308,8 +308,23 @@ async fn answers_of_management_and_errors_are_not_compressed() {
         "/v2/models/m",
         "/v2/models/m/config",
         "/v2/models/m/stats",
+        "/v1/models",
+        "/v1/models?all=true",
+        "/api/tags",
+        "/_volley/status",
+        "/_plugins/_ml/stats",
+        "/_plugins/_ml/models/m",
     ] {
         assert_eq!(zipped(Method::GET, path, "").await, (200, false), "{path}");
+    }
+    for path in ["models", "connectors", "tasks"] {
+        let path = format!("/_plugins/_ml/{path}/_search");
+        let query = r#"{"query":{"match_all":{}}}"#;
+        let found = zipped(Method::POST, &path, query).await;
+        assert_eq!(found, (200, false), "{path}");
+    }
+    for path in ["/openapi.json", "/docs", "/docs/page.js"] {
+        assert_eq!(zipped(Method::GET, path, "").await, (200, true), "{path}");
     }
     let index = zipped(Method::POST, "/v2/repository/index", "{}").await;
     assert_eq!(index, (200, false));

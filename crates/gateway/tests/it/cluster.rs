@@ -219,6 +219,7 @@ impl Predict for Cluster {
     }
 
     async fn signature(&self, model: &ModelRef) -> Result<Signature, PredictError> {
+        apply::registered(&self.state(), model)?;
         match self
             .scripts
             .lock()

@@ -1,8 +1,10 @@
 //! The Open Inference Protocol over gRPC: texts, health, models, keys, statistics.
 
 use bytes::Bytes;
+use tokio::net::TcpListener;
 use tonic::transport::Channel;
 use tonic::{Code, Request};
+use volley_gateway::GrpcFlavor;
 use volley_proto::inference::triton::grpc_inference_service_client::GrpcInferenceServiceClient as TritonClient;
 use volley_proto::inference::triton::infer_parameter::ParameterChoice;
 use volley_proto::inference::triton::model_infer_request::InferInputTensor;
@@ -10,8 +12,10 @@ use volley_proto::inference::triton::{
     DataType as ConfigType, InferTensorContents, ModelConfigRequest, ModelInferRequest,
     ModelMetadataRequest, ModelReadyRequest, ModelRepositoryParameter, ModelStatisticsRequest,
     RepositoryIndexRequest, RepositoryModelLoadRequest, RepositoryModelUnloadRequest,
-    ServerLiveRequest, ServerMetadataRequest, ServerReadyRequest,
+    ServerLiveRequest, ServerMetadataRequest, ServerReadyRequest, SystemSharedMemoryStatusRequest,
 };
+use volley_proto::tasks::v1::ListRequest;
+use volley_proto::tasks::v1::task_service_client::TaskServiceClient;
 use volley_types::registry::ReplicaState;
 use volley_types::{FinishReason, GenerationChunk, Usage};
 
@@ -381,4 +385,54 @@ async fn what_was_asked_is_counted() {
         client.model_statistics(counted("nobody")).await,
         Code::NotFound,
     );
+}
+
+#[tokio::test]
+async fn calls_that_are_not_there_are_unimplemented_also_without_administration() {
+    let edge = Edge::start().await;
+    let channel = Channel::from_shared(format!("http://{}", edge.address)).unwrap();
+    let channel = channel.connect().await.unwrap();
+    let other = TaskServiceClient::new(channel)
+        .list(ListRequest::default())
+        .await;
+    let message = refused(other, Code::Unimplemented);
+    assert!(message.contains("no such gRPC service"), "{message}");
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let public = edge.api.clone().without_administration();
+    tokio::spawn(public.serve_grpc(GrpcFlavor::MlServer, listener, edge.shutdown.clone()));
+    let channel = Channel::from_shared(format!("http://{address}")).unwrap();
+    let mut client = TritonClient::new(channel.connect().await.unwrap());
+    let status = SystemSharedMemoryStatusRequest::default();
+    let message = refused(
+        client.system_shared_memory_status(status).await,
+        Code::Unimplemented,
+    );
+    assert!(message.contains("SystemSharedMemoryStatus"), "{message}");
+    let unload = RepositoryModelUnloadRequest::default();
+    let unload = client.repository_model_unload(unload).await;
+    refused(unload, Code::PermissionDenied);
+}
+
+#[tokio::test]
+async fn an_index_of_another_repository_is_refused() {
+    let edge = Edge::start().await;
+    let index = RepositoryIndexRequest {
+        repository_name: "zzz".to_owned(),
+        ..RepositoryIndexRequest::default()
+    };
+    let message = refused(
+        triton(&edge).await.repository_index(index).await,
+        Code::NotFound,
+    );
+    assert!(message.contains("'zzz'"), "{message}");
+    for (bad, says) in [
+        (r#"{"reday":true}"#, "'reday'"),
+        (r#"{"ready":1}"#, "'ready'"),
+    ] {
+        let reply = edge.post("/v2/repository/index", bad).await;
+        assert_eq!(reply.status, 400, "{bad}");
+        assert!(reply.text().contains(says), "{}", reply.text());
+    }
 }

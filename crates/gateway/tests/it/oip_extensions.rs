@@ -230,7 +230,15 @@ async fn versions_that_a_replica_serves_are_named_and_told_apart() {
         &edge.post("/v2/models/m/versions/1/infer", &body).await,
         404,
     );
-    refused(&edge.get("/v2/models/m/versions/1/ready").await, 404);
+    // The registry's numbers are not the names of these versions.
+    for version in ["1", "2"] {
+        let ready = format!("/v2/models/m/versions/{version}/ready");
+        let message = refused(&edge.get(&ready).await, 404);
+        assert!(
+            message.ends_with("is not loaded; loaded: beta, 3"),
+            "{message}"
+        );
+    }
     edge.get("/v2/models/m/versions/beta/ready").await.ok();
 }
 

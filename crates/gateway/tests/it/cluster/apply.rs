@@ -7,7 +7,7 @@ use volley_types::registry::{
     AliasEntry, Deployment, ModelEntry, PipelineEntry, RegistryCommand, RegistryState,
     ReplicaState, Rollout,
 };
-use volley_types::{ErrorCode, ModelName, ModelVersion, PredictError, WorkerId};
+use volley_types::{ErrorCode, ModelName, ModelRef, ModelVersion, PredictError, WorkerId};
 
 use super::{Cluster, missing};
 
@@ -31,6 +31,19 @@ impl Cluster {
         });
         *self.registry.lock() = Arc::new(registry);
         *self.replica_state.lock() = Some(ReplicaState::Failed("no graph".to_owned()));
+    }
+}
+
+/// Refuses a version that a model does not have.
+pub(super) fn registered(registry: &RegistryState, model: &ModelRef) -> Result<(), PredictError> {
+    let entry = registry.models.get(&model.name);
+    let versions = entry.map(|entry| &entry.versions);
+    match (versions, model.version) {
+        (Some(versions), Some(version)) if !versions.contains_key(&version) => {
+            let message = format!("'{model}' is not deployed; version 1 of the model is");
+            Err(PredictError::new(ErrorCode::NotDeployed, message))
+        }
+        _ => Ok(()),
     }
 }
 
