@@ -139,7 +139,7 @@ mod tests {
         assert_eq!((error.code, share.bytes()), (ErrorCode::TooLarge, 0));
         // Parts that fit each are limited together.
         let mut share = Intake::default().share();
-        let mut trees = Trees::new(5 << 20, &mut share);
+        let mut trees = Trees::new(tree_bytes(dense.as_bytes()) / 8 + 1, &mut share);
         assert!(trees.parse(part).is_ok());
         assert_eq!(trees.parse(part).unwrap_err().code, ErrorCode::TooLarge);
     }

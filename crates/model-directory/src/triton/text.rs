@@ -270,7 +270,7 @@ mod tests {
             ("a: '\\q'", "escape"),
             ("a: '\\xff'", "UTF-8"),
             ("\n\na: [1 2]", "line 3"),
-            ("}", "'}' is not expected"),
+            ("}", "unexpected '}'"),
             (&"a{".repeat(100), "too deep"),
         ] {
             let error = parse(text).unwrap_err();
