@@ -105,16 +105,16 @@ impl Drop for RunEntry {
 
 /// Excludes the weights of a model that is being loaded, about `bytes`, from the memory of runs,
 /// until the result is dropped.
-pub(crate) fn load(bytes: u64) -> Load {
+pub(crate) fn load(bytes: u64) -> LoadingWeights {
     WATCH.lock().load(bytes);
-    Load(bytes)
+    LoadingWeights(bytes)
 }
 
 /// A load in progress.
 #[derive(Debug)]
-pub(crate) struct Load(u64);
+pub(crate) struct LoadingWeights(u64);
 
-impl Drop for Load {
+impl Drop for LoadingWeights {
     fn drop(&mut self) {
         let mut state = WATCH.lock();
         state.loading = state.loading.saturating_sub(self.0);

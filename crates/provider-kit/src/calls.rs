@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::blocks::{Blocks, arguments_text};
 use crate::citations::Passages;
-use crate::parts::Parts;
+use crate::parts::AnswerParts;
 use crate::step::Step;
 
 /// The tool calls of one answer, and the state of its citations and blocks. It supplies indexes and
@@ -17,7 +17,7 @@ pub struct ToolCallAccumulator {
     /// State of an answer that arrives in content blocks.
     pub native: Blocks,
     /// The parts whose end repeats their deltas.
-    pub parts: Parts,
+    pub parts: AnswerParts,
     /// The started calls.
     begun: Vec<StartedCall>,
     /// The server's number and our index of each call that the server numbers.

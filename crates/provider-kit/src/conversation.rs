@@ -161,7 +161,7 @@ pub fn calls(message: &ChatMessage) -> Vec<Value> {
 }
 
 /// A stretch of an assistant's message.
-pub enum Said {
+pub enum Stretch {
     /// Text, not empty.
     Text(String),
     /// A tool call, in OpenAI's format.
@@ -178,7 +178,7 @@ pub fn marks(message: &ChatMessage) -> Vec<Value> {
 }
 
 /// The text, the calls and the marks of a message in their order.
-pub fn said(message: &ChatMessage) -> Vec<Said> {
+pub fn said(message: &ChatMessage) -> Vec<Stretch> {
     let told = in_order(message);
     let details = details(message);
     let marks = details["cache"].as_array().map_or(&[][..], Vec::as_slice);
@@ -193,7 +193,7 @@ pub fn said(message: &ChatMessage) -> Vec<Said> {
     let mut left = marks.iter().peekable();
     for one in told {
         match one {
-            Said::Text(text) => {
+            Stretch::Text(text) => {
                 let mut rest = text.chars();
                 let end = at + text.chars().count();
                 // Marks inside this text split it.
@@ -203,12 +203,12 @@ pub fn said(message: &ChatMessage) -> Vec<Said> {
                     let before = number(mark, "at").saturating_sub(at);
                     let part: String = rest.by_ref().take(before).collect();
                     at += part.chars().count();
-                    said.extend((!part.is_empty()).then_some(Said::Text(part)));
-                    said.push(Said::Mark(mark["control"].clone()));
+                    said.extend((!part.is_empty()).then_some(Stretch::Text(part)));
+                    said.push(Stretch::Mark(mark["control"].clone()));
                 }
                 at = end;
                 let rest: String = rest.collect();
-                said.extend((!rest.is_empty()).then_some(Said::Text(rest)));
+                said.extend((!rest.is_empty()).then_some(Stretch::Text(rest)));
             }
             other => {
                 calls += 1;
@@ -216,17 +216,17 @@ pub fn said(message: &ChatMessage) -> Vec<Said> {
                 while let Some(mark) =
                     left.next_if(|it| number(it, "calls") <= calls && number(it, "at") <= at)
                 {
-                    said.push(Said::Mark(mark["control"].clone()));
+                    said.push(Stretch::Mark(mark["control"].clone()));
                 }
             }
         }
     }
-    said.extend(left.map(|mark| Said::Mark(mark["control"].clone())));
+    said.extend(left.map(|mark| Stretch::Mark(mark["control"].clone())));
     said
 }
 
 /// The text and the calls of a message in their order.
-fn in_order(message: &ChatMessage) -> Vec<Said> {
+fn in_order(message: &ChatMessage) -> Vec<Stretch> {
     let mut text = message.content.chars();
     let mut taken = 0;
     let places = details(message)["calls_at"].take();
@@ -239,13 +239,13 @@ fn in_order(message: &ChatMessage) -> Vec<Said> {
         let before: String = text.by_ref().take(place.saturating_sub(taken)).collect();
         taken = place.max(taken);
         if !before.is_empty() {
-            said.push(Said::Text(before));
+            said.push(Stretch::Text(before));
         }
-        said.push(Said::Call(call));
+        said.push(Stretch::Call(call));
     }
     let rest: String = text.collect();
     if !rest.is_empty() {
-        said.push(Said::Text(rest));
+        said.push(Stretch::Text(rest));
     }
     said
 }
@@ -399,9 +399,9 @@ mod tests {
                 ..ChatMessage::new("assistant", "äbc")
             };
             let told = said(&message).into_iter().map(|said| match said {
-                Said::Text(text) => text,
-                Said::Call(call) => call["id"].as_str().unwrap().to_owned(),
-                Said::Mark(_) => "|".to_owned(),
+                Stretch::Text(text) => text,
+                Stretch::Call(call) => call["id"].as_str().unwrap().to_owned(),
+                Stretch::Mark(_) => "|".to_owned(),
             });
             told.collect::<Vec<_>>()
         };

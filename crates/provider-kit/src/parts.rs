@@ -24,7 +24,7 @@ pub type PartId = (PartKind, u64, u64);
 
 /// The parts of one answer.
 #[derive(Clone, Debug, Default)]
-pub struct Parts {
+pub struct AnswerParts {
     known: Vec<Part>,
 }
 
@@ -39,7 +39,7 @@ struct Part {
     ended: bool,
 }
 
-impl Parts {
+impl AnswerParts {
     /// Forgets the parts of item `item`, because another one with that index begins.
     pub fn forget(&mut self, item: u64) {
         self.known.retain(|part| part.id.1 != item);
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn the_end_of_a_part_adds_only_what_its_deltas_did_not_bring() {
         let (text, input) = ((PartKind::Text, 0, 0), (PartKind::Arguments, 1, 0));
-        let mut parts = Parts::default();
+        let mut parts = AnswerParts::default();
         parts.begin(text, 2);
         assert_eq!(parts.rest_of_text(text, "äbcd", 4), Some("cd".to_owned()));
         assert_eq!(parts.rest_of_text(text, "äbcd", 6), None, "it has ended");

@@ -20,7 +20,7 @@ use volley_provider_kit::step::{Delta, Step};
 use volley_types::Details;
 
 use self::ended::ended;
-use self::usage::{Tokens, tokens};
+use self::usage::{ResponseTokens, tokens};
 use crate::openai::probabilities;
 
 pub(crate) static PROVIDER: Provider = Provider {
@@ -100,7 +100,7 @@ struct Response<'a> {
     #[serde(borrow, default)]
     status: Option<Cow<'a, str>>,
     #[serde(default)]
-    usage: Option<Tokens>,
+    usage: Option<ResponseTokens>,
     #[serde(borrow, default)]
     error: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -354,7 +354,7 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
         }
     }
     let mut last = Delta::default();
-    tokens(&mut last, Tokens::deserialize(&body["usage"]).ok());
+    tokens(&mut last, ResponseTokens::deserialize(&body["usage"]).ok());
     let why = body.pointer("/incomplete_details/reason");
     let why = why.and_then(Value::as_str);
     ended(&mut last, body["status"].as_str(), why, calls);

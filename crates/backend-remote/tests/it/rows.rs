@@ -1,5 +1,7 @@
 //! Remote models that embed and rerank.
 
+mod streams;
+
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -486,25 +488,4 @@ async fn google_embeds_by_each_of_its_methods() {
     let body = sent(&mut server).await.1;
     assert_eq!(body["instances"][0], json!({ "content": "a" }));
     assert_eq!(body["parameters"]["outputDimensionality"], 1);
-}
-
-#[tokio::test]
-async fn a_stream_is_no_answer_to_rows() {
-    let head = head("200 OK", "text/event-stream");
-    let server = serve_each(vec![vec![Act::Send(
-        [head, b"data: {}\n\n".to_vec()].concat(),
-    )]])
-    .await;
-    let spec = spec(
-        &server,
-        ProviderName::from_static("openai"),
-        "/v1/embeddings",
-        &[],
-    );
-    let model = load(spec, config()).await.unwrap();
-    let refused = ask(&model, vec![column("text", &["a"])]).await;
-    let refused = refused.unwrap_err();
-    assert_eq!(refused.code, ErrorCode::UpstreamFailed);
-    let told = "with a stream instead of one JSON answer";
-    assert!(refused.message.contains(told), "{refused}");
 }

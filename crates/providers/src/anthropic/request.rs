@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::{
-    Image, Said, arguments, calls, image, is_error, is_system, messages, parts, reasoned, said,
+    Image, Stretch, arguments, calls, image, is_error, is_system, messages, parts, reasoned, said,
     without_first_system,
 };
 use volley_provider_kit::effort::{self, Thinking};
@@ -402,13 +402,13 @@ fn turn(message: &ChatMessage) -> Result<Value, PredictError> {
     let mut blocks: Vec<_> = reasoned.iter().map(thinking).collect();
     for said in said(message) {
         blocks.push(match said {
-            Said::Text(text) => json!({ "type": "text", "text": text }),
-            Said::Call(call) => {
+            Stretch::Text(text) => json!({ "type": "text", "text": text }),
+            Stretch::Call(call) => {
                 let (id, name) = (&call["id"], &call["function"]["name"]);
                 let input = arguments(&call)?;
                 json!({ "type": "tool_use", "id": id, "name": name, "input": input })
             }
-            Said::Mark(control) => {
+            Stretch::Mark(control) => {
                 if let Some(last) = blocks.last_mut() {
                     last["cache_control"] = control;
                 }

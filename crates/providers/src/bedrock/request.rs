@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::{
-    Image, Said, arguments, calls, image, is_error, is_system, marks, messages, no_address, parts,
+    Image, Stretch, arguments, calls, image, is_error, is_system, marks, messages, no_address, parts,
     reasoned, said,
 };
 use volley_provider_kit::normalize::{
@@ -141,9 +141,9 @@ fn system(body: &mut Map<String, Value>, talk: &[ChatMessage]) {
     let told: Vec<_> = told
         .flat_map(said)
         .filter_map(|said| match said {
-            Said::Text(text) => Some(json!({ "text": text })),
-            Said::Mark(control) => Some(cache_point(&control)),
-            Said::Call(_) => None,
+            Stretch::Text(text) => Some(json!({ "text": text })),
+            Stretch::Mark(control) => Some(cache_point(&control)),
+            Stretch::Call(_) => None,
         })
         .collect();
     match body.remove("system") {
@@ -290,13 +290,13 @@ fn content(message: &ChatMessage) -> Result<Vec<Value>, PredictError> {
     }
     // The server rejects empty text.
     let told = told.into_iter().map(|said| match said {
-        Said::Text(text) => Ok(json!({ "text": text })),
-        Said::Call(call) => {
+        Stretch::Text(text) => Ok(json!({ "text": text })),
+        Stretch::Call(call) => {
             let (id, name) = (&call["id"], &call["function"]["name"]);
             let input = arguments(&call)?;
             Ok(json!({ "toolUse": { "toolUseId": id, "name": name, "input": input } }))
         }
-        Said::Mark(control) => Ok(cache_point(&control)),
+        Stretch::Mark(control) => Ok(cache_point(&control)),
     });
     thoughts.map(Ok).chain(told).collect()
 }

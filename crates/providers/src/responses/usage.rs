@@ -4,7 +4,7 @@ use serde::Deserialize;
 use volley_provider_kit::step::Delta;
 
 #[derive(Clone, Copy, Deserialize)]
-pub(super) struct Tokens {
+pub(super) struct ResponseTokens {
     #[serde(default)]
     input_tokens: Option<u32>,
     #[serde(default)]
@@ -29,7 +29,7 @@ struct OutputTokens {
     reasoning_tokens: Option<u32>,
 }
 
-pub(super) fn tokens(delta: &mut Delta, tokens: Option<Tokens>) {
+pub(super) fn tokens(delta: &mut Delta, tokens: Option<ResponseTokens>) {
     let Some(tokens) = tokens else { return };
     delta.prompt_tokens = tokens.input_tokens;
     delta.completion_tokens = tokens.output_tokens;

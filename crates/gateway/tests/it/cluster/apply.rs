@@ -47,22 +47,31 @@ pub(super) fn registered(registry: &RegistryState, model: &ModelRef) -> Result<(
     }
 }
 
+/// Whether a pipeline is at the revision that the command names.
+fn check_revision(registry: &RegistryState, command: &RegistryCommand) -> Result<(), PredictError> {
+    let RegistryCommand::PutPipeline {
+        pipeline,
+        expected: Some(expected),
+    } = command
+    else {
+        return Ok(());
+    };
+    let current = registry.pipelines.get(&pipeline.name);
+    match current.map_or(0, |entry| entry.revision.0) == expected.0 {
+        true => Ok(()),
+        false => {
+            let message = "the pipeline is at another revision";
+            Err(PredictError::new(ErrorCode::Conflict, message))
+        }
+    }
+}
+
 pub(super) fn apply(
     registry: &mut RegistryState,
     command: RegistryCommand,
 ) -> Result<Option<ModelVersion>, PredictError> {
     let revision = registry.revision;
-    if let RegistryCommand::PutPipeline {
-        pipeline,
-        expected: Some(expected),
-    } = &command
-    {
-        let current = registry.pipelines.get(&pipeline.name);
-        if current.map_or(0, |entry| entry.revision.0) != expected.0 {
-            let message = "the pipeline is at another revision";
-            return Err(PredictError::new(ErrorCode::Conflict, message));
-        }
-    }
+    check_revision(registry, &command)?;
     match command {
         RegistryCommand::CreateConnector(spec) => {
             registry.connectors.insert(spec.id.clone(), spec);
