@@ -178,7 +178,14 @@ impl Site {
         let upstream = Upstream::start(answer.concat(), false).await;
         let data = folder.path().join("data");
         let (port_text, data) = (port.to_string(), data.to_string_lossy().into_owned());
-        let arguments = ["up", "--allow-python", "--port", &port_text, "--data-dir", &data];
+        let arguments = [
+            "up",
+            "--allow-python",
+            "--port",
+            &port_text,
+            "--data-dir",
+            &data,
+        ];
         let setting = Setting {
             env: VARIABLES.map(|name| (name, format!("sk-{name}"))).to_vec(),
             ..Setting::default()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float32Type, Int64Type};
+use arrow_array::types::Float32Type;
 use arrow_array::*;
 use arrow_schema::{DataType, Field};
 use futures::{FutureExt, StreamExt};
@@ -132,7 +132,7 @@ async fn a_run_beyond_the_budget_is_refused_and_others_go_on() {
     }
 }
 
-/// A model that doubles the texts in `x` 25 times and returns their number.
+/// A model that doubles the texts in `x` 25 times and compares the result with itself.
 fn doubling() -> tempfile::TempDir {
     let node = |inputs: &[&str], output: &str, operator: &str| {
         let inputs = inputs.iter().map(|name| wire::field(1, name.as_bytes()));
@@ -156,9 +156,9 @@ fn doubling() -> tempfile::TempDir {
         graph.extend(node(&[&last, &last], &next, "StringConcat"));
         last = next;
     }
-    graph.extend(node(&[&last], "y", "Shape"));
+    graph.extend(node(&[&last, &last], "y", "Equal"));
     graph.extend(wire::field(11, &value("x", 8)));
-    graph.extend(wire::field(12, &value("y", 7)));
+    graph.extend(wire::field(12, &value("y", 9)));
     let model = [
         wire::number(1, 9),
         wire::field(7, &graph),
@@ -189,7 +189,7 @@ async fn a_run_whose_texts_exceed_the_budget_is_stopped() {
     assert_eq!(error.code, ErrorCode::TooLarge, "{}", error.chain());
     assert!(error.message.contains("models.memory_budget"), "{error}");
     let answer = ask("").await.unwrap();
-    assert_eq!(answer.column(0).as_primitive::<Int64Type>().values(), &[1]);
+    assert!(answer.column(0).as_boolean().value(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -70,9 +70,7 @@ fn same(old: &[Old], required: &str, kind: FileKind) -> Result<(), TestCaseError
     let text = toml::to_string(&before).unwrap();
     let migration = migrate(&text).map_err(|error| TestCaseError::fail(error.to_string()))?;
     let read = match kind {
-        FileKind::Coordinator => {
-            CoordinatorFile::parse(&migration.text).map(Table::try_from)
-        }
+        FileKind::Coordinator => CoordinatorFile::parse(&migration.text).map(Table::try_from),
         FileKind::Worker => WorkerFile::parse(&migration.text).map(Table::try_from),
     };
     let read = read

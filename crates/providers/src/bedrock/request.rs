@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::{
-    Image, Stretch, arguments, calls, image, is_error, is_system, marks, messages, no_address, parts,
-    reasoned, said,
+    Image, Stretch, arguments, calls, image, is_error, is_system, marks, messages, no_address,
+    parts, reasoned, said,
 };
 use volley_provider_kit::normalize::{
     ToolChoice, allowed_only, check_tool_choice, is_one_call, take_response_format,
