@@ -1,5 +1,6 @@
 //! Remote models that embed and rerank.
 
+#[path = "row_streams.rs"]
 mod streams;
 
 use std::sync::Arc;
