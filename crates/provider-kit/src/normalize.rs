@@ -237,7 +237,7 @@ mod tests {
             assert_eq!(checked.is_ok(), is_fine, "{choice}");
             let told = checked
                 .err()
-                .map_or(true, |it| it.message.contains("'tool_choice'"));
+                .is_none_or(|it| it.message.contains("'tool_choice'"));
             assert!(told, "{choice}");
         }
     }

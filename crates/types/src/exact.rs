@@ -123,7 +123,8 @@ fn compacted(text: &str) -> (String, bool) {
 /// Whether a [`Value`] keeps the text of a number.
 fn holds(number: &str) -> bool {
     let read = serde_json::from_str::<Value>(number);
-    read.is_ok_and(|value| value.to_string() == number)
+    let written = read.map(|value| value.to_string());
+    written.is_ok_and(|written| written == number)
 }
 
 #[cfg(test)]

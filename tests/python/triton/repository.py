@@ -77,7 +77,7 @@ class Judge:
         wide = np.tile(ROWS, (100, 1))
         np.testing.assert_allclose(self.ask("both", wide), 2 * (wide + ADDED))
         assert self.ask("both", np.zeros((0, 2), np.float32)).shape[0] == 0
-        refused(lambda: self.ask("both", ROWS.astype(np.int32), datatype="INT32"), "FP32")
+        refused(lambda: self.ask("both", ROWS.astype(bool), datatype="BOOL"), "FP32")
         states = self.index()
         assert states["both"] == "READY", states
         self.client.unload_model("both")

@@ -84,11 +84,19 @@ impl Cluster {
                     let voters = ChangeMembers::ReplaceAllVoters(voters);
                     let finish = self.0.raft.change_membership(voters, false);
                     let finished = tokio::time::timeout_at(by, finish).await;
-                    finished.map(|finished| finished.map(|_| false))
+                    match finished {
+                        Ok(Ok(_)) => Ok(Ok(false)),
+                        Ok(Err(error)) => Ok(Err(error)),
+                        Err(late) => Err(late),
+                    }
                 }
                 None => {
                     let made = tokio::time::timeout_at(by, make()).await;
-                    made.map(|made| made.map(|_| true))
+                    match made {
+                        Ok(Ok(_)) => Ok(Ok(true)),
+                        Ok(Err(error)) => Ok(Err(error)),
+                        Err(late) => Err(late),
+                    }
                 }
             };
             match step {
