@@ -2,7 +2,7 @@
 //!
 //! Each instance of a model is a process of its own: a Python interpreter that runs the host
 //! program (`host/`), which loads the model's file. The worker and the process exchange frames over
-//! a Unix socket ([`frame`]): columns in Arrow's layout, calls, credits and cancels. The model's
+//! a Unix socket (`frame`): columns in Arrow's layout, calls, credits and cancels. The model's
 //! code cannot reach the worker's memory, and its end is an error of its own calls only.
 //!
 //! Reading order: [`PythonLoader`] (`loader`: environment, processes), `model` (a request on one

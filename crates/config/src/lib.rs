@@ -1,6 +1,6 @@
 //! Configuration files of nodes: their format version, their values, and their keys.
 //!
-//! A file is TOML. Its first key is `version`. Every key is known; [`parse`] rejects any other one
+//! A file is TOML. Its first key is `version`. Every key is known; `parse` rejects any other one
 //! with the nearest name. [`migrate`] rewrites a file from before [`FORMAT_VERSION`] and keeps its
 //! comments.
 

@@ -1,5 +1,5 @@
 //! JSON objects whose numbers a [`Value`] cannot hold, such as integers of more than 64 bits. Such
-//! an object is part of a body as its text, and [`write`] restores it.
+//! an object is part of a body as its text, and [`write()`] restores it.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -15,7 +15,7 @@ static MARK: LazyLock<String> = LazyLock::new(|| {
     format!("volley-exact-{:016x}{:016x}:", part(0), part(1))
 });
 
-/// The object of a JSON text, for a body that [`write`] serializes; `None` for any other text. The
+/// The object of a JSON text, for a body that [`write()`] serializes; `None` for any other text. The
 /// value is a string if it stands for an object with inexact numbers.
 #[must_use]
 pub fn object(text: &str) -> Option<Value> {
