@@ -210,13 +210,21 @@ async fn load_ensemble(caller: &OipCaller, ensemble: ReadEnsemble) -> Result<(),
     for ensemble in inner.into_iter().chain([ensemble]) {
         put(caller, ensemble, true).await?;
     }
-    // The signature is only known once a worker has reported those of the models.
-    caller
-        .cluster
-        .inference
-        .signature(&volley_types::ModelRef::deployed(name))
-        .await?;
-    Ok(())
+    // The signature is only known once a worker has reported those of the models. Replicas that an
+    // unload just before this load removes may still have counted as deployed.
+    let ensemble = volley_types::ModelRef::deployed(name);
+    loop {
+        match caller.cluster.inference.signature(&ensemble).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.code == ErrorCode::Unavailable => {
+                tokio::time::sleep(LOOK).await;
+                for model in &models {
+                    deployed(caller, model).await?;
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Writes an ensemble as one that answers or not. A change that others made since it was read is
