@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type};
@@ -28,6 +28,20 @@ use volley_types::{
 /// Longer than any step of a test takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Asks until `found` gives a value, for [`PATIENCE`] at most.
+async fn until<T>(what: &str, mut found: impl AsyncFnMut() -> Option<T>) -> T {
+    let asked = async {
+        loop {
+            if let Some(value) = found().await {
+                return value;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let value = tokio::time::timeout(PATIENCE, asked).await;
+    value.unwrap_or_else(|_| panic!("not in time: {what}"))
+}
+
 /// A directory with a model and what its code leaves behind.
 struct Files(TempDir);
 
@@ -45,14 +59,11 @@ impl Files {
     /// Waits until the model's code has written a file of that name; gives its text.
     async fn written(&self, name: &str) -> String {
         let file: PathBuf = self.path().join(name);
-        let began = Instant::now();
-        loop {
-            match std::fs::read_to_string(&file) {
-                Ok(text) if !text.is_empty() => return text,
-                _ => assert!(began.elapsed() < PATIENCE, "{name} was not written"),
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        until("the model's code writes a file", async || {
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            (!text.is_empty()).then_some(text)
+        })
+        .await
     }
 
     async fn load(
@@ -224,22 +235,14 @@ def generate(prompt: str):
     let mut stream = model.predict(prompt("hang")).await.unwrap();
     stream.next().await.unwrap().unwrap();
     drop(stream);
-    let began = Instant::now();
-    loop {
+    let text = until("a new process answers", async || {
         let (text, error) = read(&*model, prompt("go")).await;
-        match error {
-            None => {
-                assert_eq!(text, "begun");
-                break;
-            }
-            Some(error) => {
-                let codes = [ErrorCode::Unavailable, ErrorCode::Internal];
-                assert!(codes.contains(&error.code), "{error}");
-            }
-        }
-        assert!(began.elapsed() < PATIENCE, "no new process");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        let codes = [ErrorCode::Unavailable, ErrorCode::Internal];
+        let error = error.inspect(|error| assert!(codes.contains(&error.code), "{error}"));
+        error.is_none().then_some(text)
+    })
+    .await;
+    assert_eq!(text, "begun");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -260,23 +263,22 @@ def generate(prompt: str):
     );
     let model = files.load(&[]).await.unwrap();
     for (cause, expected) in [("exit", "code 3"), ("segfault", "segmentation fault")] {
-        let began = Instant::now();
-        loop {
+        until("the call fails with its process", async || {
             let error = read(&*model, prompt(cause)).await.1.unwrap();
             if error.message.contains(expected) && error.message.contains("while it ran") {
-                break;
+                return Some(());
             }
             // Between two processes.
             assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
-            assert!(began.elapsed() < PATIENCE, "{error}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            None
+        })
+        .await;
     }
-    let began = Instant::now();
-    while let Some(error) = read(&*model, prompt("go")).await.1 {
-        assert!(began.elapsed() < PATIENCE, "{error}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until("the model is back", async || {
+        let error = read(&*model, prompt("go")).await.1;
+        error.is_none().then_some(())
+    })
+    .await;
     let error = read(&*model, prompt("sys.exit")).await.1.unwrap();
     assert_eq!(error.code, ErrorCode::Internal, "{error}");
     assert_eq!(read(&*model, prompt("go")).await.0, "a");
