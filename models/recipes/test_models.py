@@ -219,6 +219,30 @@ def main():
         [("x", TensorProto.INT64, ["n"]), ("z", TensorProto.INT64, ["n"])],
         [("y", TensorProto.INT64, ["n"])],
     )
+    # One operator takes much more memory than its tensors: a container, and copies of a text.
+    save(
+        "unique",
+        [
+            helper.make_node("Range", ["zero", "count", "one"], ["numbers"]),
+            helper.make_node("Unique", ["numbers"], ["different"]),
+            helper.make_node("ReduceSum", ["different"], ["y"], keepdims=0),
+        ],
+        [("count", TensorProto.INT64, [])],
+        [("y", TensorProto.INT64, [])],
+        [
+            numpy_helper.from_array(np.array(0, np.int64), "zero"),
+            numpy_helper.from_array(np.array(1, np.int64), "one"),
+        ],
+    )
+    save(
+        "repeating",
+        [
+            helper.make_node("Expand", ["text", "count"], ["copies"]),
+            helper.make_node("Size", ["copies"], ["y"]),
+        ],
+        [("text", TensorProto.STRING, [1]), ("count", TensorProto.INT64, [1])],
+        [("y", TensorProto.INT64, [])],
+    )
     # Nothing says how many dimensions y has.
     save(
         "rankless",

@@ -16,6 +16,7 @@ use volley_model_directory::layout::Layout;
 use volley_model_directory::overrides::{ModelKind, Overrides, VARIANT};
 use volley_model_directory::registered::RegisteredConfig;
 use volley_model_directory::triton::TritonConfig;
+use volley_onnx_runtime::graph::GraphSummary;
 use volley_onnx_runtime::session;
 use volley_onnx_runtime::session::ExecutionDevice;
 use volley_onnx_runtime::{Device, OnnxConfig, Runtime, graph};
@@ -85,10 +86,10 @@ impl BackendLoader for OnnxLoader {
             let registered = RegisteredConfig::read(&parameters)?;
             let all = ModelDirectory::all(&directory, &registered, config, variant.as_deref())?;
             for (_, found) in all {
-                // Graphs of other kinds only get tokens as inputs, so a request cannot choose
-                // divisors.
+                // Graphs of other kinds only get tokens as inputs, so a request can choose neither
+                // divisors nor sizes.
                 if let Layout::Graph(graph) = &found.layout
-                    && graph::outline(&found.directory.join(graph))?.divides
+                    && needs_process(&graph::outline(&found.directory.join(graph))?)
                 {
                     return Ok(true);
                 }
@@ -148,6 +149,11 @@ fn resolve_device_once(
 ) -> OnnxConfig {
     let device = *settled.get_or_init(|| resolve_device(runtime, config).device);
     OnnxConfig { device, ..config }
+}
+
+/// Whether a run on a caller's tensors could end the process that runs it, or exceed its memory.
+fn needs_process(graph: &GraphSummary) -> bool {
+    graph.divides || graph.grows_heap
 }
 
 /// Runs `work` on a separate thread. Nothing can stop ONNX Runtime during a load, and a tokio

@@ -9,9 +9,11 @@
 //! fails.
 //!
 //! Reading order: [`HostedLoader`], `process` (one process, from outside), `supervisor` (a model
-//! over all its processes), [`runtime`] (the process, from inside).
+//! over all its processes), [`runtime`] (the process, from inside), `memory_guard` (its end when it
+//! takes too much memory).
 
 mod loader;
+mod memory_guard;
 mod message;
 mod process;
 pub mod runtime;

@@ -13,6 +13,7 @@ use tokio::process::{Child as Process, Command};
 use volley_types::registry::Assignment;
 use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
+use crate::memory_guard;
 use crate::message::{self, ChildCommand, LoadReport, WorkerSettings};
 
 /// Time limit between the end of a child's socket and the end of its process.
@@ -149,6 +150,8 @@ pub enum ProcessEnd {
     Exit(i32),
     /// It stopped responding and was killed.
     Stuck,
+    /// It ended because it took more memory than it may.
+    Memory,
 }
 
 impl ProcessEnd {
@@ -168,9 +171,12 @@ impl ProcessEnd {
 
 impl From<ExitStatus> for ProcessEnd {
     fn from(status: ExitStatus) -> Self {
-        match status.signal() {
-            Some(signal) => Self::Signal(signal),
-            None => Self::Exit(status.code().unwrap_or(-1)),
+        match (status.signal(), status.code()) {
+            (Some(signal), _) if signal == memory_guard::END.as_raw() => Self::Memory,
+            (Some(signal), _) => Self::Signal(signal),
+            // The dynamic linker ends a process so that has no memory for its threads' data.
+            (None, Some(127)) => Self::Memory,
+            (None, code) => Self::Exit(code.unwrap_or(-1)),
         }
     }
 }
@@ -180,6 +186,7 @@ impl std::fmt::Display for ProcessEnd {
         let (signal, name) = match self {
             Self::Exit(code) => return write!(f, "ended with code {code}"),
             Self::Stuck => return f.write_str("stopped responding and was killed"),
+            Self::Memory => return f.write_str("took more memory than it may and was ended"),
             Self::Signal(signal) => match signal {
                 4 => (4, "illegal instruction"),
                 6 => (6, "abort; perhaps it ran out of memory"),
@@ -197,6 +204,11 @@ impl std::fmt::Display for ProcessEnd {
 /// The error of a request whose process ended. If the answer had `begun`, another replica may
 /// continue it. Otherwise the request is never retried, because it may have crashed the process.
 pub(crate) fn broke(how: ProcessEnd, begun: bool) -> PredictError {
+    if how == ProcessEnd::Memory && !begun {
+        let message = "the model's process took more memory than it may and was ended; send fewer \
+                       rows or smaller tensors, or raise 'models.memory_budget'";
+        return PredictError::new(ErrorCode::TooLarge, message).with_origin(ErrorOrigin::Model);
+    }
     let message =
         format!("the model's process {how} while it ran this request; the process is restarting");
     PredictError::new(code_of(begun), message).with_origin(ErrorOrigin::Model)
@@ -219,6 +231,8 @@ mod tests {
         for (script, told) in [
             ("kill -SEGV $$", "signal 11 (segmentation fault)"),
             ("kill -ABRT $$", "signal 6 (abort"),
+            ("kill -USR1 $$", "took more memory than it may"),
+            ("exit 127", "took more memory than it may"),
             ("exit 3", "ended with code 3"),
         ] {
             let mut shell = Command::new("sh");

@@ -15,6 +15,7 @@ use volley_flight::server::FlightServerConfig;
 use volley_types::PredictError;
 use volley_types::registry::Assignment;
 
+use crate::memory_guard;
 use crate::message::{self, ChildCommand, LoadReport};
 use crate::warmup;
 
@@ -34,9 +35,9 @@ pub struct HostConfig {
 /// Receives the worker's load command from standard input, and sets this process's limits. Must be
 /// called inside a tokio runtime, and before any large allocation. Not cancel safe: dropping the
 /// future may lose a partly received command.
+///
 /// # Errors
 /// When standard input is not the socket of a worker, or a limit cannot be set.
-/// When standard input is not the socket of a worker.
 pub async fn receive_config() -> io::Result<HostConfig> {
     let socket = Socket::from(io::stdin().as_fd().try_clone_to_owned()?);
     socket.set_nonblocking(true)?;
@@ -119,21 +120,14 @@ fn limit(memory: Option<u64>) -> io::Result<()> {
     setrlimit(Resource::Core, only(0))?;
     if let Some(bytes) = memory {
         // The memory that allocators have already reserved counts towards the limit.
-        let bytes = bytes.saturating_add(data_bytes());
+        let bytes = bytes.saturating_add(memory_guard::reserved()?);
         setrlimit(Resource::Data, only(bytes))?;
+        memory_guard::start(bytes)?;
     }
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
         tracing::debug!(%error, "OOM score of the model process not set");
     }
     Ok(())
-}
-
-/// Bytes of private memory that this process has reserved (`VmData`).
-fn data_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
-    let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
-    kibibytes.map_or(0, |kibibytes: u64| kibibytes.saturating_mul(1_024))
 }
 
 /// Kills this process at once: a regular exit would wait for a library's threads, or crash in them.

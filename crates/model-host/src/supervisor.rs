@@ -260,8 +260,11 @@ impl Supervisor {
             };
             self.note(how);
             state.send_replace(State::Down(how));
+            // A caller's request can make a process take too much memory. It must not be able to
+            // fail the replica, so these ends do not count.
+            let mut uncounted = (how == ProcessEnd::Memory).then_some(self.restarts.first_wait);
             (process, gone) = loop {
-                let Some(wait) = ends.next(Instant::now()) else {
+                let Some(wait) = uncounted.take().or_else(|| ends.next(Instant::now())) else {
                     state.send_replace(State::Lost(self.lost(how)));
                     return;
                 };

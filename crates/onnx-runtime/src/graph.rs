@@ -6,7 +6,9 @@
 
 mod classes;
 mod constant;
+mod heap;
 mod integer_division;
+mod own_graph;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -18,7 +20,7 @@ use volley_types::PredictError;
 use self::classes::ClassMaps as FoundClasses;
 pub use self::classes::Classes;
 use self::constant::{Constant, HALVES};
-use self::integer_division::{Division, GraphNode};
+use self::own_graph::{GraphNode, OwnGraph, STRING};
 
 /// Maximum nesting depth of messages; ONNX Runtime has the same limit.
 const MAX_DEPTH: usize = 100;
@@ -47,6 +49,8 @@ pub struct GraphSummary {
     /// Whether numbers in a request could crash the process by integer division: see
     /// `integer_division`.
     pub divides: bool,
+    /// Whether one operator can take much memory that the runs' arena does not see: see `heap`.
+    pub grows_heap: bool,
     /// The classes of each output that holds, for each row, a map from class to number.
     pub classes: BTreeMap<String, Classes>,
     /// Whether the graph has an operator of tabular classifiers: see `classes`.
@@ -95,7 +99,8 @@ pub fn outline(path: &Path) -> Result<GraphSummary, PredictError> {
         half_inputs: walked.half_inputs,
         inputs: walked.inputs,
         shapeless: walked.shapeless,
-        divides: walked.division.found(),
+        divides: integer_division::divides(&walked.own),
+        grows_heap: heap::grows(&walked.own),
         classifies: walked.classes.classifies,
         classes: walked.classes.maps,
     })
@@ -186,6 +191,11 @@ fn is_own(part: Part, depth: usize) -> bool {
     depth == OWN_DEPTH && own.contains(&part)
 }
 
+/// Whether field `number` holds a text of a constant or an attribute.
+fn is_text(part: Part, number: u64) -> bool {
+    matches!((part, number), (Part::Tensor, 6) | (Part::Attribute, 4 | 9))
+}
+
 /// Walks through a model of `length` bytes.
 fn walk<R: Read + Seek>(reader: BufReader<R>, length: u64) -> Result<Walk<R>, GraphError> {
     let mut walk = Walk {
@@ -196,7 +206,7 @@ fn walk<R: Read + Seek>(reader: BufReader<R>, length: u64) -> Result<Walk<R>, Gr
         inputs: BTreeSet::new(),
         half_bytes: 0,
         shapeless: BTreeSet::new(),
-        division: Division::default(),
+        own: OwnGraph::default(),
         classes: FoundClasses::default(),
         seen: CurrentItem::default(),
         constant: Constant::default(),
@@ -214,7 +224,7 @@ struct Walk<R> {
     inputs: BTreeSet<String>,
     half_bytes: u64,
     shapeless: BTreeSet<String>,
-    division: Division,
+    own: OwnGraph,
     classes: FoundClasses,
     seen: CurrentItem,
     /// The current constant, or the last one.
@@ -290,6 +300,9 @@ impl<R: Read + Seek> Walk<R> {
             self.seen.shaped = true;
         }
         let length = end - self.at;
+        if is_text(part, number) {
+            self.own.longest_text = self.own.longest_text.max(length);
+        }
         match (part, number, part.within(number)) {
             (Part::Node, 1 | 2 | 4, _) => self.node_text(number, length, end)?,
             (Part::Attribute, 1, _) if depth == OWN_DEPTH + 1 => {
@@ -349,6 +362,7 @@ impl<R: Read + Seek> Walk<R> {
     /// Handles the end of a constant at any depth.
     fn note_constant(&mut self, depth: usize) {
         self.half_bytes = self.half_bytes.saturating_add(self.constant.half_bytes());
+        self.own.nested_texts |= OWN_DEPTH + 2 < depth && self.constant.kind == Some(STRING);
         if depth == OWN_DEPTH {
             self.seen.kind = self.constant.kind;
         } else if depth == OWN_DEPTH + 2 {
@@ -375,17 +389,17 @@ impl<R: Read + Seek> Walk<R> {
             Part::Input => {
                 self.half_inputs |= kind.is_some_and(|kind| HALVES.contains(&kind));
                 self.inputs.insert(name.clone());
-                self.division.input(name, kind);
+                self.own.input(name, kind);
             }
             Part::Tensor => {
                 let safe = self.constant.divides_safely();
-                self.division.constant(name, kind, safe);
+                self.own.constant(name, kind, safe);
             }
             Part::Node => {
                 if depth == OWN_DEPTH {
                     self.classes.node(&node, classes);
                 }
-                self.division.node(node, depth != OWN_DEPTH);
+                self.own.node(node, depth != OWN_DEPTH);
             }
             _ => {}
         }

@@ -98,6 +98,16 @@ impl Batching {
         preferred.map_or(self.most(), |size| self.most().min(*size))
     }
 
+    /// Limits the rows of a run to those whose maps, of `map_bytes` for each row, take at most
+    /// `limit` bytes.
+    fn limit_maps(&mut self, map_bytes: u64, limit: Option<u64>) {
+        if let (Some(most), Some(limit)) = (self.most, limit) {
+            let rows = limit.checked_div(map_bytes).unwrap_or(u64::MAX).max(1);
+            let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+            self.most = NonZeroUsize::new(most.get().min(rows));
+        }
+    }
+
     /// Adapts the settings to these ports.
     ///
     /// # Errors
@@ -124,6 +134,8 @@ struct TensorModel {
     config: OnnxConfig,
     batching: Batching,
     memory_bytes: u64,
+    /// Memory of the maps of one row, in bytes: see [`maps::row_bytes`].
+    map_bytes: u64,
     queue: Arc<RunQueue>,
     sequences: Option<Arc<SequenceTable>>,
 }
@@ -156,7 +168,9 @@ pub fn load(
         declared,
     };
     let ports = Arc::new(ports::read(&session, &files)?);
-    let batching = Batching::of(declared, own).suited(&ports, own.max_batch_rows.is_some())?;
+    let mut batching = Batching::of(declared, own).suited(&ports, own.max_batch_rows.is_some())?;
+    let map_bytes = maps::row_bytes(&ports.outputs);
+    batching.limit_maps(map_bytes, config.memory_limit);
     let rows = batching.most.map_or(1, NonZeroUsize::get) * config.instances.max(1);
     let sequences = declared.and_then(|declared| declared.sequences.clone());
     let signature = signature(&ports, declared, sequences.as_ref());
@@ -201,6 +215,7 @@ pub fn load(
         config,
         batching,
         memory_bytes: config.weights(&outline),
+        map_bytes,
         queue: Arc::new(queue),
         sequences: sequences.map(Arc::new),
     }))
@@ -277,10 +292,12 @@ impl Backend for TensorModel {
     }
 }
 
-/// Rejects a batch that does not fit the signature or has too many rows.
+/// Rejects a batch that does not fit the signature, has too many rows, or whose answer as maps,
+/// with `map_bytes` for each row, exceeds the memory limit of a run.
 fn check(
     signature: &Signature,
     config: &OnnxConfig,
+    map_bytes: u64,
     rows: &RecordBatch,
 ) -> Result<(), PredictError> {
     signature.check_input(&rows.schema())?;
@@ -294,7 +311,19 @@ fn check(
             ),
         ));
     }
-    Ok(())
+    let maps = map_bytes.saturating_mul(rows.num_rows() as u64);
+    match config.memory_limit {
+        Some(limit) if limit < maps => Err(PredictError::new(
+            ErrorCode::TooLarge,
+            format!(
+                "the probabilities of {} rows take more memory than the limit of {} MiB; send \
+                 fewer rows, or raise 'models.memory_budget'",
+                rows.num_rows(),
+                limit >> 20
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 #[async_trait]
@@ -303,6 +332,7 @@ impl Predict for TensorModel {
         self.signature.check(&mut request.input)?;
         parameters::check(&request.parameters, request.dialect)?;
         let (signature, config) = (self.signature.clone(), self.config);
+        let map_bytes = self.map_bytes;
         let (queue, most) = (self.queue.clone(), self.batching.most());
         let schema = self.answer.clone();
         let wait = WaitOptions::read(&request.parameters, queue.policies())?;
@@ -311,7 +341,7 @@ impl Predict for TensorModel {
             let batches = try_stream! {
                 let mut input = request.input.into_inner().into_stream();
                 while let Some(rows) = input.try_next().await? {
-                    check(&signature, &config, &rows)?;
+                    check(&signature, &config, map_bytes, &rows)?;
                     yield table.step(&step, &rows, |whole| queue.run(whole, wait)).await?;
                 }
             };
@@ -320,7 +350,7 @@ impl Predict for TensorModel {
         let batches = try_stream! {
             let mut input = request.input.into_inner().into_stream();
             while let Some(rows) = input.try_next().await? {
-                check(&signature, &config, &rows)?;
+                check(&signature, &config, map_bytes, &rows)?;
                 for start in (0..rows.num_rows()).step_by(most) {
                     let length = most.min(rows.num_rows() - start);
                     yield queue.run(rows.slice(start, length), wait).await?;

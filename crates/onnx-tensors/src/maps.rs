@@ -13,6 +13,23 @@ use crate::columns::Port;
 use volley_onnx_runtime::failure::internal;
 use volley_onnx_runtime::graph::Classes;
 
+/// Memory of one entry of a map in bytes: a node of the library's map with its key and allocation.
+/// Keys of more than 15 bytes take their length in addition.
+const ENTRY_BYTES: u64 = 96;
+
+/// Memory of the maps of one row in bytes. They lie outside of the runs' arena.
+pub(crate) fn row_bytes(outputs: &[Port]) -> u64 {
+    let classes = outputs.iter().filter_map(|port| port.classes.as_ref());
+    let of = |classes: &Classes| match classes {
+        Classes::Numbers(classes) => ENTRY_BYTES.saturating_mul(classes.len() as u64),
+        Classes::Texts(classes) => {
+            let bytes = classes.iter().map(|class| ENTRY_BYTES + class.len() as u64);
+            bytes.sum()
+        }
+    };
+    classes.map(of).sum()
+}
+
 /// Creates the column of the output of `port` for `rows` rows.
 ///
 /// # Errors
@@ -84,6 +101,15 @@ fn unreadable(error: volley_onnx_runtime::ort::Error) -> PredictError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn maps_take_memory_for_each_class() {
+        let port = |classes| Port::of_classes("p", classes);
+        let numbers = port(Classes::Numbers(vec![0, 1, 2]));
+        let texts = port(Classes::Texts(vec!["versicolor".to_owned()]));
+        assert_eq!(row_bytes(&[numbers, texts]), 4 * ENTRY_BYTES + 10);
+        assert_eq!(row_bytes(&[]), 0);
+    }
 
     #[test]
     fn maps_in_any_order_fill_the_classes_order() {

@@ -176,12 +176,20 @@ async fn mutants_of_models_never_harm_the_process() {
 }
 
 #[tokio::test]
-async fn a_graph_that_divides_what_a_request_brings_needs_a_process() {
+async fn a_graph_that_a_request_can_make_divide_or_grow_needs_a_process() {
     let loader = OnnxLoader::new(Ok(setup::runtime()), setup::config());
     for (name, needs) in [
         ("dividing", true),
+        ("unique", true),
+        ("repeating", true),
         ("counting", false),
+        ("hungry", false),
         ("identity-int64", false),
+        ("identity-string", false),
+        ("sklearn-columns", false),
+        ("sklearn-texts", false),
+        ("lightgbm", false),
+        ("xgboost", false),
         ("text-embed", false),
     ] {
         let assignment = setup::assignment(&setup::test_model(name), Parameters::default());

@@ -363,6 +363,37 @@ async fn a_process_takes_no_more_memory_than_it_may() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn one_operator_takes_no_more_memory_than_a_process_may() {
+    // A model that needs a process keeps it although others are only tried in one.
+    let hosts = Hosts::with("operator", Use::Probe, Some(1 << 30));
+    let repeating = hosts.load(&test_model("repeating")).await.unwrap();
+    assert_eq!(hosts.processes().len(), 1);
+    let ask = async |letters: usize, copies: i64| {
+        let list = |values: ArrayRef| {
+            let item = Arc::new(Field::new("item", values.data_type().clone(), false));
+            Arc::new(FixedSizeListArray::new(item, 1, values, None)) as ArrayRef
+        };
+        let text = list(Arc::new(StringArray::from(vec!["x".repeat(letters)])));
+        let count = list(Arc::new(Int64Array::from(vec![copies])));
+        let batch = RecordBatch::try_from_iter([("text", text), ("count", count)]).unwrap();
+        let answer = repeating.predict(request(batch, &[])).await?;
+        answer.try_collect::<Vec<_>>().await
+    };
+    assert_eq!(ask(1_000, 10).await.unwrap()[0].num_rows(), 1);
+    // The tensor takes 32 MB, its texts 2 GB.
+    let error = ask(2_000, 1_000_000).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::TooLarge, "{}", error.chain());
+    assert!(error.message.contains("more memory than it may"), "{error}");
+    // More such requests than ends that fail a replica.
+    for _ in 0..4 {
+        let answer = async || ask(1_000, 10).await.ok();
+        assert_eq!(until("it is back", answer).await[0].num_rows(), 1);
+        ask(2_000, 1_000_000).await.unwrap_err();
+    }
+    until("it is back", async || ask(1_000, 10).await.ok()).await;
+}
+
 /// A model of 270 bytes that ONNX Runtime loads, and that then dereferences a null pointer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_that_ends_its_process_when_it_runs_is_never_served() {

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::integer_division::GraphNode;
+use super::own_graph::GraphNode;
 
 /// Maximum number of classes of one output.
 const MAX_CLASSES: usize = 65_536;

@@ -1,7 +1,7 @@
 //! The parts of a constant (`TensorProto` of `onnx.proto`) that are read: its type, its number of
 //! elements, and the elements of small integer constants.
 
-use super::integer_division::{ElementType, INT32, INT64};
+use super::own_graph::{ElementType, INT32, INT64};
 
 /// `FLOAT16` and `BFLOAT16` of ONNX's `TensorProto.DataType`.
 pub(crate) const HALVES: [ElementType; 2] = [10, 16];

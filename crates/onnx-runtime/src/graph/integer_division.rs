@@ -10,132 +10,66 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// An element type of ONNX's `TensorProto.DataType`, such as `INT32` or `INT64`.
-pub(crate) type ElementType = u64;
-const FLOAT: ElementType = 1;
-pub(super) const INT32: ElementType = 6;
-pub(super) const INT64: ElementType = 7;
-const BOOL: ElementType = 9;
+use super::own_graph::{BOOL, ElementType, FLOAT, INT32, INT64, OwnGraph};
 
-/// Maximum bytes of names that are examined.
-const MAX_BYTES: usize = 64 << 20;
-
-/// A node of the model's own graph.
-#[derive(Clone, Debug)]
-pub(crate) struct GraphNode {
-    pub operator: String,
-    pub inputs: Vec<String>,
-    pub outputs: Vec<String>,
-    /// The declared type of its output.
-    pub kind: Option<ElementType>,
-    /// For a constant: whether dividing integers by it is safe.
-    pub(super) divides_safely: bool,
-}
-
-impl Default for GraphNode {
-    fn default() -> Self {
-        Self {
-            operator: String::new(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            kind: None,
-            divides_safely: true,
-        }
+/// Whether the graph has an unsafe division, or is too large to examine.
+pub(super) fn divides(graph: &OwnGraph) -> bool {
+    let is_division = |operator: &String| matches!(operator.as_str(), "Div" | "Mod" | "STFT");
+    if graph.is_too_large() || graph.nested.iter().any(is_division) {
+        return true;
     }
-}
-
-/// The division-relevant parts of the model's own graph, in file order.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Division {
-    nodes: Vec<GraphNode>,
-    kinds: HashMap<String, ElementType>,
-    /// Fixed values that are safe divisors.
-    constants: HashSet<String>,
-    bytes: usize,
-    /// A nested graph has a division, or the graph is too large to examine.
-    surely: bool,
-}
-
-impl Division {
-    pub(crate) fn input(&mut self, name: String, kind: Option<ElementType>) {
-        self.bytes += name.len();
-        self.kinds.extend(kind.map(|kind| (name, kind)));
-    }
-
-    /// Records a constant of the model's graph, and whether dividing integers by it is safe.
-    pub(super) fn constant(
-        &mut self,
-        name: String,
-        kind: Option<ElementType>,
-        divides_safely: bool,
-    ) {
-        if divides_safely {
-            self.constants.insert(name.clone());
-        }
-        self.input(name, kind);
-    }
-
-    /// Records a node of the model's graph, or of one nested `inside` it.
-    pub(crate) fn node(&mut self, node: GraphNode, inside: bool) {
-        self.surely |= inside && divides(&node.operator);
-        let names = node.inputs.iter().chain(&node.outputs);
-        self.bytes += names.map(String::len).sum::<usize>() + node.operator.len();
-        if MAX_BYTES < self.bytes {
-            self.surely = true;
-        } else if !inside {
-            self.nodes.push(node);
-        }
-    }
-
-    /// Whether the graph has an unsafe division.
-    pub(crate) fn found(mut self) -> bool {
-        if self.surely {
+    let mut kinds: HashMap<&str, ElementType> = HashMap::new();
+    kinds.extend(
+        graph
+            .kinds
+            .iter()
+            .map(|(name, kind)| (name.as_str(), *kind)),
+    );
+    let mut safe = graph
+        .safe_divisors
+        .iter()
+        .map(String::as_str)
+        .collect::<HashSet<_>>();
+    for node in &graph.nodes {
+        let given = |index: usize| {
+            let name = node.inputs.get(index)?;
+            kinds.get(name.as_str()).copied()
+        };
+        let fixed = |index: usize| {
+            let name = node.inputs.get(index).filter(|name| !name.is_empty());
+            name.is_none_or(|name| safe.contains(name.as_str()))
+        };
+        if node.operator == "STFT" && !(fixed(1) && fixed(3)) {
             return true;
         }
-        for node in std::mem::take(&mut self.nodes) {
-            let given = |index: usize| {
-                let name = node.inputs.get(index)?;
-                self.kinds.get(name).copied()
-            };
-            let fixed = |index: usize| {
-                let name = node.inputs.get(index).filter(|name| !name.is_empty());
-                name.is_none_or(|name| self.constants.contains(name))
-            };
-            if node.operator == "STFT" && !(fixed(1) && fixed(3)) {
+        if matches!(node.operator.as_str(), "Div" | "Mod") {
+            let kind = given(0).or_else(|| given(1));
+            if !fixed(1) && kind.is_none_or(|kind| matches!(kind, INT32 | INT64)) {
                 return true;
             }
-            if matches!(node.operator.as_str(), "Div" | "Mod") {
-                let kind = given(0).or_else(|| given(1));
-                if !fixed(1) && kind.is_none_or(|kind| matches!(kind, INT32 | INT64)) {
-                    return true;
-                }
-            }
-            let kind = match node.operator.as_str() {
-                "Shape" | "Size" | "NonZero" | "ArgMax" | "ArgMin" => Some(INT64),
-                "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "And" | "Or"
-                | "Xor" | "Not" | "IsNaN" | "IsInf" => Some(BOOL),
-                "Where" | "DequantizeLinear" | "CastLike" => given(1),
-                "ConstantOfShape" => node.kind.or(Some(FLOAT)),
-                "Cast" | "Constant" => node.kind,
-                _ => given(0),
-            };
-            if node.operator == "Constant" && node.divides_safely {
-                self.constants.extend(node.outputs.first().cloned());
-            }
-            if let (Some(output), Some(kind)) = (node.outputs.into_iter().next(), kind) {
-                self.kinds.insert(output, kind);
-            }
         }
-        false
+        let kind = match node.operator.as_str() {
+            "Shape" | "Size" | "NonZero" | "ArgMax" | "ArgMin" => Some(INT64),
+            "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "And" | "Or"
+            | "Xor" | "Not" | "IsNaN" | "IsInf" => Some(BOOL),
+            "Where" | "DequantizeLinear" | "CastLike" => given(1),
+            "ConstantOfShape" => node.kind.or(Some(FLOAT)),
+            "Cast" | "Constant" => node.kind,
+            _ => given(0),
+        };
+        if node.operator == "Constant" && node.divides_safely {
+            safe.extend(node.outputs.first().map(String::as_str));
+        }
+        if let (Some(output), Some(kind)) = (node.outputs.first(), kind) {
+            kinds.insert(output, kind);
+        }
     }
-}
-
-fn divides(operator: &str) -> bool {
-    matches!(operator, "Div" | "Mod" | "STFT")
+    false
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::own_graph::GraphNode;
     use super::*;
 
     fn node(operator: &str, inputs: &[&str], output: &str, kind: Option<ElementType>) -> GraphNode {
@@ -149,7 +83,7 @@ mod tests {
     }
 
     fn is_there(nodes: &[GraphNode]) -> bool {
-        let mut found = Division::default();
+        let mut found = OwnGraph::default();
         for node in nodes {
             found.node(node.clone(), false);
         }
@@ -158,7 +92,7 @@ mod tests {
         found.input("part".to_owned(), Some(FLOAT));
         found.constant("two".to_owned(), Some(INT64), true);
         found.constant("minus".to_owned(), Some(INT64), false);
-        found.found()
+        divides(&found)
     }
 
     #[test]
@@ -191,8 +125,8 @@ mod tests {
         assert!(!is_there(&[frames("two")]));
         // The types of the inputs are unknown.
         assert!(is_there(&[node("Div", &["a", "b"], "y", None)]));
-        let mut inside = Division::default();
+        let mut inside = OwnGraph::default();
         inside.node(node("Div", &["part", "part"], "y", None), true);
-        assert!(inside.found());
+        assert!(divides(&inside));
     }
 }

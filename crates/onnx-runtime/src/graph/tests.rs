@@ -109,7 +109,7 @@ fn divides(constant: &[u8], of_node: bool) -> bool {
     };
     let model = field(7, &[constant, division, input].concat());
     let walked = walk(BufReader::new(Cursor::new(&model)), model.len() as u64);
-    walked.unwrap().division.found()
+    integer_division::divides(&walked.unwrap().own)
 }
 
 #[test]
