@@ -12,9 +12,9 @@ use volley_types::{
 };
 
 use crate::deployment_records::{
-    deploy_from_wire, deployment_from_wire, deployment_to_wire, options_to_wire, places_from_wire,
-    places_to_wire, placing_from_wire, rollout_step, rollout_step_from_wire, scale_from_wire,
-    scale_to_wire, worker_ids,
+    deploy_from_wire, deployment_from_wire, deployment_to_wire, options_to_wire,
+    placement_from_wire, placements_from_wire, placements_to_wire, rollout_step,
+    rollout_step_from_wire, scale_from_wire, scale_to_wire, worker_ids,
 };
 use crate::drain_records::{drain_from_wire, drain_to_wire, drains_from_wire, drains_to_wire};
 use crate::group_records::{
@@ -345,7 +345,7 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
         }),
         RegistryCommand::Undeploy(model) => Command::Undeploy(model.to_string()),
         RegistryCommand::DeleteModel(model) => Command::DeleteModel(model.to_string()),
-        RegistryCommand::Place(placings) => places_to_wire(placings),
+        RegistryCommand::Place(decisions) => placements_to_wire(decisions),
         RegistryCommand::Rollout { model, action } => Command::Rollout(rollout_step(model, action)),
         RegistryCommand::Scale {
             model,
@@ -409,8 +409,10 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
         Command::Undeploy(model) => RegistryCommand::Undeploy(ModelName::new(model)?),
         Command::DeleteModel(model) => RegistryCommand::DeleteModel(ModelName::new(model)?),
         // Written by coordinators of earlier versions.
-        Command::Place(place) => RegistryCommand::Place(vec![placing_from_wire(place)?]),
-        Command::Places(places) => places_from_wire(places)?,
+        Command::Placement(placement) => {
+            RegistryCommand::Place(vec![placement_from_wire(placement)?])
+        }
+        Command::Placements(placements) => placements_from_wire(placements)?,
         Command::Rollout(step) => rollout_step_from_wire(step)?,
         Command::Scale(scale) => scale_from_wire(scale)?,
         Command::CreateKey(key) => RegistryCommand::CreateKey(key_from_wire(key)?),

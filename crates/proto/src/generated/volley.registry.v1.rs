@@ -571,7 +571,7 @@ pub mod command {
         #[prost(string, tag = "6")]
         DeleteModel(::prost::alloc::string::String),
         #[prost(message, tag = "7")]
-        Place(super::Place),
+        Placement(super::Placement),
         #[prost(message, tag = "30")]
         UpdateConnector(super::Connector),
         #[prost(message, tag = "31")]
@@ -593,7 +593,7 @@ pub mod command {
         #[prost(string, tag = "22")]
         RevokeKey(::prost::alloc::string::String),
         #[prost(message, tag = "40")]
-        Places(super::Places),
+        Placements(super::Placements),
         #[prost(message, tag = "41")]
         Rollout(super::RolloutStep),
         #[prost(message, tag = "42")]
@@ -769,7 +769,7 @@ pub struct Setting {
     pub value: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Place {
+pub struct Placement {
     #[prost(string, tag = "1")]
     pub model: ::prost::alloc::string::String,
     #[prost(uint64, tag = "2")]
@@ -784,9 +784,9 @@ pub struct Place {
     pub moving: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Places {
+pub struct Placements {
     #[prost(message, repeated, tag = "1")]
-    pub places: ::prost::alloc::vec::Vec<Place>,
+    pub placements: ::prost::alloc::vec::Vec<Placement>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RolloutStep {
