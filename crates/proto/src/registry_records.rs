@@ -387,6 +387,7 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
         RegistryCommand::Drain(node, drain) => Command::Drain(drain_to_wire(node, *drain)),
         RegistryCommand::Undrain(node) => Command::Undrain(drain_to_wire(node, Drain::default())),
         RegistryCommand::PutTask { id, record } => Command::PutTask(task_to_wire(id, record)),
+        RegistryCommand::BeginTask { id, record } => Command::BeginTask(task_to_wire(id, record)),
         RegistryCommand::ForgetTask(id) => Command::ForgetTask(id.clone()),
     };
     wire::Command {
@@ -443,6 +444,10 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
         Command::PutTask(task) => {
             let (id, record) = task_from_wire(task)?;
             RegistryCommand::PutTask { id, record }
+        }
+        Command::BeginTask(task) => {
+            let (id, record) = task_from_wire(task)?;
+            RegistryCommand::BeginTask { id, record }
         }
         Command::ForgetTask(id) => RegistryCommand::ForgetTask(id),
     })

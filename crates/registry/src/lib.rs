@@ -119,6 +119,7 @@ fn decide(
         RegistryCommand::Drain(node, drain) => drains::drain(state, node, *drain),
         RegistryCommand::Undrain(node) => drains::undrain(state, node),
         RegistryCommand::PutTask { id, record } => tasks::put(state, id, record),
+        RegistryCommand::BeginTask { id, record } => tasks::begin(state, id, record),
         RegistryCommand::ForgetTask(id) => tasks::forget(state, id),
     }
 }

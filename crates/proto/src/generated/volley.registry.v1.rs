@@ -550,7 +550,7 @@ pub struct Assignment {
 pub struct Command {
     #[prost(
         oneof = "command::Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34, 35, 36, 20, 21, 22, 40, 41, 42, 50, 51, 52, 53, 23, 24, 25, 26, 60, 61, 70, 71"
+        tags = "1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34, 35, 36, 20, 21, 22, 40, 41, 42, 50, 51, 52, 53, 23, 24, 25, 26, 60, 61, 70, 71, 72"
     )]
     pub command: ::core::option::Option<command::Command>,
 }
@@ -622,6 +622,9 @@ pub mod command {
         PutTask(super::Task),
         #[prost(string, tag = "71")]
         ForgetTask(::prost::alloc::string::String),
+        /// A task that runs, unless it has ended. From level 8.
+        #[prost(message, tag = "72")]
+        BeginTask(super::Task),
     }
 }
 /// A task that one coordinator runs, which has its answer too.

@@ -72,6 +72,7 @@ pub(super) fn of(command: &RegistryCommand) -> Action {
         RegistryCommand::PutTask { id, record } => {
             ("task.put", format!("{id} {}", record.state.as_str()))
         }
+        RegistryCommand::BeginTask { id, .. } => ("task.begin", id.clone()),
         RegistryCommand::ForgetTask(id) => ("task.delete", id.clone()),
     };
     Action { name, target }
