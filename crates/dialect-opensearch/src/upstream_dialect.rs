@@ -180,7 +180,8 @@ fn provider(registry: &RegistryState, model: &ModelRef) -> Option<ProviderName> 
     }
 }
 
-/// The content blocks: the reasoning formatted by `thought`, the text, unless it is empty beside
+/// The content blocks, for a body that [`exact::write`](volley_types::exact::write) serializes: the
+/// reasoning formatted by `thought`, the text, unless it is empty beside
 /// calls, and the calls formatted by `call`.
 ///
 /// # Errors
@@ -203,10 +204,8 @@ fn blocks(
         let text = |path: &str| given.pointer(path).and_then(Value::as_str);
         let name = text("/function/name").unwrap_or_default();
         let arguments = text("/function/arguments").unwrap_or_default();
-        if anthropic::input(name, arguments, choice.finish_reason)?.is_some() {
-            // Arguments without text are an empty object.
-            let input = serde_json::from_str(arguments);
-            told.push(call(given, input.unwrap_or_else(|_| json!({}))));
+        if let Some(input) = anthropic::input(name, arguments, choice.finish_reason)? {
+            told.push(call(given, input));
         }
     }
     Ok(told.into())
