@@ -48,9 +48,11 @@ const GEMINI: Provider = Provider {
     names: Some(NameRules {
         tools: NameRule {
             max: 64,
-            more: ".:",
+            more: "-.:",
+            starts_with_letter: true,
         },
         ids: None,
+        domains: &[],
     }),
     hoists_system: true,
     counts_bytes: true,

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use volley_provider_kit::calls::numbered;
 use volley_provider_kit::citations::{annotations, some};
 use volley_provider_kit::fault::{self, json_position};
+use volley_provider_kit::names::{IdRule, NameRule, NameRules};
 use volley_provider_kit::provider::{AnswerForm, Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::{Citation, FinishReason};
@@ -33,9 +34,24 @@ pub(crate) const CHAT: Provider = Provider {
     native: &["openai"],
     flat_body: true,
     answer_form: Some(AnswerForm::OpenAi),
+    // Compatible servers differ, and most check no names.
+    names: Some(NameRules {
+        domains: &["api.openai.com"],
+        ..NAMES
+    }),
     read: |data, calls| read(data).and_then(|step| numbered(step, calls)),
     read_whole: |body, calls| read_whole(body).and_then(|step| numbered(step, calls)),
     ..Provider::new("openai", &request::PARAMETERS, request::body)
+};
+
+/// The names that OpenAI's chat completions accept.
+pub(crate) const NAMES: NameRules = NameRules {
+    tools: NameRule::up_to(64),
+    ids: Some(IdRule::Name(NameRule {
+        more: "-.:|",
+        ..NameRule::up_to(40)
+    })),
+    domains: &[],
 };
 
 #[derive(Deserialize)]
