@@ -324,7 +324,13 @@ fn register_from_wire(register: wire::RegisterModel) -> Result<RegistryCommand, 
 /// Converts a command for the Raft log and for forwarded writes.
 #[must_use]
 pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
-    let command = match command {
+    wire::Command {
+        command: Some(to_wire(command)),
+    }
+}
+
+fn to_wire(command: &RegistryCommand) -> Command {
+    match command {
         RegistryCommand::CreateConnector(spec) => Command::CreateConnector(connector_to_wire(spec)),
         RegistryCommand::DeleteConnector(id) => Command::DeleteConnector(id.to_string()),
         RegistryCommand::RegisterModel(model, spec) => register_to_wire(model, spec),
@@ -389,9 +395,6 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
         RegistryCommand::PutTask { id, record } => Command::PutTask(task_to_wire(id, record)),
         RegistryCommand::BeginTask { id, record } => Command::BeginTask(task_to_wire(id, record)),
         RegistryCommand::ForgetTask(id) => Command::ForgetTask(id.clone()),
-    };
-    wire::Command {
-        command: Some(command),
     }
 }
 
