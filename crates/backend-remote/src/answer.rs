@@ -1,7 +1,7 @@
 //! Reads the answer to one item incrementally. Pure.
 
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Value, json};
 use volley_provider_kit::calls::ToolCallAccumulator;
 use volley_provider_kit::citations::Passages;
 use volley_provider_kit::framing::{Framing, StreamEnd};
@@ -9,7 +9,7 @@ use volley_provider_kit::step::{self, Delta, Step};
 use volley_provider_kit::wire::Wire;
 use volley_remote_http::sse::Parser;
 use volley_remote_http::upstream;
-use volley_types::{Details, FinishReason, PredictError, Usage};
+use volley_types::{Details, FinishReason, PredictError, Usage, WARNING};
 
 use crate::answer_check::AnswerCheck;
 use crate::delta_template::DeltaTemplate;
@@ -325,6 +325,7 @@ impl UpstreamAnswer {
             if !std::mem::replace(&mut self.begun, true) {
                 part.prompt = self.usage.filter(|usage| 0 < usage.prompt_tokens);
                 self.record_first_token(&mut delta);
+                self.warn_first(&mut delta);
             }
             part.deltas.push(delta);
         }
@@ -336,6 +337,15 @@ impl UpstreamAnswer {
             let details = delta.details();
             details.format = Some(format.clone());
             details.usage = Some(usage.clone());
+        }
+    }
+
+    /// Adds the warning of the end to the first row, so that it can be a header of a stream.
+    fn warn_first(&self, delta: &mut Delta) {
+        let fields = self.details.fields.as_ref();
+        if let Some(warning) = fields.and_then(|fields| fields.get(WARNING)) {
+            let fields = delta.details().fields.get_or_insert_with(|| json!({}));
+            fields[WARNING] = warning.clone();
         }
     }
 
@@ -362,7 +372,11 @@ impl UpstreamAnswer {
             self.failure = Some(upstream::not_found());
             return;
         }
-        if let Some(rest) = self.calls.rest() {
+        let is_cut = matches!(
+            self.finish_reason,
+            Some(FinishReason::Length | FinishReason::ContentFilter)
+        );
+        if let Some(rest) = self.calls.rest(is_cut) {
             let rest = Delta {
                 tool_calls: Some(rest),
                 ..Delta::default()

@@ -2,11 +2,11 @@
 //! at most one call, or matches a schema. Pure.
 
 use serde_json::{Map, Value, json};
-use volley_provider_kit::names;
+use volley_provider_kit::names::{self, NameRules};
 use volley_provider_kit::provider::{ANSWER_TOOL, Provider};
 use volley_provider_kit::step::Delta;
 use volley_remote_http::upstream::{error, unusable};
-use volley_types::{Dialect, ErrorCode, ErrorReason, FinishReason, PredictError};
+use volley_types::{Dialect, ErrorCode, ErrorReason, FinishReason, PredictError, WARNING};
 
 use crate::schema;
 
@@ -36,6 +36,8 @@ pub(crate) struct AnswerCheck {
     has_text: bool,
     /// The names of tools that the server got, and the caller's names.
     names: Vec<(String, String)>,
+    /// Whether the caller asked for the server's details of each token.
+    token_details: bool,
     /// A warning about the translation of the request, until it is in the details of the end.
     warning: Option<String>,
 }
@@ -79,21 +81,27 @@ impl AnswerCheck {
             let text = String::new();
             Box::new(RequiredForm { schema, text })
         });
-        let tools = fields.get("tools").unwrap_or(&Value::Null);
-        let rules = provider.names;
         Self {
             form,
-            names: rules.map_or_else(Vec::new, |rules| names::changed(rules, tools)),
             answer_tool,
             one_call: !provider.limits_calls && alone,
+            token_details: fields.get("details") == Some(&Value::Bool(true)),
             ..Self::default()
         }
+    }
+
+    /// Restores the names of tools in `fields` that the server got under others.
+    pub(crate) fn restoring(self, rules: Option<NameRules>, fields: &Map<String, Value>) -> Self {
+        let tools = fields.get("tools").unwrap_or(&Value::Null);
+        let names = rules.map_or_else(Vec::new, |rules| names::changed(rules, tools));
+        Self { names, ..self }
     }
 
     /// Adapts the checks to the caller's dialect.
     pub(crate) fn for_caller(self, dialect: Dialect) -> Self {
         Self {
             reads_only: dialect != Dialect::OpenAi,
+            token_details: self.token_details || dialect == Dialect::TextGeneration,
             ..self
         }
     }
@@ -117,6 +125,9 @@ impl AnswerCheck {
         if self.reads_only {
             self.transcribe(delta)?;
         }
+        if !self.token_details {
+            drop_tokens(delta);
+        }
         if self.answer_tool {
             self.hold(delta)?;
         }
@@ -128,7 +139,7 @@ impl AnswerCheck {
         }
         if let Some(warning) = self.warning.take() {
             let fields = delta.end().fields.get_or_insert_with(|| json!({}));
-            fields["volley-warning"] = warning.into();
+            fields[WARNING] = warning.into();
         }
         self.release(delta);
         delta.text.as_deref().map_or(Ok(()), |text| self.said(text))
@@ -286,6 +297,23 @@ impl AnswerCheck {
             call["index"] = number.into();
         }
         Some(call)
+    }
+}
+
+/// Removes the events with which Text Generation Inference describes each token.
+fn drop_tokens(delta: &mut Delta) {
+    for slot in [&mut delta.details, &mut delta.end] {
+        let Some(details) = slot.as_mut() else {
+            continue;
+        };
+        if details.format.as_deref() != Some("tgi") {
+            continue;
+        }
+        details.events.clear();
+        details.fields = None;
+        if details.is_empty() {
+            *slot = None;
+        }
     }
 }
 

@@ -105,9 +105,10 @@ impl UpstreamCall {
     ) -> Result<AnswerHead, PredictError> {
         let provider = server.wire.provider;
         let whole = self.is_whole(server);
+        let rules = wire::name_rules(provider, &server.connector);
         let body = match self.native_for(server)? {
             Some(native) if native::is_whole(native) => {
-                native::body(native, provider, &server.connector, &self.options, whole)
+                native::body(native, provider, &server.connector, &self.options, whole)?
             }
             native => {
                 if native.is_none() {
@@ -115,7 +116,7 @@ impl UpstreamCall {
                 }
                 let mut body = wire::body(provider, &server.connector, item, &self.options, whole)?;
                 if let (Some(native), Some(body)) = (native, body.as_object_mut()) {
-                    native::overlay(body, native);
+                    native::overlay(body, native, rules);
                 }
                 body
             }
@@ -127,12 +128,16 @@ impl UpstreamCall {
             true => (&server.whole_url, WHOLE_MEDIA),
             false => (&server.url, provider.media),
         };
+        let raw = self.options.is_raw() && server.connector.request_body.is_none();
+        let raw = raw.then(|| wire::raw_url(provider, url)).flatten();
+        let url = raw.as_ref().unwrap_or(url);
         let (limit, _) = self.silence(server);
         let sent = self.post(server, url, secret, &body, accept, limit).await;
         let (response, shape) = sent?;
         let hoisted = provider.hoists_system && has_later_system(item);
         let check = AnswerCheck::of(provider, &body, &self.options.fields);
         let check = check
+            .restoring(rules, &self.options.fields)
             .for_caller(self.options.dialect)
             .warned(hoisted.then_some(HOISTED));
         Ok(AnswerHead {

@@ -198,17 +198,22 @@ impl Cluster {
             raft,
         }));
         cluster.warn_if_moved();
-        cluster.0.tasks.spawn(publish_status(
-            cluster.0.raft.metrics(),
-            publish,
-            cluster.0.identity.clone(),
-            cluster.0.stop.clone(),
-        ));
-        cluster.0.tasks.spawn(cluster.clone().leave_service());
-        let asking = cluster.clone().poll_peers(publish_reports);
-        cluster.0.tasks.spawn(asking);
-        cluster.0.tasks.spawn(cluster.clone().watch_the_leader());
+        cluster.spawn_tasks(publish, publish_reports);
         Ok(cluster)
+    }
+
+    /// Spawns the tasks that publish this node's state and follow its peers, until it stops.
+    fn spawn_tasks(&self, status: watch::Sender<RaftStatus>, reports: watch::Sender<Reports>) {
+        let tasks = &self.0.tasks;
+        tasks.spawn(publish_status(
+            self.0.raft.metrics(),
+            status,
+            self.0.identity.clone(),
+            self.0.stop.clone(),
+        ));
+        tasks.spawn(self.clone().leave_service());
+        tasks.spawn(self.clone().poll_peers(reports));
+        tasks.spawn(self.clone().watch_the_leader());
     }
 
     /// Returns the gRPC services for the internal listener.

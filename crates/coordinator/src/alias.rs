@@ -142,11 +142,11 @@ impl Coordinator {
     ) -> Result<(), PredictError> {
         let mut refusal = None;
         for end in ends_of(registry, name) {
-            let woken = match registry.pipelines.get(&end.name) {
+            let activated = match registry.pipelines.get(&end.name) {
                 None => self.activate(&end.name, None).await,
                 Some(pipeline) => self.activate_steps(registry, &pipeline.spec).await,
             };
-            match woken {
+            match activated {
                 Ok(()) if self.end_signature(registry, end).is_ok() => return Ok(()),
                 Ok(()) => {}
                 Err(error) => refusal = refusal.or(Some(error)),

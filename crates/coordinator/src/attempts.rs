@@ -106,7 +106,7 @@ impl ReplicaAnswer {
 }
 
 /// Maximum number of activations for one request, if its model is scaled to zero again.
-const MAX_WAKES: usize = 3;
+const MAX_ACTIVATIONS: usize = 3;
 
 /// The replica of a call.
 #[derive(Clone)]
@@ -217,7 +217,7 @@ pub(crate) struct AttemptPlan {
     /// Remaining activations.
     activations: usize,
     /// Deadline of the activation.
-    wakes_until: Option<Deadline>,
+    activation_deadline: Option<Deadline>,
 }
 
 impl Coordinator {
@@ -243,8 +243,8 @@ impl Coordinator {
             left: if held { 1 } else { self.0.config.max_attempts },
             tells_tokens: target.draws(),
             last_error: None,
-            activations: MAX_WAKES,
-            wakes_until: None,
+            activations: MAX_ACTIVATIONS,
+            activation_deadline: None,
             model: target.model.clone(),
             version: target.version,
             coordinator: self.clone(),
@@ -263,7 +263,7 @@ impl AttemptPlan {
             }
             let error = self.last_error.take();
             let gone = error.as_ref().is_none_or(was_refused);
-            if !gone || !self.may_wake() {
+            if !gone || !self.may_activate() {
                 return Err(error.unwrap_or_else(|| {
                     let live = self.coordinator.0.live.read();
                     let failure = live.failure(&self.model, self.version);
@@ -275,20 +275,20 @@ impl AttemptPlan {
     }
 
     /// Whether the request may wait for an activation of its model.
-    fn may_wake(&self) -> bool {
+    fn may_activate(&self) -> bool {
         0 < self.activations && self.coordinator.may_scale_to_zero(&self.model)
     }
 
     /// Waits for the activation of the model, and restarts with its replicas.
     async fn activate(&mut self) -> Result<(), PredictError> {
         self.activations -= 1;
-        let timeout = self.coordinator.0.config.wake_timeout;
+        let timeout = self.coordinator.0.config.activation_timeout;
         let until = *self
-            .wakes_until
+            .activation_deadline
             .get_or_insert_with(|| Deadline::after(Instant::now(), timeout));
         let activated = self.coordinator.activate(&self.model, None);
         let activated = tokio::time::timeout_at(until.instant().into(), activated).await;
-        activated.unwrap_or_else(|_| Err(errors::not_woken(&self.model)))?;
+        activated.unwrap_or_else(|_| Err(errors::activation_timed_out(&self.model)))?;
         self.left = self.coordinator.0.config.max_attempts;
         self.renew(&[]);
         Ok(())
@@ -372,7 +372,7 @@ impl AttemptPlan {
         // A rate limit of a model's server applies to all workers.
         let of_model = error.origin == ErrorOrigin::Model && error.code == ErrorCode::Overloaded;
         let elsewhere = error.code.may_retry_elsewhere() && !of_model;
-        if repeatable && was_refused(&error) && self.untried.is_empty() && self.may_wake() {
+        if repeatable && was_refused(&error) && self.untried.is_empty() && self.may_activate() {
             tracing::info!(
                 model = %self.model, error = error.chain(),
                 "request waits for the model to be activated"

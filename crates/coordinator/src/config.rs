@@ -62,10 +62,10 @@ pub struct CoordinatorConfig {
     /// Options of the choice of replicas.
     pub routing: RoutingConfig,
     /// Time that a request waits for the activation of a model that is scaled to zero.
-    pub wake_timeout: Duration,
+    pub activation_timeout: Duration,
     /// Maximum number of requests that wait for an activation; further ones are rejected with
     /// `overloaded`.
-    pub max_waking: usize,
+    pub max_pending_activations: usize,
     /// Timeouts of the liveness checks.
     pub liveness: LivenessConfig,
     /// Time without changes of a model, a worker and the leader before rebalancing moves replicas
@@ -80,8 +80,8 @@ impl Default for CoordinatorConfig {
             retry_ratio: 0.2,
             max_attempts: 3,
             routing: RoutingConfig::default(),
-            wake_timeout: Duration::from_secs(60),
-            max_waking: 256,
+            activation_timeout: Duration::from_secs(60),
+            max_pending_activations: 256,
             liveness: LivenessConfig::default(),
             rebalance_after: Duration::from_secs(60),
         }

@@ -75,7 +75,7 @@ pub(crate) fn no_replica(model: &ModelName, failure: Option<&str>) -> PredictErr
     .with_retry_after(SOON)
 }
 
-pub(crate) fn not_woken(model: &ModelName) -> PredictError {
+pub(crate) fn activation_timed_out(model: &ModelName) -> PredictError {
     PredictError::new(
         ErrorCode::Unavailable,
         format!("model '{model}' was scaled to zero and was not activated in time"),

@@ -86,9 +86,9 @@ struct Shared {
     /// Assignments of each worker.
     book: Mutex<AssignmentIndex>,
     /// Permits of requests that wait for an activation.
-    wakers: Arc<Semaphore>,
+    pending_activations: Arc<Semaphore>,
     /// Locked while one of them requests the activation.
-    waking: tokio::sync::Mutex<()>,
+    activation_request: tokio::sync::Mutex<()>,
     next_heartbeat_stream: AtomicU64,
     peers: streams::Peers,
     stop: CancellationToken,
@@ -121,8 +121,8 @@ impl Coordinator {
             workers_changed: tokio::sync::Notify::new(),
             news: tokio::sync::watch::Sender::new(()),
             book: Mutex::default(),
-            wakers: Arc::new(Semaphore::new(config.max_waking)),
-            waking: tokio::sync::Mutex::default(),
+            pending_activations: Arc::new(Semaphore::new(config.max_pending_activations)),
+            activation_request: tokio::sync::Mutex::default(),
             next_heartbeat_stream: AtomicU64::new(1),
             peers: streams::Peers::default(),
             stop: CancellationToken::new(),

@@ -67,31 +67,32 @@ impl Coordinator {
             }
             Activation::ScaledToZero => {}
         }
-        let waiting = self.0.wakers.clone().try_acquire_owned();
+        let waiting = self.0.pending_activations.clone().try_acquire_owned();
         let _waiting = waiting.map_err(|_| errors::too_many_wait(model))?;
         let (mut news, mut registry) = (self.0.news.subscribe(), self.0.cluster.registry());
         registry.mark_unchanged();
         let left = deadline.map(|deadline| deadline.remaining(Instant::now()));
-        let timeout = self.0.config.wake_timeout;
-        let woken = tokio::time::timeout(left.map_or(timeout, |left| left.min(timeout)), async {
-            while self.activation(model) == Activation::ScaledToZero {
-                self.ask_for_one(model).await?;
-                // A lost write is repeated, and a notification may concern another model. A lagging
-                // registry may still show the model as active.
-                tokio::select! {
-                    _ = news.changed() => {}
-                    _ = registry.changed() => {}
-                    () = tokio::time::sleep(LOOK) => {}
+        let timeout = self.0.config.activation_timeout;
+        let activated =
+            tokio::time::timeout(left.map_or(timeout, |left| left.min(timeout)), async {
+                while self.activation(model) == Activation::ScaledToZero {
+                    self.ask_for_one(model).await?;
+                    // A lost write is repeated, and a notification may concern another model. A lagging
+                    // registry may still show the model as active.
+                    tokio::select! {
+                        _ = news.changed() => {}
+                        _ = registry.changed() => {}
+                        () = tokio::time::sleep(LOOK) => {}
+                    }
                 }
-            }
-            Ok(())
-        });
-        woken.await.unwrap_or_else(|_| {
+                Ok(())
+            });
+        activated.await.unwrap_or_else(|_| {
             let late = left.is_some_and(|left| left < timeout);
             Err(if late {
                 errors::too_late()
             } else {
-                errors::not_woken(model)
+                errors::activation_timed_out(model)
             })
         })
     }
@@ -122,12 +123,12 @@ impl Coordinator {
 
     /// Requests one replica in the background; requests without a replica ask again.
     fn ask_behind(&self, model: &ModelName) {
-        if self.0.waking.try_lock().is_err() {
+        if self.0.activation_request.try_lock().is_err() {
             return;
         }
         let (coordinator, model) = (self.clone(), model.clone());
         self.spawn(async move {
-            let Ok(_asking) = coordinator.0.waking.try_lock() else {
+            let Ok(_asking) = coordinator.0.activation_request.try_lock() else {
                 return;
             };
             if let Err(error) = coordinator.ask_now(&model).await {
@@ -147,7 +148,7 @@ impl Coordinator {
         }
         // All waiting requests send one command; the registry deduplicates those of other
         // coordinators.
-        let _asking = self.0.waking.lock().await;
+        let _asking = self.0.activation_request.lock().await;
         self.ask_now(model).await
     }
 

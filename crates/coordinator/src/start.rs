@@ -53,7 +53,7 @@ impl Coordinator {
             return;
         }
         // Without a free permit, the request continues with the current state.
-        let Ok(_waiting) = self.0.wakers.clone().try_acquire_owned() else {
+        let Ok(_waiting) = self.0.pending_activations.clone().try_acquire_owned() else {
             return;
         };
         let mut news = self.0.news.subscribe();

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use volley_types::{ChatMessage, ModelRef, Native, PredictError};
 
 use super::FORMAT;
+use volley_dialect_kit::tools::{hosted, shown, unknown_field};
 use volley_http_edge::body::{Fields, take_flag};
 
 /// A parsed body.
@@ -197,11 +198,7 @@ fn of_provider(tools: &Value) -> Option<String> {
         let kind = tool.get("type").and_then(Value::as_str);
         kind.is_some_and(|kind| kind != "custom") && tool.get("input_schema").is_none()
     })?;
-    let kind = tool["type"].as_str().unwrap_or_default();
-    Some(format!(
-        "field 'tools' has a tool of the type '{}', which runs at its provider",
-        shown(kind)
-    ))
+    Some(hosted(tool["type"].as_str().unwrap_or_default()))
 }
 
 /// Fields of a tool that rows represent, or that change nothing in the answer.
@@ -215,32 +212,11 @@ const OF_FUNCTIONS: [&str; 6] = [
 ];
 
 /// Describes the first field of a function that only a server of this format may know, for an
-/// error. False, empty lists and calls by the model alone are the defaults.
+/// error.
 fn beyond_functions(tools: &Value) -> Option<String> {
-    for (index, tool) in tools.as_array()?.iter().enumerate() {
-        if tool.get("input_schema").is_none() {
-            continue;
-        }
-        let mut fields = tool.as_object()?.iter();
-        let found = fields.find(|(name, value)| {
-            let is_default = value.is_null()
-                || **value == Value::Bool(false)
-                || value.as_array().is_some_and(Vec::is_empty)
-                || *name == "allowed_callers" && **value == json!(["direct"]);
-            !is_default && !OF_FUNCTIONS.contains(&name.as_str())
-        });
-        if let Some((name, _)) = found {
-            let name = shown(name);
-            return Some(format!(
-                "field 'tools[{index}].{name}' cannot be translated"
-            ));
-        }
-    }
-    None
-}
-
-fn shown(kind: &str) -> String {
-    kind.chars().filter(|c| !c.is_control()).take(64).collect()
+    let is_function = |tool: &Value| tool.get("input_schema").is_some();
+    let path = unknown_field(tools, is_function, &OF_FUNCTIONS)?;
+    Some(format!("field '{path}' cannot be translated"))
 }
 
 fn wrong_message(index: usize) -> PredictError {

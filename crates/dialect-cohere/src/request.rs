@@ -40,6 +40,30 @@ pub(super) fn read(mut body: Map<String, Value>) -> Result<ChatRequest, PredictE
             ));
         }
     };
+    let messages = convert_messages(&messages, &mut native)?;
+    let stream = take_flag(&mut body, "stream")?;
+    // 0 is the default. Models that do not support another priority reject it by name.
+    if body.get("priority").is_some_and(|priority| priority == 0) {
+        body.remove("priority");
+    }
+    // In Cohere's interface, 0 disables the limit.
+    if body.get("k").is_some_and(|k| k == 0) {
+        body.remove("k");
+    }
+    convert_parameters(&mut body)?;
+    Ok(ChatRequest {
+        messages,
+        parameters: body,
+        stream,
+        native,
+    })
+}
+
+/// Converts the messages. Content without a column goes into `native.lost`.
+fn convert_messages(
+    messages: &[Value],
+    native: &mut Native,
+) -> Result<Vec<ChatMessage>, PredictError> {
     let mut read = Vec::with_capacity(messages.len());
     for (index, given) in messages.iter().enumerate() {
         match (message(given), unheld(given)) {
@@ -52,16 +76,11 @@ pub(super) fn read(mut body: Map<String, Value>) -> Result<ChatRequest, PredictE
             (None, None) => return Err(wrong_message(index)),
         }
     }
-    let messages = read;
-    let stream = take_flag(&mut body, "stream")?;
-    // 0 is the default. Models that do not support another priority reject it by name.
-    if body.get("priority").is_some_and(|priority| priority == 0) {
-        body.remove("priority");
-    }
-    // In Cohere's interface, 0 disables the limit.
-    if body.get("k").is_some_and(|k| k == 0) {
-        body.remove("k");
-    }
+    Ok(read)
+}
+
+/// Replaces Cohere's names and values of parameters by the internal ones, and checks the tools.
+fn convert_parameters(body: &mut Map<String, Value>) -> Result<(), PredictError> {
     for (theirs, ours) in NAMES {
         if let Some(value) = body.remove(theirs) {
             body.insert(ours.to_owned(), value);
@@ -89,12 +108,7 @@ pub(super) fn read(mut body: Map<String, Value>) -> Result<ChatRequest, PredictE
              that has a 'name'",
         ));
     }
-    Ok(ChatRequest {
-        messages,
-        parameters: body,
-        stream,
-        native,
-    })
+    Ok(())
 }
 
 fn is_tool(tool: &Value) -> bool {

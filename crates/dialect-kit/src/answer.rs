@@ -123,16 +123,22 @@ impl Choice {
         }
     }
 
-    /// Completes the answer after all rows: sets empty arguments of tool calls, and the finish
-    /// reason of an answer with calls.
+    /// Completes the answer after all rows: sets missing arguments of tool calls, and the finish
+    /// reason of an answer with calls. The last call of an answer that was cut off keeps none.
     fn end(&mut self) {
-        for call in &mut self.tool_calls {
+        let is_cut = matches!(
+            self.finish_reason,
+            Some(FinishReason::Length | FinishReason::ContentFilter)
+        );
+        let last = self.tool_calls.len().saturating_sub(1);
+        for (index, call) in self.tool_calls.iter_mut().enumerate() {
             let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) else {
                 continue;
             };
             let arguments = function.get("arguments").and_then(Value::as_str);
             if arguments.is_none_or(|text| text.trim().is_empty()) {
-                function.insert("arguments".to_owned(), "{}".into());
+                let missing = if is_cut && index == last { "" } else { "{}" };
+                function.insert("arguments".to_owned(), missing.into());
             }
         }
         let stops = matches!(self.finish_reason, None | Some(FinishReason::Stop));

@@ -21,8 +21,9 @@ pub fn is_stop_sequence(details: &Details) -> bool {
     details.stop_sequence.is_some() || reason.eq_ignore_ascii_case("stop_sequence")
 }
 
-/// The input of a call of `name`, an object for a body that [`body`] or [`exact::write`] writes. No arguments mean an empty one. `None` if the
-/// end of the answer cut the arguments off: such a call must not be run.
+/// The input of a call of `name`, an object for a body that [`body`] or [`exact::write`] writes. No
+/// arguments mean an empty one. `None` if the end of the answer cut the arguments off: such a call
+/// must not be run.
 ///
 /// # Errors
 /// `UpstreamFailed` naming the function if complete arguments are not an object.
@@ -31,14 +32,18 @@ pub fn input(
     arguments: &str,
     reason: Option<FinishReason>,
 ) -> Result<Option<Value>, PredictError> {
+    let is_cut = matches!(
+        reason,
+        Some(FinishReason::Length | FinishReason::ContentFilter)
+    );
     let read = match arguments.trim() {
-        "" => Some(json!({})),
+        "" => (!is_cut).then(|| json!({})),
         text => exact::object(text),
     };
-    match (read, reason) {
-        (Some(input), _) => Ok(Some(input)),
-        (_, Some(FinishReason::Length | FinishReason::ContentFilter)) => Ok(None),
-        _ => Err(PredictError::new(
+    match read {
+        Some(input) => Ok(Some(input)),
+        None if is_cut => Ok(None),
+        None => Err(PredictError::new(
             ErrorCode::UpstreamFailed,
             format!(
                 "the model called '{name}' with arguments that are not a JSON object; send the \
@@ -62,6 +67,7 @@ mod tests {
     fn arguments_are_never_made_up() {
         let stop = Some(FinishReason::ToolCalls);
         assert_eq!(input("f", " ", stop).unwrap(), Some(json!({})));
+        assert_eq!(input("f", "", Some(FinishReason::Length)).unwrap(), None);
         assert_eq!(
             input("f", "{\"a\":1}", Some(FinishReason::Length)).unwrap(),
             Some(json!({ "a": 1 }))

@@ -26,4 +26,5 @@ pub mod row_details;
 pub mod sse;
 pub mod supplement;
 pub mod tensors;
+pub mod tools;
 pub mod vectors;

@@ -12,7 +12,7 @@ use volley_dialect_kit::answer;
 use volley_dialect_kit::blocks;
 use volley_dialect_kit::sse;
 use volley_dialect_kit::supplement;
-use volley_http_edge::body::JsonObject;
+use volley_http_edge::body::{JsonMessages, JsonObject};
 use volley_http_edge::context::RequestContext;
 use volley_http_edge::edge::Caller;
 use volley_http_edge::error::ApiError;
@@ -21,7 +21,7 @@ use volley_http_edge::error::ApiError;
 pub(crate) async fn chat(
     caller: Caller,
     context: RequestContext,
-    JsonObject(body): JsonObject,
+    JsonMessages(body): JsonMessages,
 ) -> Result<Response, ApiError> {
     answer(&caller, &context, &body, EventsInterface::Chat).await
 }

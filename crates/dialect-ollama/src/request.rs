@@ -2,7 +2,7 @@
 
 use arrow_array::RecordBatch;
 use serde_json::{Map, Value, json};
-use volley_types::{ChatMessage, Native, Parameters, PredictError, Signature};
+use volley_types::{ChatMessage, Native, Parameters, PredictError, Signature, exact};
 
 use super::FORMAT;
 use super::sampling;
@@ -357,7 +357,7 @@ fn openai_call(call: &mut Value, index: usize) -> Result<(), PredictError> {
         .ok_or_else(wrong)?;
     let arguments = match function.get("arguments") {
         None | Some(Value::Null) => "{}".to_owned(),
-        Some(Value::String(text)) => text.clone(),
+        Some(Value::String(text)) => exact::held(text).unwrap_or(text).to_owned(),
         Some(arguments @ Value::Object(_)) => arguments.to_string(),
         Some(_) => return Err(wrong()),
     };
@@ -417,6 +417,19 @@ mod tests {
         assert_eq!(calls[1]["function"]["arguments"], "{\"a\":1}");
         assert_eq!(read[2].tool_call_id.as_deref(), Some("call_0"));
         assert_eq!(read[3].tool_call_id.as_deref(), Some("call_1"));
+    }
+
+    #[test]
+    fn numbers_in_arguments_keep_their_text() {
+        let arguments = r#"{"a":12345678901234567890123,"e":1e2}"#;
+        let text = format!(
+            r#"{{"messages":[{{"role":"assistant","content":"","tool_calls":[{{"function":{{"name":"f","arguments":{arguments}}}}}]}}]}}"#
+        );
+        let mut body = serde_json::from_str(&text).unwrap();
+        exact::keep_inputs(&mut body, &text);
+        let read = conversation(body["messages"].as_array().unwrap()).unwrap();
+        let calls: Value = serde_json::from_str(read[0].tool_calls.as_deref().unwrap()).unwrap();
+        assert_eq!(calls[0]["function"]["arguments"], arguments);
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use arrow_array::RecordBatch;
 use serde_json::{Value, json};
-use volley_http_edge::axum::Json;
 use volley_http_edge::axum::extract::{FromRequest, Request};
 use volley_http_edge::axum::response::Response;
 use volley_types::{
@@ -17,6 +16,7 @@ use crate::upstream_dialect::UpstreamDialect;
 use crate::{settings, texts};
 use volley_dialect_kit::answer;
 use volley_dialect_kit::answer::Choice;
+use volley_dialect_kit::blocks;
 use volley_dialect_kit::refusal;
 use volley_dialect_kit::sse;
 use volley_dialect_kit::tensors;
@@ -79,7 +79,7 @@ pub(crate) async fn predict(
     Path(model): Path<String>,
     context: RequestContext,
     body: Prediction,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let whole = async {
         let (signature, request) = request(&caller, &model, &context, &body).await?;
         let form = UpstreamDialect::of(
@@ -89,7 +89,7 @@ pub(crate) async fn predict(
         );
         self::whole(&*caller.cluster.inference, &signature, request, form).await
     };
-    Ok(Json(context.in_time(whole).await?))
+    Ok(blocks::body(&context.in_time(whole).await?))
 }
 
 /// Runs a prediction and formats its complete response. `form` adds a generation's response in the
@@ -127,7 +127,7 @@ pub(crate) async fn predict_as(
     Path((_algorithm, model)): Path<(String, String)>,
     context: RequestContext,
     body: Prediction,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     predict(caller, Path(model), context, body).await
 }
 

@@ -64,97 +64,106 @@ impl UpstreamDialect {
     /// `UpstreamFailed` if the arguments of a call are not an object, which this format needs.
     pub(crate) fn write_into(self, choice: &Choice, map: &mut Value) -> Result<(), PredictError> {
         match self {
-            Self::OpenAi => {
-                let calls = !choice.tool_calls.is_empty();
-                let said = choice.said();
-                let refusal = &map["refusal"];
-                let says = !said.is_empty() || !calls && refusal.is_null();
-                let content = says.then_some(said);
-                let mut message = json!({ "role": "assistant", "content": content });
-                if !refusal.is_null() {
-                    message["refusal"] = refusal.clone();
-                }
-                if calls {
-                    message["tool_calls"] = choice.tool_calls.clone().into();
-                }
-                if !choice.thinking.is_empty() {
-                    message["reasoning_content"] = choice.thinking.as_str().into();
-                }
-                if !choice.refusal.is_empty() {
-                    message["refusal"] = choice.refusal.as_str().into();
-                }
-                let reason = choice.finish_reason.unwrap_or(FinishReason::Stop).as_str();
-                map["choices"] =
-                    json!([{ "index": 0, "message": message, "finish_reason": reason }]);
-            }
-            Self::Converse => {
-                let thought = |text: &str, signature: Option<&str>| {
-                    let mut reasoning = json!({ "text": text });
-                    if let Some(signature) = signature {
-                        reasoning["signature"] = signature.into();
-                    }
-                    json!({ "reasoningContent": { "reasoningText": reasoning } })
-                };
-                let content = blocks(choice, thought, converse)?;
-                let message = json!({ "role": "assistant", "content": content });
-                map["output"] = json!({ "message": message });
-                map["stopReason"] = stop_reason(choice.finish_reason).into();
-                let names = ["inputTokens", "outputTokens", "totalTokens"];
-                if let Some(usage) = choice.usage {
-                    count(usage, names, &mut map["usage"]);
-                }
-            }
-            Self::Gemini => {
-                let thought = |text: &str, signature: Option<&str>| {
-                    let mut part = json!({ "text": text, "thought": true });
-                    if let Some(signature) = signature {
-                        part["thoughtSignature"] = signature.into();
-                    }
-                    part
-                };
-                let parts = blocks(choice, thought, gemini)?;
-                let content = json!({ "role": "model", "parts": parts });
-                let reason = match choice.finish_reason {
-                    Some(FinishReason::Length) => "MAX_TOKENS",
-                    Some(FinishReason::ContentFilter) => "SAFETY",
-                    _ => "STOP",
-                };
-                map["candidates"] =
-                    json!([{ "index": 0, "content": content, "finishReason": reason }]);
-                let names = [
-                    "promptTokenCount",
-                    "candidatesTokenCount",
-                    "totalTokenCount",
-                ];
-                if let Some(usage) = choice.usage {
-                    count(usage, names, &mut map["usageMetadata"]);
-                    if usage.reasoning_tokens != 0 {
-                        map["usageMetadata"]["thoughtsTokenCount"] = usage.reasoning_tokens.into();
-                    }
-                }
-            }
-            Self::Anthropic => {
-                map["role"] = "assistant".into();
-                let thought = |text: &str, signature: Option<&str>| {
-                    let signature = signature.unwrap_or_default();
-                    json!({ "type": "thinking", "thinking": text, "signature": signature })
-                };
-                let mut content = blocks(choice, thought, tool_use)?;
-                for block in content.as_array_mut().into_iter().flatten() {
-                    if block.get("text").is_some() {
-                        block["type"] = "text".into();
-                    }
-                }
-                map["content"] = content;
-                map["stop_reason"] = anthropic::stop_reason(choice.finish_reason).into();
-                if let Some(usage) = choice.usage {
-                    map["usage"]["input_tokens"] = usage.prompt_tokens.into();
-                    map["usage"]["output_tokens"] = usage.completion_tokens.into();
-                }
-            }
+            Self::OpenAi => write_openai(choice, map),
+            Self::Converse => write_converse(choice, map)?,
+            Self::Gemini => write_gemini(choice, map)?,
+            Self::Anthropic => write_anthropic(choice, map)?,
         }
         Ok(())
     }
+}
+
+fn write_openai(choice: &Choice, map: &mut Value) {
+    let calls = !choice.tool_calls.is_empty();
+    let said = choice.said();
+    let refusal = &map["refusal"];
+    let says = !said.is_empty() || !calls && refusal.is_null();
+    let content = says.then_some(said);
+    let mut message = json!({ "role": "assistant", "content": content });
+    if !refusal.is_null() {
+        message["refusal"] = refusal.clone();
+    }
+    if calls {
+        message["tool_calls"] = choice.tool_calls.clone().into();
+    }
+    if !choice.thinking.is_empty() {
+        message["reasoning_content"] = choice.thinking.as_str().into();
+    }
+    if !choice.refusal.is_empty() {
+        message["refusal"] = choice.refusal.as_str().into();
+    }
+    let reason = choice.finish_reason.unwrap_or(FinishReason::Stop).as_str();
+    map["choices"] = json!([{ "index": 0, "message": message, "finish_reason": reason }]);
+}
+
+fn write_converse(choice: &Choice, map: &mut Value) -> Result<(), PredictError> {
+    let thought = |text: &str, signature: Option<&str>| {
+        let mut reasoning = json!({ "text": text });
+        if let Some(signature) = signature {
+            reasoning["signature"] = signature.into();
+        }
+        json!({ "reasoningContent": { "reasoningText": reasoning } })
+    };
+    let content = blocks(choice, thought, converse)?;
+    let message = json!({ "role": "assistant", "content": content });
+    map["output"] = json!({ "message": message });
+    map["stopReason"] = stop_reason(choice.finish_reason).into();
+    let names = ["inputTokens", "outputTokens", "totalTokens"];
+    if let Some(usage) = choice.usage {
+        count(usage, names, &mut map["usage"]);
+    }
+    Ok(())
+}
+
+fn write_gemini(choice: &Choice, map: &mut Value) -> Result<(), PredictError> {
+    let thought = |text: &str, signature: Option<&str>| {
+        let mut part = json!({ "text": text, "thought": true });
+        if let Some(signature) = signature {
+            part["thoughtSignature"] = signature.into();
+        }
+        part
+    };
+    let parts = blocks(choice, thought, gemini)?;
+    let content = json!({ "role": "model", "parts": parts });
+    let reason = match choice.finish_reason {
+        Some(FinishReason::Length) => "MAX_TOKENS",
+        Some(FinishReason::ContentFilter) => "SAFETY",
+        _ => "STOP",
+    };
+    map["candidates"] = json!([{ "index": 0, "content": content, "finishReason": reason }]);
+    let names = [
+        "promptTokenCount",
+        "candidatesTokenCount",
+        "totalTokenCount",
+    ];
+    if let Some(usage) = choice.usage {
+        count(usage, names, &mut map["usageMetadata"]);
+        if usage.reasoning_tokens != 0 {
+            map["usageMetadata"]["thoughtsTokenCount"] = usage.reasoning_tokens.into();
+        }
+    }
+    Ok(())
+}
+
+fn write_anthropic(choice: &Choice, map: &mut Value) -> Result<(), PredictError> {
+    map["role"] = "assistant".into();
+    let thought = |text: &str, signature: Option<&str>| {
+        let signature = signature.unwrap_or_default();
+        json!({ "type": "thinking", "thinking": text, "signature": signature })
+    };
+    let mut content = blocks(choice, thought, tool_use)?;
+    for block in content.as_array_mut().into_iter().flatten() {
+        if block.get("text").is_some() {
+            block["type"] = "text".into();
+        }
+    }
+    map["content"] = content;
+    map["stop_reason"] = anthropic::stop_reason(choice.finish_reason).into();
+    if let Some(usage) = choice.usage {
+        map["usage"]["input_tokens"] = usage.prompt_tokens.into();
+        map["usage"]["output_tokens"] = usage.completion_tokens.into();
+    }
+    Ok(())
 }
 
 fn provider(registry: &RegistryState, model: &ModelRef) -> Option<ProviderName> {
@@ -171,7 +180,8 @@ fn provider(registry: &RegistryState, model: &ModelRef) -> Option<ProviderName> 
     }
 }
 
-/// The content blocks: the reasoning formatted by `thought`, the text, unless it is empty beside
+/// The content blocks, for a body that [`exact::write`](volley_types::exact::write) serializes: the
+/// reasoning formatted by `thought`, the text, unless it is empty beside
 /// calls, and the calls formatted by `call`.
 ///
 /// # Errors
@@ -194,10 +204,8 @@ fn blocks(
         let text = |path: &str| given.pointer(path).and_then(Value::as_str);
         let name = text("/function/name").unwrap_or_default();
         let arguments = text("/function/arguments").unwrap_or_default();
-        if anthropic::input(name, arguments, choice.finish_reason)?.is_some() {
-            // Arguments without text are an empty object.
-            let input = serde_json::from_str(arguments);
-            told.push(call(given, input.unwrap_or_else(|_| json!({}))));
+        if let Some(input) = anthropic::input(name, arguments, choice.finish_reason)? {
+            told.push(call(given, input));
         }
     }
     Ok(told.into())

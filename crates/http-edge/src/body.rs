@@ -42,7 +42,7 @@ impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for JsonObject {
     }
 }
 
-/// A JSON object with messages in Anthropic's format, in which the inputs of calls are
+/// A JSON object with messages in Anthropic's or Ollama's format, in which the inputs of calls are
 /// [exact](exact::keep_inputs).
 #[derive(Debug)]
 pub struct JsonMessages(pub Map<String, Value>);

@@ -18,7 +18,7 @@ use volley_types::{Deadline, ErrorCode, PredictError, RequestId, TraceContext};
 use crate::config::EdgeConfig;
 use crate::error::{self, ApiError, ErrorFormats};
 use crate::idle;
-use crate::inference::ServedModel;
+use crate::inference::AnswerHeaders;
 use crate::intake::BodyShare;
 use crate::watch::BodyWatchdogs;
 
@@ -65,8 +65,8 @@ pub struct RequestContext {
     pub span: tracing::Span,
     /// Watchdogs of the connection's running responses.
     pub watches: BodyWatchdogs,
-    /// The model that served the request, once known.
-    pub answered_by: ServedModel,
+    /// Headers of the response that depend on the answer.
+    pub answer_headers: AnswerHeaders,
     /// Receiver of a resumable stream's events.
     pub sink: Option<Arc<dyn StreamSink>>,
 }
@@ -120,7 +120,7 @@ pub async fn middleware(
     let format = errors.of(request.uri().path(), request.headers());
     let checked = timeout(request.headers(), &config)
         .and_then(|timeout| Ok((timeout, session(request.headers())?)));
-    let answered_by = ServedModel::default();
+    let answer_headers = AnswerHeaders::default();
     let mut response = match checked {
         Err(error) => ApiError(error).into_response(),
         Ok((timeout, session)) => {
@@ -132,7 +132,7 @@ pub async fn middleware(
                 session,
                 span: span.clone(),
                 watches: request.extensions().get().cloned().unwrap_or_default(),
-                answered_by: answered_by.clone(),
+                answer_headers: answer_headers.clone(),
                 sink: None,
             };
             request.extensions_mut().insert(context);
@@ -152,7 +152,7 @@ pub async fn middleware(
         }
     };
     response = error::render(response, format, request_id.as_str());
-    answered_by.insert_header(response.headers_mut());
+    answer_headers.insert(response.headers_mut());
     if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, id);
     }

@@ -20,7 +20,7 @@ use volley_types::{ClusterHandle, Intake, StreamOwner};
 use crate::config::EdgeConfig;
 use crate::context::RequestContext;
 use crate::error::ApiError;
-use crate::inference::{RequestInference, ServedModel};
+use crate::inference::{AnswerHeaders, RequestInference};
 use crate::origins::Origins;
 
 /// The state of a node's routers. A dialect with its own state wraps it (`impl AsRef<Edge>`).
@@ -104,16 +104,15 @@ impl Edge {
         &self,
         principal: Arc<Principal>,
         headers: &HeaderMap,
-        answered_by: ServedModel,
+        answer_headers: AnswerHeaders,
     ) -> Caller {
         let mut cluster = self.gate.guard(&self.cluster, &principal);
         let registry = self.cluster.registry.state();
-        let served = answered_by.clone();
         cluster.inference = Arc::new(RequestInference::new(
             cluster.inference,
             registry,
             headers,
-            served,
+            answer_headers.clone(),
         ));
         Caller {
             cluster,
@@ -122,7 +121,7 @@ impl Edge {
             gate: self.gate.clone(),
             intake: self.intake.clone(),
             backends: self.backends.clone(),
-            answered_by,
+            answer_headers,
         }
     }
 }
@@ -164,8 +163,8 @@ pub struct Caller {
     pub intake: Intake,
     /// The backends for which models may be registered.
     pub backends: BackendList,
-    /// Records the model that serves the request.
-    pub answered_by: ServedModel,
+    /// Records the headers of the response that depend on the answer.
+    pub answer_headers: AnswerHeaders,
 }
 
 impl<S: AsRef<Edge> + Send + Sync> FromRequestParts<S> for Caller {
@@ -174,11 +173,11 @@ impl<S: AsRef<Edge> + Send + Sync> FromRequestParts<S> for Caller {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let principal = parts.extensions.get::<Arc<Principal>>().cloned();
         let context = parts.extensions.get::<RequestContext>();
-        let answered_by = context.map(|context| context.answered_by.clone());
+        let answer_headers = context.map(|context| context.answer_headers.clone());
         Ok(state.as_ref().caller(
             principal.unwrap_or_else(|| Arc::new(Principal::nobody())),
             &parts.headers,
-            answered_by.unwrap_or_default(),
+            answer_headers.unwrap_or_default(),
         ))
     }
 }

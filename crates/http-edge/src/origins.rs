@@ -15,9 +15,10 @@ const REMEMBERED: Duration = Duration::from_secs(3_600);
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Response headers that pages may read.
-const EXPOSED: [HeaderName; 4] = [
+const EXPOSED: [HeaderName; 5] = [
     HeaderName::from_static("x-request-id"),
     HeaderName::from_static("x-volley-stream-id"),
+    crate::inference::WARNING,
     header::LOCATION,
     header::RETRY_AFTER,
 ];

@@ -126,37 +126,41 @@ fn rollout_from_wire(rollout: wire::Rollout) -> Result<Rollout, PredictError> {
     })
 }
 
-fn placing_to_wire(placing: &PlacementDecision) -> wire::Place {
-    wire::Place {
-        model: placing.model.to_string(),
-        deployment: placing.deployment.0,
-        workers: placing.workers.iter().map(ToString::to_string).collect(),
-        previous: placing.previous.iter().map(ToString::to_string).collect(),
-        moving: placing.moving,
+fn placement_to_wire(decision: &PlacementDecision) -> wire::Placement {
+    wire::Placement {
+        model: decision.model.to_string(),
+        deployment: decision.deployment.0,
+        workers: decision.workers.iter().map(ToString::to_string).collect(),
+        previous: decision.previous.iter().map(ToString::to_string).collect(),
+        moving: decision.moving,
     }
 }
 
-pub(crate) fn placing_from_wire(place: wire::Place) -> Result<PlacementDecision, PredictError> {
+pub(crate) fn placement_from_wire(
+    placement: wire::Placement,
+) -> Result<PlacementDecision, PredictError> {
     Ok(PlacementDecision {
-        model: ModelName::new(place.model)?,
-        deployment: Revision(place.deployment),
-        workers: worker_ids(place.workers)?,
-        previous: worker_ids(place.previous)?,
-        moving: place.moving,
+        model: ModelName::new(placement.model)?,
+        deployment: Revision(placement.deployment),
+        workers: worker_ids(placement.workers)?,
+        previous: worker_ids(placement.previous)?,
+        moving: placement.moving,
     })
 }
 
 /// The placement decisions of one command, as they travel.
-pub(crate) fn places_to_wire(placings: &[PlacementDecision]) -> Command {
-    Command::Places(wire::Places {
-        places: placings.iter().map(placing_to_wire).collect(),
+pub(crate) fn placements_to_wire(decisions: &[PlacementDecision]) -> Command {
+    Command::Placements(wire::Placements {
+        placements: decisions.iter().map(placement_to_wire).collect(),
     })
 }
 
 /// The command of a peer that places replicas.
-pub(crate) fn places_from_wire(places: wire::Places) -> Result<RegistryCommand, PredictError> {
-    let placings = places.places.into_iter().map(placing_from_wire);
-    Ok(RegistryCommand::Place(placings.collect::<Result<_, _>>()?))
+pub(crate) fn placements_from_wire(
+    placements: wire::Placements,
+) -> Result<RegistryCommand, PredictError> {
+    let decisions = placements.placements.into_iter().map(placement_from_wire);
+    Ok(RegistryCommand::Place(decisions.collect::<Result<_, _>>()?))
 }
 
 pub(crate) fn rollout_step(model: &ModelName, action: &RolloutAction) -> wire::RolloutStep {

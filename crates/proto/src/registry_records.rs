@@ -12,9 +12,9 @@ use volley_types::{
 };
 
 use crate::deployment_records::{
-    deploy_from_wire, deployment_from_wire, deployment_to_wire, options_to_wire, places_from_wire,
-    places_to_wire, placing_from_wire, rollout_step, rollout_step_from_wire, scale_from_wire,
-    scale_to_wire, worker_ids,
+    deploy_from_wire, deployment_from_wire, deployment_to_wire, options_to_wire,
+    placement_from_wire, placements_from_wire, placements_to_wire, rollout_step,
+    rollout_step_from_wire, scale_from_wire, scale_to_wire, worker_ids,
 };
 use crate::drain_records::{drain_from_wire, drain_to_wire, drains_from_wire, drains_to_wire};
 use crate::group_records::{
@@ -324,7 +324,13 @@ fn register_from_wire(register: wire::RegisterModel) -> Result<RegistryCommand, 
 /// Converts a command for the Raft log and for forwarded writes.
 #[must_use]
 pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
-    let command = match command {
+    wire::Command {
+        command: Some(to_wire(command)),
+    }
+}
+
+fn to_wire(command: &RegistryCommand) -> Command {
+    match command {
         RegistryCommand::CreateConnector(spec) => Command::CreateConnector(connector_to_wire(spec)),
         RegistryCommand::DeleteConnector(id) => Command::DeleteConnector(id.to_string()),
         RegistryCommand::RegisterModel(model, spec) => register_to_wire(model, spec),
@@ -345,7 +351,7 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
         }),
         RegistryCommand::Undeploy(model) => Command::Undeploy(model.to_string()),
         RegistryCommand::DeleteModel(model) => Command::DeleteModel(model.to_string()),
-        RegistryCommand::Place(placings) => places_to_wire(placings),
+        RegistryCommand::Place(decisions) => placements_to_wire(decisions),
         RegistryCommand::Rollout { model, action } => Command::Rollout(rollout_step(model, action)),
         RegistryCommand::Scale {
             model,
@@ -387,10 +393,8 @@ pub fn command_to_wire(command: &RegistryCommand) -> wire::Command {
         RegistryCommand::Drain(node, drain) => Command::Drain(drain_to_wire(node, *drain)),
         RegistryCommand::Undrain(node) => Command::Undrain(drain_to_wire(node, Drain::default())),
         RegistryCommand::PutTask { id, record } => Command::PutTask(task_to_wire(id, record)),
+        RegistryCommand::BeginTask { id, record } => Command::BeginTask(task_to_wire(id, record)),
         RegistryCommand::ForgetTask(id) => Command::ForgetTask(id.clone()),
-    };
-    wire::Command {
-        command: Some(command),
     }
 }
 
@@ -409,8 +413,10 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
         Command::Undeploy(model) => RegistryCommand::Undeploy(ModelName::new(model)?),
         Command::DeleteModel(model) => RegistryCommand::DeleteModel(ModelName::new(model)?),
         // Written by coordinators of earlier versions.
-        Command::Place(place) => RegistryCommand::Place(vec![placing_from_wire(place)?]),
-        Command::Places(places) => places_from_wire(places)?,
+        Command::Placement(placement) => {
+            RegistryCommand::Place(vec![placement_from_wire(placement)?])
+        }
+        Command::Placements(placements) => placements_from_wire(placements)?,
         Command::Rollout(step) => rollout_step_from_wire(step)?,
         Command::Scale(scale) => scale_from_wire(scale)?,
         Command::CreateKey(key) => RegistryCommand::CreateKey(key_from_wire(key)?),
@@ -441,6 +447,10 @@ pub fn command_from_wire(command: wire::Command) -> Result<RegistryCommand, Pred
         Command::PutTask(task) => {
             let (id, record) = task_from_wire(task)?;
             RegistryCommand::PutTask { id, record }
+        }
+        Command::BeginTask(task) => {
+            let (id, record) = task_from_wire(task)?;
+            RegistryCommand::BeginTask { id, record }
         }
         Command::ForgetTask(id) => RegistryCommand::ForgetTask(id),
     })

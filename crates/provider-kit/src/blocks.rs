@@ -1,5 +1,6 @@
 //! State of an answer that arrives in content blocks, while it is read.
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 /// Maximum input of one server-specific block, in bytes. Longer input is dropped.
@@ -11,6 +12,18 @@ pub fn arguments_text(arguments: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
         other => other.to_string(),
+    }
+}
+
+/// As [`arguments_text`]; numbers in an object keep their text.
+pub fn raw_arguments(arguments: Option<&RawValue>) -> String {
+    let Some(arguments) = arguments.map(RawValue::get) else {
+        return String::new();
+    };
+    match arguments.as_bytes().first() {
+        Some(b'"') => serde_json::from_str(arguments).unwrap_or_default(),
+        Some(b'n') => String::new(),
+        _ => arguments.to_owned(),
     }
 }
 

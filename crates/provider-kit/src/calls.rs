@@ -134,13 +134,15 @@ impl ToolCallAccumulator {
     }
 
     /// Returns the outstanding deltas at the end of an answer: calls whose name never arrived, and
-    /// an empty object for calls without arguments.
-    pub fn rest(&mut self) -> Option<String> {
+    /// an empty object for calls without arguments. If the answer was cut off, the last call has no
+    /// arguments because they had not begun, and gets none.
+    pub fn rest(&mut self, is_cut: bool) -> Option<String> {
         let mut rest = Vec::new();
         for nameless in std::mem::take(&mut self.nameless) {
             rest.push(self.begin(nameless.id.as_deref(), "", &nameless.arguments));
         }
-        for index in 0..self.begun.len() {
+        let complete = self.begun.len().saturating_sub(usize::from(is_cut));
+        for index in 0..complete {
             if !self.begun[index].filled {
                 rest.push(self.more_of(index, "{}"));
             }
@@ -336,7 +338,7 @@ mod tests {
             again,
             json!([{ "index": 0, "function": { "arguments": " " } }])
         );
-        assert_eq!(calls.rest(), None);
+        assert_eq!(calls.rest(false), None);
     }
 
     #[test]
@@ -358,7 +360,7 @@ mod tests {
             calls,
         );
         assert_eq!(bare[0]["custom"]["input"], "!");
-        assert_eq!(calls.rest(), None, "no input is an input, too");
+        assert_eq!(calls.rest(false), None, "no input is an input, too");
     }
 
     #[test]
@@ -370,9 +372,20 @@ mod tests {
         assert_eq!(gap[1]["id"], "call_0000000000000007_1");
         let other = r#"[{"index":5,"id":"c","function":{"name":"g","arguments":"{}"}}]"#;
         assert_eq!(said(other, calls)[0]["index"], 2);
-        let rest: Value = serde_json::from_str(&calls.rest().unwrap()).unwrap();
+        let rest: Value = serde_json::from_str(&calls.rest(false).unwrap()).unwrap();
         let empty = |index: u32| json!({ "index": index, "function": { "arguments": "{}" } });
         assert_eq!(rest, json!([empty(0), empty(1)]));
+    }
+
+    #[test]
+    fn a_call_that_was_cut_off_has_no_arguments() {
+        let calls = &mut ToolCallAccumulator::new(7);
+        let two = r#"[{"index":0,"id":"a","function":{"name":"f","arguments":""}},{"index":1,"id":"b","function":{"name":"g","arguments":""}}]"#;
+        said(two, calls);
+        let rest: Value = serde_json::from_str(&calls.rest(true).unwrap()).unwrap();
+        let first = json!({ "index": 0, "function": { "arguments": "{}" } });
+        assert_eq!(rest, json!([first]), "the second was not written");
+        assert_eq!(calls.rest(true), None);
     }
 
     #[test]
@@ -385,6 +398,6 @@ mod tests {
         assert_eq!(named[0]["id"], "a");
         assert_eq!(named[0]["function"]["arguments"], "{}");
         said(r#"[{"index":3,"function":{"arguments":"{}"}}]"#, calls);
-        assert!(calls.rest().unwrap().contains("\"name\":\"\""));
+        assert!(calls.rest(false).unwrap().contains("\"name\":\"\""));
     }
 }

@@ -3,10 +3,13 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
+use volley_backend::items::Item;
 use volley_types::registry::ConnectorSpec;
 use volley_types::{Native, PredictError};
 
+use crate::names::{NameRules, fit_chat};
 use crate::options::RequestOptions;
+use crate::parameters::RequestFields;
 use crate::provider::Provider;
 use crate::reserved;
 
@@ -48,27 +51,70 @@ pub fn fits(
 }
 
 /// The body of a forwarded request. Defaults of the connector and the model fill absent fields.
+///
+/// # Errors
+/// `InvalidInput` naming a default that the server does not support.
 pub fn body(
     native: &Native,
     provider: &Provider,
     connector: &ConnectorSpec,
     options: &RequestOptions,
     whole: bool,
-) -> Value {
+) -> Result<Value, PredictError> {
     let mut body = native.body.clone();
-    let defaults = options
-        .fields
-        .iter()
-        .filter(|(name, _)| !options.given.contains(*name) && !reserved::is_reserved(name));
-    for (name, value) in defaults {
-        body.entry(name.clone()).or_insert_with(|| value.clone());
-    }
+    fill(&mut body, defaults(provider, connector, options)?, provider);
     body.insert("model".to_owned(), connector.model.as_str().into());
     body.insert("stream".to_owned(), (!whole).into());
     for (name, value) in provider.native_defaults {
         body.entry(*name).or_insert_with(|| (*value).into());
     }
-    Value::Object(body)
+    Ok(Value::Object(body))
+}
+
+/// The fields that the defaults of the connector and the model add to a body, under the server's
+/// names: the difference between the bodies of an empty prompt with them and without them.
+fn defaults(
+    provider: &Provider,
+    connector: &ConnectorSpec,
+    options: &RequestOptions,
+) -> Result<Map<String, Value>, PredictError> {
+    let mut fields = options.fields.clone();
+    fields.retain(|name, _| !options.given.contains(name) && !reserved::is_reserved(name));
+    if fields.is_empty() {
+        return Ok(fields);
+    }
+    let build = |fields: Map<String, Value>| {
+        let options = RequestOptions {
+            fields,
+            ..RequestOptions::default()
+        };
+        let request = RequestFields::new(provider.parameters, &options, &connector.headers)?;
+        (provider.body)(&connector.model, &Item::Prompt(String::new()), request)
+    };
+    let plain = build(Map::new())?;
+    let Value::Object(mut made) = build(fields)? else {
+        return Ok(Map::new());
+    };
+    made.retain(|name, value| plain.get(name) != Some(value));
+    Ok(made)
+}
+
+/// Adds the fields that `body` lacks, also within objects that consist of parameters.
+fn fill(body: &mut Map<String, Value>, fields: Map<String, Value>, provider: &Provider) {
+    let paths = provider.parameters.names.iter();
+    let roots = paths.filter_map(|(_, path)| path.split_once('.'));
+    for (name, value) in fields {
+        let is_root = roots.clone().any(|(root, _)| root == name);
+        match (body.get_mut(&name), value) {
+            (None, value) => _ = body.insert(name, value),
+            (Some(Value::Object(own)), Value::Object(more)) if is_root => {
+                for (name, value) in more {
+                    own.entry(name).or_insert(value);
+                }
+            }
+            (Some(_), _) => {}
+        }
+    }
 }
 
 /// Whether the native body is the complete request. For a chat completion it has only the messages,
@@ -77,12 +123,16 @@ pub fn is_whole(native: &Native) -> bool {
     native.format != "openai"
 }
 
-/// Replaces fields that were built from rows by those of the native request.
-pub fn overlay(body: &mut Map<String, Value>, native: &Native) {
+/// Replaces fields that were built from rows by those of the native request, and the names in
+/// messages by those that the server accepts.
+pub fn overlay(body: &mut Map<String, Value>, native: &Native, rules: Option<NameRules>) {
     for (name, value) in &native.body {
         if !OURS.contains(&name.as_str()) {
             body.insert(name.clone(), value.clone());
         }
+    }
+    if let (Some(rules), Some(messages)) = (rules, body.get_mut("messages")) {
+        fit_chat(rules, messages);
     }
 }
 

@@ -21,6 +21,13 @@ pub struct RequestOptions {
 }
 
 impl RequestOptions {
+    /// Whether an Ollama caller sends a prompt that the server must not put into its template. The
+    /// other dialects set `raw` themselves, for local models.
+    #[must_use]
+    pub fn is_raw(&self) -> bool {
+        self.dialect == Dialect::Ollama && self.given.contains("raw")
+    }
+
     /// Merges a request's parameters with `defaults`.
     ///
     /// # Errors

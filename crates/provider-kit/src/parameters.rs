@@ -194,6 +194,11 @@ impl<'a> RequestFields<'a> {
         self.options.given.contains(name)
     }
 
+    /// Whether an Ollama caller sends a prompt that the server must not put into its template.
+    pub fn is_raw(&self) -> bool {
+        self.options.is_raw()
+    }
+
     /// The connector's header; `name` is compared without case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut all = self.headers.iter();

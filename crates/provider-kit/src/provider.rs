@@ -59,6 +59,9 @@ pub struct Provider {
     pub stream_query: Option<(&'static str, &'static str)>,
     /// Suffixes of the streaming route and the route for whole answers, if they differ.
     pub whole_route: Option<(&'static str, &'static str)>,
+    /// Suffixes of the route of conversations and the one that takes a prompt without a template,
+    /// for Ollama's `raw`.
+    pub raw_route: Option<(&'static str, &'static str)>,
     /// Adapts the body of a request for a whole answer, besides `stream`.
     pub make_whole: fn(&mut Map<String, Value>),
     /// How a complete answer ends.
@@ -138,6 +141,7 @@ impl Provider {
             stream_field: Some(true),
             stream_query: None,
             whole_route: None,
+            raw_route: None,
             make_whole: |_| {},
             ending: StreamEnd::Event,
             parameters,

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use url::Url;
 use volley_backend::items::Item;
+use volley_types::PredictError;
 use volley_types::registry::ConnectorSpec;
-use volley_types::{Dialect, PredictError};
 
 use crate::calls::ToolCallAccumulator;
 use crate::conversation::{messages, openai_messages};
 use crate::framing::{BodyFraming, StreamEnd};
+use crate::names::NameRules;
 use crate::options::RequestOptions;
 use crate::parameters::RequestFields;
-use crate::provider::{Provider, ReadAnswer};
+use crate::provider::{Address, Provider, ReadAnswer};
 use crate::step::{Delta, Step};
 use crate::{names, neutral, reserved, template};
 
@@ -140,6 +141,17 @@ pub fn whole_url(provider: &Provider, mut url: Url) -> Url {
     url
 }
 
+/// The rules for names at the connector's server; `None` if it does not check names.
+#[must_use]
+pub fn name_rules(provider: &Provider, connector: &ConnectorSpec) -> Option<NameRules> {
+    let address = Address::of(&connector.url);
+    let is_of = |domain: &&str| address.is_of(domain);
+    provider
+        .names
+        .filter(|_| connector.request_body.is_none())
+        .filter(|rules| rules.domains.is_empty() || rules.domains.iter().any(is_of))
+}
+
 /// Builds the body of a request for a streamed or a `whole` answer.
 ///
 /// # Errors
@@ -161,10 +173,9 @@ pub fn body(
             })?
         }
         None => {
-            unrendered(provider, options)?;
-            let fitted = provider
-                .names
-                .and_then(|rules| names::fitted(rules, item, options));
+            unrendered(provider, connector, options)?;
+            let rules = name_rules(provider, connector);
+            let fitted = rules.and_then(|rules| names::fitted(rules, item, options));
             let (item, options) = fitted
                 .as_ref()
                 .map_or((item, options), |(item, options)| (item, options));
@@ -194,11 +205,28 @@ pub fn body(
     Ok(body)
 }
 
-/// Rejects an explicit `raw` where the server would apply its chat template to the prompt. The
-/// other dialects set `raw` themselves; only Ollama's callers send it.
-fn unrendered(provider: &Provider, options: &RequestOptions) -> Result<(), PredictError> {
-    let is_raw = options.dialect == Dialect::Ollama && options.given.contains("raw");
-    if !is_raw || !provider.takes_messages {
+/// The URL for a prompt that the server must not put into its template, if it has such a route.
+#[must_use]
+pub fn raw_url(provider: &Provider, url: &Url) -> Option<Url> {
+    let (template, raw) = provider.raw_route?;
+    let before = url.path().strip_suffix(template)?;
+    let path = format!("{before}{raw}");
+    let mut url = url.clone();
+    url.set_path(&path);
+    Some(url)
+}
+
+/// Rejects an explicit `raw` where the server would apply its chat template to the prompt.
+fn unrendered(
+    provider: &Provider,
+    connector: &ConnectorSpec,
+    options: &RequestOptions,
+) -> Result<(), PredictError> {
+    let has_route = || {
+        let url = Url::parse(&connector.url).ok();
+        url.is_some_and(|url| raw_url(provider, &url).is_some())
+    };
+    if !options.is_raw() || !provider.takes_messages || has_route() {
         return Ok(());
     }
     Err(PredictError::invalid(format!(

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{number, stretch, text};
 use volley_provider_kit::fault::{self, json_position};
-use volley_provider_kit::names::{NameRule, NameRules};
+use volley_provider_kit::names::{IdRule, NameRule, NameRules};
 use volley_provider_kit::provider::{AnswerForm, Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::{Citation, FinishReason, SpanUnit};
@@ -32,8 +32,9 @@ pub(crate) static PROVIDER: Provider = Provider {
     answer_form: Some(AnswerForm::Anthropic),
     keeps_schemas: false,
     names: Some(NameRules {
-        tools: NameRule { max: 128, more: "" },
-        ids: Some(NameRule { max: 128, more: "" }),
+        tools: NameRule::up_to(128),
+        ids: Some(IdRule::Name(NameRule::up_to(128))),
+        domains: &[],
     }),
     read,
     read_whole,

@@ -20,5 +20,6 @@ pub(crate) static PROVIDER: Provider = Provider {
     model_of_url: |url| part_of_url(url, "/openai/deployments/", '/'),
     key_header: "api-key",
     key_prefix: "",
+    names: Some(openai::NAMES),
     ..openai::CHAT
 };

@@ -11,12 +11,12 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use volley_provider_kit::blocks::arguments_text;
+use volley_provider_kit::blocks::raw_arguments;
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{number, some, stretch, text};
 use volley_provider_kit::fault::{self, json_position, text as error_text};
 use volley_provider_kit::framing::Framing;
-use volley_provider_kit::names::{NameRule, NameRules};
+use volley_provider_kit::names::{IdRule, NameRule, NameRules};
 use volley_provider_kit::provider::{AnswerForm, Page, Provider, part_of_url};
 use volley_provider_kit::rows::post_process::PostProcess;
 use volley_provider_kit::rows::pre_process::PreProcess;
@@ -50,11 +50,12 @@ pub(crate) static PROVIDER: Provider = Provider {
     limits_calls: false,
     keeps_schemas: false,
     names: Some(NameRules {
-        tools: NameRule { max: 64, more: "" },
-        ids: Some(NameRule {
-            max: 64,
-            more: ".:",
-        }),
+        tools: NameRule::up_to(64),
+        ids: Some(IdRule::Name(NameRule {
+            more: "-.:",
+            ..NameRule::up_to(64)
+        })),
+        domains: &[],
     }),
     rows,
     read,
@@ -360,18 +361,53 @@ fn stopped(delta: &mut Delta, native: Option<&str>) {
     delta.finish(native, reason);
 }
 
-fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
-    let body: Value = serde_json::from_slice(body).map_err(|error| json_position(&error))?;
+/// The calls of a whole answer, whose inputs keep the text of their numbers.
+#[derive(Deserialize)]
+struct WholeAnswer<'a> {
+    #[serde(borrow)]
+    output: WholeOutput<'a>,
+}
+
+#[derive(Deserialize)]
+struct WholeOutput<'a> {
+    #[serde(borrow)]
+    message: WholeMessage<'a>,
+}
+
+#[derive(Deserialize)]
+struct WholeMessage<'a> {
+    #[serde(borrow)]
+    content: Vec<WholeBlock<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WholeBlock<'a> {
+    #[serde(borrow, default)]
+    tool_use: Option<WholeTool<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WholeTool<'a> {
+    #[serde(default)]
+    tool_use_id: Value,
+    #[serde(default)]
+    name: Value,
+    #[serde(borrow, default)]
+    input: Option<&'a RawValue>,
+}
+
+fn read_whole(text: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, String> {
+    let body: Value = serde_json::from_slice(text).map_err(|error| json_position(&error))?;
     let blocks = body.pointer("/output/message/content");
     let blocks = blocks.and_then(Value::as_array).ok_or("no content")?;
-    let uses = blocks.iter().filter_map(|block| block.get("toolUse"));
-    let uses = uses.map(|tool| {
-        let name = tool["name"].as_str().unwrap_or_default();
-        calls.begin(
-            tool["toolUseId"].as_str(),
-            name,
-            &arguments_text(&tool["input"]),
-        )
+    let whole: WholeAnswer<'_> =
+        serde_json::from_slice(text).map_err(|error| json_position(&error))?;
+    let uses = whole.output.message.content.into_iter();
+    let uses = uses.filter_map(|block| block.tool_use).map(|tool| {
+        let name = tool.name.as_str().unwrap_or_default();
+        calls.begin(tool.tool_use_id.as_str(), name, &raw_arguments(tool.input))
     });
     let (text, cited) = said(blocks);
     let mut delta = Delta {

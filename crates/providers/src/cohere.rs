@@ -1,5 +1,7 @@
 //! Cohere's Chat API, version 2.
 
+mod citations;
+
 use std::borrow::Cow;
 
 use serde::Deserialize;
@@ -8,12 +10,13 @@ use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::blocks::arguments_text;
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
-use volley_provider_kit::citations::{number, some, text};
+use volley_provider_kit::citations::some;
 use volley_provider_kit::conversation::{
     calls as calls_of, messages_without_developer, openai_messages, parts, reasoning_text,
 };
 use volley_provider_kit::effort::{self, Thinking};
 use volley_provider_kit::fault::{json_position, text as error_text};
+use volley_provider_kit::names::{NameRule, NameRules};
 use volley_provider_kit::normalize::{
     ResponseFormat, ToolChoice, allowed_only, check_tool_choice, is_one_call, only_tool,
     take_response_format, take_tool_choice,
@@ -21,7 +24,9 @@ use volley_provider_kit::normalize::{
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
-use volley_types::{ChatMessage, Citation, Dialect, ErrorCode, FinishReason, PredictError};
+use volley_types::{ChatMessage, Dialect, ErrorCode, FinishReason, PredictError};
+
+use self::citations::citations;
 
 pub(crate) static PROVIDER: Provider = Provider {
     page: Page {
@@ -34,6 +39,15 @@ pub(crate) static PROVIDER: Provider = Provider {
     native: &["cohere"],
     flat_body: true,
     limits_calls: false,
+    names: Some(NameRules {
+        tools: NameRule {
+            max: 64,
+            more: "",
+            starts_with_letter: true,
+        },
+        ids: None,
+        domains: &[],
+    }),
     read,
     read_whole,
     ..Provider::new("cohere", &PARAMETERS, body)
@@ -345,32 +359,6 @@ fn probabilities(told: &Value) -> Option<String> {
     });
     let tokens: Vec<_> = tokens.collect();
     (!tokens.is_empty()).then(|| Value::Array(tokens).to_string())
-}
-
-/// Reads a citation or a list of them. Each source is a citation.
-fn citations(told: &Value) -> Vec<Citation> {
-    if let Some(list) = told.as_array() {
-        return list.iter().flat_map(citations).collect();
-    }
-    let sources = told["sources"].as_array().into_iter().flatten();
-    let cited = sources.map(|source| {
-        // The output of a tool is a document too.
-        let document = match &source["document"] {
-            Value::Null => &source["tool_output"],
-            document => document,
-        };
-        let quote = ["snippet", "text", "content"];
-        Citation {
-            url: text(document, "url"),
-            title: text(document, "title"),
-            quote: quote.iter().find_map(|name| text(document, name)),
-            source: text(source, "id"),
-            start: number(told, "start"),
-            end: number(told, "end"),
-            ..Citation::default()
-        }
-    });
-    cited.collect()
 }
 
 fn tool_call(call: Call<'_>, index: Option<u64>, calls: &mut ToolCallAccumulator) -> Option<Value> {

@@ -48,9 +48,11 @@ const GEMINI: Provider = Provider {
     names: Some(NameRules {
         tools: NameRule {
             max: 64,
-            more: ".:",
+            more: "-.:",
+            starts_with_letter: true,
         },
         ids: None,
+        domains: &[],
     }),
     hoists_system: true,
     counts_bytes: true,
@@ -305,11 +307,42 @@ fn step(response: Response<'_>, calls: &mut ToolCallAccumulator) -> Result<Step,
         return Ok(Step::Delta(delta));
     };
     let parts = candidate.content.and_then(|content| content.parts);
+    let signed = add_parts(&mut delta, parts.unwrap_or_default(), calls);
+    let ends = candidate
+        .finish_reason
+        .as_deref()
+        .is_some_and(|reason| !reason.is_empty());
+    delta.citations = grounding::citations(
+        candidate.grounding_metadata.as_ref(),
+        candidate.citation_metadata.as_ref(),
+        ends,
+        &mut calls.passages,
+    );
+    if let Some(told) = candidate.finish_reason {
+        match reason(&told, calls) {
+            Some(reason) => delta.finish_reason = reason,
+            None => delta.finish(&told, None),
+        }
+        if told == PAUSE {
+            let end = delta.end();
+            end.format = Some("gemini".to_owned());
+            end.stop_reason = Some(told.into_owned());
+        }
+    }
+    Ok(after(signed, delta))
+}
+
+/// Adds the parts of a candidate to `delta`, and returns the deltas of signed reasoning before it.
+fn add_parts(
+    delta: &mut Delta,
+    parts: Vec<Part<'_>>,
+    calls: &mut ToolCallAccumulator,
+) -> Vec<Delta> {
     let (mut called, mut signed) = (Vec::new(), Vec::new());
-    for part in parts.into_iter().flatten() {
+    for part in parts {
         let has_form = part.text.is_some() || part.function_call.is_some();
-        if !has_form && !parts::add_code(&mut delta, &part.rest) {
-            parts::refuse(&mut delta, &part.rest);
+        if !has_form && !parts::add_code(delta, &part.rest) {
+            parts::refuse(delta, &part.rest);
         }
         let signature = part.thought_signature.as_deref();
         let signature = signature.filter(|signature| !signature.is_empty());
@@ -333,34 +366,13 @@ fn step(response: Response<'_>, calls: &mut ToolCallAccumulator) -> Result<Step,
             (None, _) => {
                 append(&mut delta.text, text);
                 if let Some(signature) = signature {
-                    sign(&mut delta, signature, "text");
+                    sign(delta, signature, "text");
                 }
             }
         }
     }
     delta.tool_calls = deltas(called);
-    let ends = candidate
-        .finish_reason
-        .as_deref()
-        .is_some_and(|reason| !reason.is_empty());
-    delta.citations = grounding::citations(
-        candidate.grounding_metadata.as_ref(),
-        candidate.citation_metadata.as_ref(),
-        ends,
-        &mut calls.passages,
-    );
-    if let Some(told) = candidate.finish_reason {
-        match reason(&told, calls) {
-            Some(reason) => delta.finish_reason = reason,
-            None => delta.finish(&told, None),
-        }
-        if told == PAUSE {
-            let end = delta.end();
-            end.format = Some("gemini".to_owned());
-            end.stop_reason = Some(told.into_owned());
-        }
-    }
-    Ok(after(signed, delta))
+    signed
 }
 
 /// Reads a call. The signature of the reasoning before a call must be part of the next request. It

@@ -7,7 +7,7 @@ use volley_provider_kit::conversation::{
     messages_without_developer, openai_messages, unsigned_reasoning,
 };
 use volley_provider_kit::effort::{self, Effort, Thinking};
-use volley_provider_kit::names::{NameRule, NameRules};
+use volley_provider_kit::names::{IdRule, NameRule, NameRules};
 use volley_provider_kit::normalize::{allowed_only, check_tool_choice, take_users};
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::{AnswerForm, Page, Provider};
@@ -27,8 +27,9 @@ pub(crate) static PROVIDER: Provider = Provider {
     flat_body: true,
     answer_form: Some(AnswerForm::OpenAi),
     names: Some(NameRules {
-        tools: NameRule { max: 64, more: "" },
-        ids: None,
+        tools: NameRule::up_to(64),
+        ids: Some(IdRule::Letters(9)),
+        domains: &[],
     }),
     read: |data, calls| openai::read(data).and_then(|step| in_order(step, calls)),
     read_whole: |body, calls| openai::read_whole(body).and_then(|step| in_order(step, calls)),

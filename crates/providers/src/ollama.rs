@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
-use volley_provider_kit::blocks::arguments_text;
+use volley_provider_kit::blocks::raw_arguments;
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::conversation::{
     Image, arguments, called, calls as calls_of, image, messages_without_developer, no_address,
@@ -39,6 +39,7 @@ pub(crate) static PROVIDER: Provider = Provider {
     },
     framing: Framing::Lines,
     media: "application/x-ndjson",
+    raw_route: Some(("/api/chat", "/api/generate")),
     native: &["ollama"],
     limits_calls: false,
     read,
@@ -117,6 +118,7 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
         }),
         None => None,
     };
+    let is_raw = request.is_raw();
     let mut body = request.finish()?;
     if let Some(think) = think {
         body.entry("think").or_insert(think);
@@ -127,6 +129,11 @@ fn body(model: &str, item: &Item, mut request: RequestFields<'_>) -> Result<Valu
         Some(ResponseFormat::Text) | None => {}
     }
     body.insert("model".to_owned(), model.into());
+    if let (Item::Prompt(prompt), true) = (item, is_raw) {
+        body.insert("prompt".to_owned(), prompt.as_str().into());
+        body.insert("raw".to_owned(), true.into());
+        return Ok(Value::Object(body));
+    }
     let messages = messages_without_developer(item);
     let turns = (0..messages.len()).map(|at| turn(&messages, at));
     let turns = turns.collect::<Result<Vec<_>, _>>()?;
@@ -215,8 +222,24 @@ struct Message<'a> {
     content: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     thinking: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    tool_calls: Option<Vec<Call<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct Call<'a> {
     #[serde(default)]
-    tool_calls: Option<Vec<Value>>,
+    id: Value,
+    #[serde(borrow, default)]
+    function: Option<Function<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Function<'a> {
+    #[serde(default)]
+    name: Value,
+    #[serde(borrow, default)]
+    arguments: Option<&'a RawValue>,
 }
 
 fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
@@ -239,9 +262,10 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         delta.text = message.content.map(Cow::into_owned).or(delta.text);
         delta.thinking = message.thinking.map(Cow::into_owned);
         let made = message.tool_calls.into_iter().flatten().map(|call| {
-            let name = call["function"]["name"].as_str().unwrap_or_default();
-            let arguments = arguments_text(&call["function"]["arguments"]);
-            calls.begin(call["id"].as_str(), name, &arguments)
+            let function = call.function.as_ref();
+            let name = function.and_then(|function| function.name.as_str());
+            let arguments = raw_arguments(function.and_then(|function| function.arguments));
+            calls.begin(call.id.as_str(), name.unwrap_or_default(), &arguments)
         });
         delta.tool_calls = deltas(made.collect());
     }
@@ -269,8 +293,13 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
 
 #[cfg(test)]
 mod tests {
+    use volley_provider_kit::options::RequestOptions;
+    use volley_provider_kit::{native, wire};
+    use volley_types::Native;
+    use volley_types::registry::ConnectorSpec;
+
     use super::*;
-    use crate::tests::asking;
+    use crate::tests::{asking, connector};
 
     #[test]
     fn parameters_are_options_and_tools_are_called_by_name() {
@@ -319,6 +348,58 @@ mod tests {
     }
 
     #[test]
+    fn a_raw_prompt_goes_to_the_route_that_has_no_template() {
+        let fields = json!({ "max_tokens": 9 }).as_object().cloned().unwrap();
+        let options = RequestOptions {
+            given: ["max_tokens", "raw"].map(str::to_owned).into(),
+            fields,
+            dialect: Dialect::Ollama,
+            whole: true,
+        };
+        let connector = connector("http://127.0.0.1:1/api/chat?a=b");
+        let item = Item::Prompt("[INST] hi".to_owned());
+        let sent = wire::body(&PROVIDER, &connector, &item, &options, true).unwrap();
+        let expected = json!({ "model": "m", "prompt": "[INST] hi", "raw": true, "stream": false,
+                               "options": { "num_predict": 9 } });
+        assert_eq!(sent, expected);
+        let other = ConnectorSpec {
+            url: "http://127.0.0.1:1/behind/a/proxy".to_owned(),
+            ..connector
+        };
+        let error = wire::body(&PROVIDER, &other, &item, &options, true).unwrap_err();
+        assert!(error.message.contains("'raw'"), "{error:?}");
+    }
+
+    #[test]
+    fn defaults_of_a_connector_are_options_of_a_forwarded_request_too() {
+        let sent = json!({ "messages": [], "keep_alive": "5m",
+                           "options": { "temperature": 0.5, "mirostat": 1 } });
+        let native = Native {
+            format: "ollama".to_owned(),
+            body: sent.as_object().cloned().unwrap(),
+            ..Native::default()
+        };
+        let defaults = json!({ "max_tokens": 9, "temperature": 1.0, "keep_alive": "1m",
+                               "response_format": { "type": "json_object" } });
+        let mut options = RequestOptions {
+            fields: defaults.as_object().cloned().unwrap(),
+            ..RequestOptions::default()
+        };
+        let connector = connector("http://127.0.0.1:1/api/chat");
+        let made = native::body(&native, &PROVIDER, &connector, &options, true).unwrap();
+        let expected = json!({
+            "model": "m", "messages": [], "stream": false, "keep_alive": "5m", "format": "json",
+            "options": { "temperature": 0.5, "mirostat": 1, "num_predict": 9 },
+        });
+        assert_eq!(made, expected);
+        options
+            .fields
+            .insert("logit_bias".to_owned(), json!({ "1": 2 }));
+        let error = native::body(&native, &PROVIDER, &connector, &options, true).unwrap_err();
+        assert!(error.message.contains("'logit_bias'"), "{error:?}");
+    }
+
+    #[test]
     fn lines_of_every_kind() {
         let calls = &mut ToolCallAccumulator::new(1);
         let line = r#"{"model":"m","message":{"role":"assistant","content":"","thinking":"hm"},"done":false}"#;
@@ -326,12 +407,12 @@ mod tests {
             panic!()
         };
         assert_eq!(delta.thinking.as_deref(), Some("hm"));
-        let line = r#"{"message":{"content":"","tool_calls":[{"function":{"name":"f","arguments":{"a":1}}}]},"done":false}"#;
+        let line = r#"{"message":{"content":"","tool_calls":[{"function":{"name":"f","arguments":{"a":1e2}}}]},"done":false}"#;
         let Ok(Step::Delta(delta)) = read(line, calls) else {
             panic!()
         };
         let call: Value = serde_json::from_str(&delta.tool_calls.unwrap()).unwrap();
-        assert_eq!(call[0]["function"]["arguments"], "{\"a\":1}");
+        assert_eq!(call[0]["function"]["arguments"], "{\"a\":1e2}");
         assert_eq!(call[0]["id"], "call_0000000000000001_0");
         let line = r#"{"message":{"content":"."},"done":true,"done_reason":"stop","prompt_eval_count":2,"eval_count":3,"total_duration":5}"#;
         let Ok(Step::Last(delta)) = read(line, calls) else {

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use volley_provider_kit::calls::numbered;
 use volley_provider_kit::citations::{annotations, some};
 use volley_provider_kit::fault::{self, json_position};
+use volley_provider_kit::names::{IdRule, NameRule, NameRules};
 use volley_provider_kit::provider::{AnswerForm, Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::{Citation, FinishReason};
@@ -33,9 +34,24 @@ pub(crate) const CHAT: Provider = Provider {
     native: &["openai"],
     flat_body: true,
     answer_form: Some(AnswerForm::OpenAi),
+    // Compatible servers differ, and most check no names.
+    names: Some(NameRules {
+        domains: &["api.openai.com"],
+        ..NAMES
+    }),
     read: |data, calls| read(data).and_then(|step| numbered(step, calls)),
     read_whole: |body, calls| read_whole(body).and_then(|step| numbered(step, calls)),
     ..Provider::new("openai", &request::PARAMETERS, request::body)
+};
+
+/// The names that OpenAI's chat completions accept.
+pub(crate) const NAMES: NameRules = NameRules {
+    tools: NameRule::up_to(64),
+    ids: Some(IdRule::Name(NameRule {
+        more: "-.:|",
+        ..NameRule::up_to(40)
+    })),
+    domains: &[],
 };
 
 #[derive(Deserialize)]
@@ -172,15 +188,29 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
         details.format = Some("openai".to_owned());
         details.blocks.push(told);
     }
+    add_content(&mut delta, content);
+    // Some servers send an empty reason instead of null.
+    if let Some(told) = choice.finish_reason.filter(|told| !told.is_empty()) {
+        delta.finish(&told, reason_of(&told));
+    }
+    if let Some(told) = choice.logprobs {
+        let of = |list: Option<&RawValue>| list.map(RawValue::get).and_then(probabilities);
+        delta.logprobs = of(told.content).or_else(|| of(told.refusal));
+    }
+    Ok(Step::Delta(delta))
+}
+
+/// Adds the text, the reasoning, the citations, the calls and the refusal of a message.
+fn add_content(delta: &mut Delta, content: Content<'_>) {
     match content.content {
         Some(ContentPart::Text(text)) => delta.text = Some(text.into_owned()),
-        Some(ContentPart::Parts(parts)) => split(&parts, &mut delta),
+        Some(ContentPart::Parts(parts)) => split(&parts, delta),
         None => {}
     }
     let cited = annotations(content.annotations.as_deref().unwrap_or_default());
-    delta.citations = cited.or(delta.citations);
+    delta.citations = cited.or(delta.citations.take());
     let thinking = content.reasoning_content.or(content.reasoning);
-    delta.thinking = thinking.map(Cow::into_owned).or(delta.thinking);
+    delta.thinking = thinking.map(Cow::into_owned).or(delta.thinking.take());
     delta.tool_calls = content
         .tool_calls
         .map(RawValue::get)
@@ -194,15 +224,6 @@ fn step(chunk: Chunk<'_>) -> Result<Step, String> {
         delta.text.get_or_insert_default().push_str(&refusal);
         delta.details().refusal = true;
     }
-    // Some servers send an empty reason instead of null.
-    if let Some(told) = choice.finish_reason.filter(|told| !told.is_empty()) {
-        delta.finish(&told, reason_of(&told));
-    }
-    if let Some(told) = choice.logprobs {
-        let of = |list: Option<&RawValue>| list.map(RawValue::get).and_then(probabilities);
-        delta.logprobs = of(told.content).or_else(|| of(told.refusal));
-    }
-    Ok(Step::Delta(delta))
 }
 
 /// A list of log probabilities, unless it is empty or null.

@@ -15,6 +15,7 @@ use volley_provider_kit::blocks::arguments_text;
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
 use volley_provider_kit::citations::{annotation, some};
 use volley_provider_kit::fault::{self, json_position};
+use volley_provider_kit::names::{IdRule, NameRule, NameRules};
 use volley_provider_kit::provider::{Page, Provider};
 use volley_provider_kit::step::{Delta, Step};
 use volley_types::Details;
@@ -33,6 +34,14 @@ pub(crate) static PROVIDER: Provider = Provider {
     recognizes: |address| address.path.ends_with("v1/responses"),
     native: &["openai_responses"],
     native_defaults: &[("store", false)],
+    names: Some(NameRules {
+        tools: NameRule::up_to(64),
+        ids: Some(IdRule::Name(NameRule {
+            more: "-.:|",
+            ..NameRule::up_to(64)
+        })),
+        domains: &["api.openai.com", "openai.azure.com"],
+    }),
     read,
     read_whole,
     ..Provider::new("openai_responses", &request::PARAMETERS, request::body)

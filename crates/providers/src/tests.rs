@@ -19,7 +19,7 @@ mod list;
 mod reference;
 mod tools;
 
-fn connector(url: &str) -> ConnectorSpec {
+pub(super) fn connector(url: &str) -> ConnectorSpec {
     ConnectorSpec {
         id: ConnectorId::new("c").unwrap(),
         name: "c".to_owned(),

@@ -32,6 +32,7 @@ pub use limits::{
     MAX_TASKS, MAX_TEMPLATE, MAX_TEXT, MAX_VERSIONS,
 };
 use limits::{connector_fits, registry_fits, version_fits, within};
+use names::{delete_pipeline, put_pipeline};
 
 /// Applies `command` to `state` and returns the reply. A rejected command leaves `state` unchanged.
 /// An accepted command that changes the state raises its revision by one; one that finds nothing to
@@ -56,11 +57,13 @@ fn decide(
     state: &mut RegistryState,
     command: &RegistryCommand,
 ) -> Result<RegistryReply, PredictError> {
+    use RegistryCommand as Command;
+
     match command {
-        RegistryCommand::CreateConnector(spec) => create_connector(state, spec),
-        RegistryCommand::DeleteConnector(id) => delete_connector(state, id),
-        RegistryCommand::RegisterModel(model, spec) => register(state, model, spec),
-        RegistryCommand::Deploy {
+        Command::CreateConnector(spec) => create_connector(state, spec),
+        Command::DeleteConnector(id) => delete_connector(state, id),
+        Command::RegisterModel(model, spec) => register(state, model, spec),
+        Command::Deploy {
             model,
             version,
             replicas,
@@ -71,55 +74,50 @@ fn decide(
             let asked = DeployRequest::new(*version, *replicas, *overcommit, workers, options);
             deployments::deploy(state, model, &asked)
         }
-        RegistryCommand::Undeploy(model) => deployments::undeploy(state, model),
-        RegistryCommand::Rollout { model, action } => deployments::roll(state, model, action),
-        RegistryCommand::Scale {
+        Command::Undeploy(model) => deployments::undeploy(state, model),
+        Command::Rollout { model, action } => deployments::roll(state, model, action),
+        Command::Scale {
             model,
             deployment,
             replicas,
         } => deployments::scale(state, model, *deployment, *replicas),
-        RegistryCommand::DeleteModel(model) => delete_model(state, model),
-        RegistryCommand::Place(placings) => deployments::place(state, placings),
-        RegistryCommand::CreateKey(key) => keys::create(state, key),
-        RegistryCommand::RotateKey {
+        Command::DeleteModel(model) => delete_model(state, model),
+        Command::Place(placings) => deployments::place(state, placings),
+        Command::CreateKey(key) => keys::create(state, key),
+        Command::RotateKey {
             id,
             hash,
             previous_until_ms,
         } => keys::rotate(state, id, *hash, *previous_until_ms),
-        RegistryCommand::LimitKey { id, quota } => keys::limit(state, id, *quota),
-        RegistryCommand::RevokeKey(id) => keys::revoke(state, id),
-        RegistryCommand::UpdateConnector(spec) => changes::update_connector(state, spec),
-        RegistryCommand::UpdateModel {
+        Command::LimitKey { id, quota } => keys::limit(state, id, *quota),
+        Command::RevokeKey(id) => keys::revoke(state, id),
+        Command::UpdateConnector(spec) => changes::update_connector(state, spec),
+        Command::UpdateModel {
             model,
             description,
             group,
         } => changes::update_model(state, model, description.as_deref(), group.as_ref()),
-        RegistryCommand::DeleteTask { model, task } => changes::delete_task(state, model, task),
-        RegistryCommand::ChangeSettings(settings) => changes::settings(state, settings),
-        RegistryCommand::CreateGroup(group) => groups::create(state, group),
-        RegistryCommand::UpdateGroup(group) => groups::update(state, group),
-        RegistryCommand::DeleteGroup(id) => groups::delete(state, id),
-        RegistryCommand::PutAlias { alias, expected } => names::put_alias(state, alias, *expected),
-        RegistryCommand::DeleteAlias { name, expected } => {
-            names::delete_alias(state, name, *expected)
-        }
-        RegistryCommand::PutPipeline { pipeline, expected } => {
-            names::put_pipeline(state, pipeline, *expected)
-        }
-        RegistryCommand::DeletePipeline { name, expected } => {
-            names::delete_pipeline(state, name, *expected)
-        }
-        RegistryCommand::PutSecret { name, sealed } => secrets::put(state, name, sealed),
-        RegistryCommand::RewrapSecret {
+        Command::DeleteTask { model, task } => changes::delete_task(state, model, task),
+        Command::ChangeSettings(settings) => changes::settings(state, settings),
+        Command::CreateGroup(group) => groups::create(state, group),
+        Command::UpdateGroup(group) => groups::update(state, group),
+        Command::DeleteGroup(id) => groups::delete(state, id),
+        Command::PutAlias { alias, expected } => names::put_alias(state, alias, *expected),
+        Command::DeleteAlias { name, expected } => names::delete_alias(state, name, *expected),
+        Command::PutPipeline { pipeline, expected } => put_pipeline(state, pipeline, *expected),
+        Command::DeletePipeline { name, expected } => delete_pipeline(state, name, *expected),
+        Command::PutSecret { name, sealed } => secrets::put(state, name, sealed),
+        Command::RewrapSecret {
             name,
             before,
             after,
         } => secrets::rewrap(state, name, before, after),
-        RegistryCommand::DeleteSecret(name) => secrets::delete(state, name),
-        RegistryCommand::Drain(node, drain) => drains::drain(state, node, *drain),
-        RegistryCommand::Undrain(node) => drains::undrain(state, node),
-        RegistryCommand::PutTask { id, record } => tasks::put(state, id, record),
-        RegistryCommand::ForgetTask(id) => tasks::forget(state, id),
+        Command::DeleteSecret(name) => secrets::delete(state, name),
+        Command::Drain(node, drain) => drains::drain(state, node, *drain),
+        Command::Undrain(node) => drains::undrain(state, node),
+        Command::PutTask { id, record } => tasks::put(state, id, record),
+        Command::BeginTask { id, record } => tasks::begin(state, id, record),
+        Command::ForgetTask(id) => tasks::forget(state, id),
     }
 }
 

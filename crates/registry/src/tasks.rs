@@ -25,8 +25,7 @@ pub(super) fn put(
         if held == record {
             return unchanged(state);
         }
-        let about = |it: &TaskRecord| (it.node, it.model.clone(), it.tenant.clone());
-        if about(held) != about(record) {
+        if !held.is_same_task(record) {
             return Err(conflict(format!("a different task '{id}' already exists")));
         }
     }
@@ -43,6 +42,21 @@ pub(super) fn put(
     tasks.insert(id.to_owned(), record.clone());
     state.resized(before, task_bytes(&state.tasks));
     changed(state, None)
+}
+
+/// Records a task that runs. A record of its end stays: a write can arrive after one that was sent
+/// later, because its coordinator stopped to wait for it.
+pub(super) fn begin(
+    state: &mut RegistryState,
+    id: &str,
+    record: &TaskRecord,
+) -> Result<RegistryReply, PredictError> {
+    match state.tasks.get(id) {
+        Some(held) if held.is_same_task(record) && held.state != TaskState::Running => {
+            unchanged(state)
+        }
+        _ => put(state, id, record),
+    }
 }
 
 pub(super) fn forget(state: &mut RegistryState, id: &str) -> Result<RegistryReply, PredictError> {
@@ -107,6 +121,36 @@ mod tests {
         let long = TaskState::Failed("x".repeat(MAX_TEXT + 1));
         let refused = put(&mut state, "d", record(long, 15));
         assert_eq!(refused, Err(ErrorCode::TooLarge));
+    }
+
+    #[test]
+    fn a_late_beginning_does_not_undo_an_end() {
+        let mut state = RegistryState::default();
+        let begin = |state: &mut RegistryState, node: u64| {
+            let record = TaskRecord {
+                node: NodeId(node),
+                ..record(TaskState::Running, 1)
+            };
+            let id = "a".to_owned();
+            let reply = apply(state, &RegistryCommand::BeginTask { id, record });
+            reply
+                .map(|reply| reply.revision.0)
+                .map_err(|error| error.code)
+        };
+        assert_eq!(begin(&mut state, 1), Ok(1));
+        assert_eq!(state.level, 8, "an earlier version would not know it");
+        let ends = [
+            TaskState::Completed,
+            TaskState::Cancelled,
+            TaskState::Failed("why".to_owned()),
+        ];
+        for (revision, end) in (2..).zip(ends) {
+            let ended = record(end.clone(), 5);
+            assert_eq!(put(&mut state, "a", ended), Ok(revision));
+            assert_eq!(begin(&mut state, 1), Ok(revision));
+            assert_eq!(state.tasks["a"].state, end);
+        }
+        assert_eq!(begin(&mut state, 2), Err(ErrorCode::Conflict));
     }
 
     #[test]

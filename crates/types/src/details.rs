@@ -2,6 +2,10 @@
 
 use serde_json::{Map, Value};
 
+/// Name of the field of [`Details::fields`] with a warning about the translation of the request. It
+/// is in the first row and in the last one.
+pub const WARNING: &str = "volley-warning";
+
 /// The details of one row: a JSON object in the column `details`. A dialect without a matching
 /// field omits it.
 #[derive(Clone, Debug, Default, PartialEq)]

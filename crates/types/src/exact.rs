@@ -27,10 +27,16 @@ pub fn object(text: &str) -> Option<Value> {
     })
 }
 
-/// Makes the inputs of calls exact, in the messages of a body in Anthropic's format. `text` is the
-/// JSON of the body.
+/// The text of an object that a string of [`object()`] stands for; `None` for every other string.
+#[must_use]
+pub fn held(text: &str) -> Option<&str> {
+    text.strip_prefix(MARK.as_str())
+}
+
+/// Makes the inputs of calls exact, in the messages of a body in Anthropic's or Ollama's format.
+/// `text` is the JSON of the body.
 pub fn keep_inputs(body: &mut Map<String, Value>, text: &str) {
-    if !text.contains("tool_use") {
+    if !text.contains("tool_use") && !text.contains("tool_calls") {
         return;
     }
     let given = fields(text).and_then(|fields| items(fields.get("messages")?.get()));
@@ -40,13 +46,11 @@ pub fn keep_inputs(body: &mut Map<String, Value>, text: &str) {
         .flatten()
         .zip(given.into_iter().flatten());
     for (message, given) in pairs {
-        let given = fields(given.get()).and_then(|fields| items(fields.get("content")?.get()));
-        let blocks = message.get_mut("content").and_then(Value::as_array_mut);
-        let pairs = blocks
-            .into_iter()
-            .flatten()
-            .zip(given.into_iter().flatten());
-        for (block, given) in pairs {
+        let Some(given) = fields(given.get()) else {
+            continue;
+        };
+        let blocks = given.get("content").and_then(|list| items(list.get()));
+        for (block, given) in paired(message, "content", blocks) {
             if block.get("type").is_none_or(|kind| kind != "tool_use") {
                 continue;
             }
@@ -55,7 +59,27 @@ pub fn keep_inputs(body: &mut Map<String, Value>, text: &str) {
                 block["input"] = exact;
             }
         }
+        let calls = given.get("tool_calls").and_then(|list| items(list.get()));
+        for (call, given) in paired(message, "tool_calls", calls) {
+            let function = fields(given.get());
+            let function = function.and_then(|call| fields(call.get("function")?.get()));
+            let exact = function.and_then(|fields| object(fields.get("arguments")?.get()));
+            let place = call.pointer_mut("/function/arguments");
+            if let (Some(place), Some(exact)) = (place, exact) {
+                *place = exact;
+            }
+        }
     }
+}
+
+/// The items of a message's list, each with its text.
+fn paired<'a, 'b>(
+    message: &'a mut Value,
+    name: &str,
+    texts: Option<Vec<&'b RawValue>>,
+) -> impl Iterator<Item = (&'a mut Value, &'b RawValue)> {
+    let items = message.get_mut(name).and_then(Value::as_array_mut);
+    items.into_iter().flatten().zip(texts.into_iter().flatten())
 }
 
 /// The texts of an object's fields.
@@ -128,55 +152,4 @@ fn holds(number: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn numbers_keep_their_text() {
-        let text = r#"{"a":12345678901234567890123,"e":1e2,"s":"1e2 \" 3","n":[-0.10,{"b":1}]}"#;
-        let spaced = text.replace(',', " ,\n ");
-        for given in [text, spaced.as_str()] {
-            let held = object(given).unwrap();
-            assert!(held.is_string());
-            let body = json!({ "input": held, "list": [held], "other": "1e2" });
-            let expected = format!(r#"{{"input":{text},"list":[{text}],"other":"1e2"}}"#);
-            assert_eq!(write(&body), expected);
-        }
-        assert_eq!(write(&object(text).unwrap()), text);
-    }
-
-    #[test]
-    fn inputs_in_messages_keep_their_numbers() {
-        let input = r#"{"a":12345678901234567890123,"e":1e2}"#;
-        let call = format!(r#"{{"id":"c","input":{input},"name":"f","type":"tool_use"}}"#);
-        let text = format!(
-            r#"{{"messages":[{{"content":"Hi","role":"user"}},{{"content":[{{"text":"a","type":"text"}},{call}],"role":"assistant"}}],"top":1}}"#
-        );
-        let mut body = serde_json::from_str(&text).unwrap();
-        keep_inputs(&mut body, &text);
-        assert_eq!(write(&Value::Object(body)), text);
-    }
-
-    #[test]
-    fn exact_objects_are_values_and_other_texts_are_none() {
-        let exact = r#"{ "a": 1, "f": 0.5, "t": true, "e": [] }"#;
-        assert_eq!(
-            object(exact),
-            Some(json!({ "a": 1, "f": 0.5, "t": true, "e": [] }))
-        );
-        for other in ["[1e2]", "1e2", "", "{", "\"a\""] {
-            assert_eq!(object(other), None, "{other}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_written_is_the_object(number in "-?[1-9][0-9]{0,30}(\\.[0-9]{1,4})?", text in "\\PC{0,12}") {
-            let given = format!("{{\"n\":{number},\"t\":{}}}", Value::from(text));
-            prop_assert_eq!(write(&object(&given).unwrap()), given);
-        }
-    }
-}
+mod tests;

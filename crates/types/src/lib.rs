@@ -47,7 +47,7 @@ pub use connector_check::{CheckConnector, ConnectorCheck};
 pub use continuation::{AnswerEnd, Continuation, SentAnswer, SentAnswers};
 pub use control::{ClusterHandle, ClusterView, Membership, Registry};
 pub use deadline::Deadline;
-pub use details::Details;
+pub use details::{Details, WARNING};
 pub use error::{ErrorCode, ErrorOrigin, ErrorReason, PredictError};
 pub use ids::{
     ConnectorId, Incarnation, KeyId, ModelGroupId, ModelName, ModelRef, ModelVersion, NodeId,

@@ -394,6 +394,14 @@ pub enum RegistryCommand {
         /// The new record.
         record: TaskRecord,
     },
+    /// Records a task that runs, as [`Self::PutTask`] does, unless a record says that it has ended:
+    /// a write that arrives late changes nothing.
+    BeginTask {
+        /// Its id.
+        id: String,
+        /// The record, in the state [`TaskState::Running`].
+        record: TaskRecord,
+    },
     /// Deletes a task. Idempotent.
     ForgetTask(String),
 }

@@ -14,7 +14,9 @@ use volley_tests::overload::losses::restarts;
 use volley_tests::{process, until};
 
 /// What this version speaks.
-const LEVEL: u32 = 7;
+const LEVEL: u32 = 8;
+/// The level of ensembles.
+const ENSEMBLES: u32 = 7;
 const HELD_BACK: &str = "[cluster]\nfeature_level = 1\n";
 
 async fn volley(cluster: &Cluster, at: usize, arguments: &[&str]) -> (String, bool) {
@@ -229,7 +231,7 @@ async fn ensembles_and_inputs_of_tensors_wait_until_every_coordinator_reads_them
             .wait(
                 index,
                 "the registry is at the level of ensembles",
-                |status| status.level == Some(LEVEL),
+                |status| status.level == Some(ENSEMBLES),
             )
             .await;
         until("the coordinator has the pipelines", || async {

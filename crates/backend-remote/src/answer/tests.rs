@@ -64,6 +64,40 @@ fn play(name: &str, pieces: &[&[u8]]) -> (String, bool, Option<ErrorCode>) {
     panic!("an answer ends, well or badly");
 }
 
+#[test]
+fn a_warning_is_in_the_first_row_and_in_the_last() {
+    let check = AnswerCheck::default().warned(Some("moved"));
+    let mut answer = UpstreamAnswer::new(provider("gemini"), 0).checked_by(check);
+    let bytes = Bytes::from_static(GEMINI.as_bytes());
+    let rows = answer.read(Some(bytes), str::to_owned).deltas;
+    let [first, second] = rows.as_slice() else {
+        panic!("{rows:?}")
+    };
+    let details = first.details.as_deref().unwrap();
+    assert_eq!(details.fields, Some(json!({ "volley-warning": "moved" })));
+    assert_eq!(second.details, None);
+    let end = answer.read(None, str::to_owned).end.unwrap();
+    assert_eq!(end.details.fields, details.fields);
+}
+
+#[test]
+fn a_call_that_was_cut_off_has_no_arguments() {
+    let call = r#"data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":""}}]}}]}"#;
+    let arguments = |reason: &str| {
+        let end = format!(
+            r#"data: {{"choices":[{{"index":0,"delta":{{}},"finish_reason":"{reason}"}}]}}"#
+        );
+        let whole = format!("{call}\n\n{end}\n\ndata: [DONE]\n\n");
+        let mut answer = UpstreamAnswer::new(provider("openai"), 0);
+        let part = answer.read(Some(Bytes::from(whole)), str::to_owned);
+        assert!(part.end.is_some());
+        let calls = part.deltas.into_iter().filter_map(|delta| delta.tool_calls);
+        calls.skip(1).collect::<String>()
+    };
+    assert_eq!(arguments("length"), "");
+    assert!(arguments("tool_calls").contains("{}"));
+}
+
 /// The length of the prefix of a stream that includes the finish reason. The rest is optional.
 fn enough(stream: &str) -> usize {
     let reason = ["\"length\"", "\"max_tokens\"", "\"MAX_TOKENS\""];

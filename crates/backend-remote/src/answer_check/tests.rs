@@ -60,6 +60,39 @@ fn audio_is_its_transcript_and_an_image_is_an_error_outside_chats() {
 }
 
 #[test]
+fn each_token_is_described_only_to_callers_who_ask_for_it() {
+    let token = || {
+        let mut delta = said("a");
+        let details = delta.details();
+        details.format = Some("tgi".to_owned());
+        details.events.push(json!({ "token": { "id": 3 } }));
+        let end = delta.end();
+        end.format = Some("tgi".to_owned());
+        end.fields = Some(json!({ "event": {} }));
+        end.stop_reason = Some("stop_sequence".to_owned());
+        delta
+    };
+    let details = |given: bool| {
+        let fields = json!({ "details": given });
+        fields.as_object().cloned().unwrap()
+    };
+    for (dialect, given, is_described) in [
+        (Dialect::TextGeneration, false, true),
+        (Dialect::Own, true, true),
+        (Dialect::Own, false, false),
+        (Dialect::OpenAi, false, false),
+    ] {
+        let check = AnswerCheck::of(provider("tgi"), &json!({}), &details(given));
+        let mut delta = token();
+        check.for_caller(dialect).apply(&mut delta).unwrap();
+        assert_eq!(delta.details.is_some(), is_described, "{dialect:?}");
+        let end = delta.end.unwrap();
+        assert_eq!(end.fields.is_some(), is_described, "{dialect:?}");
+        assert_eq!(end.stop_reason.as_deref(), Some("stop_sequence"));
+    }
+}
+
+#[test]
 fn the_callers_tools_are_called_as_ever() {
     let body = json!({ "toolConfig": { "tools": [
         { "toolSpec": { "name": ANSWER_TOOL } }, { "toolSpec": { "name": "f" } }] } });
@@ -159,7 +192,9 @@ fn a_second_call_against_the_callers_word_is_an_error() {
 fn the_callers_names_of_tools_return() {
     let tools = json!([{ "function": { "name": "files.read" } }]);
     let fields = json!({ "tools": tools }).as_object().cloned().unwrap();
-    let mut check = AnswerCheck::of(provider("bedrock"), &json!({}), &fields);
+    let rules = provider("bedrock").names;
+    let check = AnswerCheck::of(provider("bedrock"), &json!({}), &fields);
+    let mut check = check.restoring(rules, &fields);
     assert!(!check.is_plain());
     let sent = provider("bedrock").names.unwrap().tools.fit("files.read");
     let call = json!([{ "index": 0, "id": "c", "function": { "name": sent } }]);

@@ -1,8 +1,12 @@
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use futures::StreamExt;
 use volley_types::registry::{CredentialRef, ProviderName};
-use volley_types::{ErrorCode, FinishReason, GenerationRow, ParamValue, Usage};
+use volley_types::{
+    Dialect, ErrorCode, FinishReason, GenerationRow, Input, ParamValue, PredictRequest, Usage,
+};
 
 use crate::server::{
     Act, Read, Server, config, connector, events, head, key_file, load, open, read, serve,
@@ -31,6 +35,33 @@ async fn ask(server: &Server, provider: ProviderName) -> Read {
         .await
         .unwrap();
     read(open(&model, &[]).await).await
+}
+
+#[tokio::test]
+async fn a_raw_prompt_of_ollama_goes_to_the_route_without_a_template() {
+    let mut answer = head("200 OK", "application/x-ndjson");
+    answer.extend_from_slice(b"{\"response\":\"hello\",\"done\":true,\"done_reason\":\"stop\"}\n");
+    let mut server = serve(vec![Act::Send(answer)]).await;
+    let url = server.url.replace("/v1/chat/completions", "/api/chat");
+    let connector = connector(&url, ProviderName::from_static("ollama"));
+    let model = load(connector, config()).await.unwrap();
+    let prompt: ArrayRef = Arc::new(StringArray::from(vec!["[INST] hi"]));
+    let batch = RecordBatch::try_from_iter_with_nullable([("prompt", prompt, true)]).unwrap();
+    let mut request = PredictRequest::new("m".parse().unwrap(), Input::Batch(batch));
+    request.dialect = Dialect::Ollama;
+    request
+        .parameters
+        .set("raw", ParamValue::Bool(true))
+        .unwrap();
+    let read = read(model.predict(request).await.unwrap()).await;
+    assert_eq!(read.text, "hello");
+    let sent = server.requests.recv().await.unwrap();
+    assert!(sent.starts_with("POST /api/generate "), "{sent}");
+    assert!(sent.contains(r#""prompt":"[INST] hi""#), "{sent}");
+    assert!(
+        sent.contains(r#""raw":true"#) && !sent.contains("messages"),
+        "{sent}"
+    );
 }
 
 async fn failure(acts: Vec<Act>) -> Read {

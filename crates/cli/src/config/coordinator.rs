@@ -248,8 +248,11 @@ fn coordinator_config(file: &CoordinatorFile) -> anyhow::Result<CoordinatorConfi
     routing.zone.clone_from(&file.node.zone);
     routing.hedge_after = file.routing.hedge_delay.map(|span| span.0);
     set_span(&mut routing.slow_start, file.routing.slow_start_window);
-    set_span(&mut config.wake_timeout, file.activation.timeout);
-    set_count(&mut config.max_waking, file.activation.max_pending);
+    set_span(&mut config.activation_timeout, file.activation.timeout);
+    set_count(
+        &mut config.max_pending_activations,
+        file.activation.max_pending,
+    );
     let liveness = &mut config.liveness;
     set_span(&mut liveness.suspect_after, file.liveness.suspect_timeout);
     set_span(&mut liveness.dead_after, file.liveness.dead_timeout);

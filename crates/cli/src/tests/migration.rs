@@ -54,7 +54,7 @@ fn what_a_migrated_file_says_is_what_the_node_does() {
         "write_stall: 12s",
         "keep_alive: 13s",
         "max_attempts: 5",
-        "wake_timeout: 14s",
+        "activation_timeout: 14s",
         "dead_after: 4s",
         "snapshot_every: 500",
         "level: 2",

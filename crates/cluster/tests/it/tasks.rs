@@ -46,6 +46,7 @@ pub(crate) fn all() -> impl Strategy<Value = BTreeMap<String, TaskRecord>> {
 pub(crate) fn change() -> impl Strategy<Value = RegistryCommand> {
     prop_oneof![
         (".{0,9}", record()).prop_map(|(id, record)| RegistryCommand::PutTask { id, record }),
+        (".{0,9}", record()).prop_map(|(id, record)| RegistryCommand::BeginTask { id, record }),
         ".{0,9}".prop_map(RegistryCommand::ForgetTask),
     ]
 }

@@ -181,7 +181,7 @@ async fn no_request_fails_while_a_model_goes_to_nothing_and_comes_back_again_and
         let awake = || stage.replicas("sleeper") == 1 && goal <= count.load(Ordering::Relaxed);
         until("it answers", || awake() || failed()).await;
         // Nobody asks for it back before it has gone.
-        let nobody_asks = stage.coordinator.0.waking.lock().await;
+        let nobody_asks = stage.coordinator.0.activation_request.lock().await;
         stage.send_to_sleep("sleeper").await;
         let gone = || !stage.worker.has(&name("sleeper"));
         until("it is gone", || gone() || failed()).await;
@@ -236,7 +236,7 @@ async fn a_worker_that_refuses_is_believed_before_it_reports_and_the_request_wai
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_waits_for_a_model_beyond_the_requests_own_deadline_or_for_ever() {
     let config = CoordinatorConfig {
-        wake_timeout: Duration::from_millis(700),
+        activation_timeout: Duration::from_millis(700),
         ..CoordinatorConfig::default()
     };
     let stage = Stage::with(config).await;
@@ -254,7 +254,7 @@ async fn nobody_waits_for_a_model_beyond_the_requests_own_deadline_or_for_ever()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_step_whose_model_fell_asleep_during_the_steps_before_wakes_it() {
+async fn a_step_whose_model_was_scaled_to_zero_during_the_steps_before_activates_it() {
     let stage = Stage::new().await;
     stage.deploy("first").await;
     stage.deploy("second").await;
@@ -294,7 +294,7 @@ async fn a_step_whose_model_fell_asleep_during_the_steps_before_wakes_it() {
     })
     .await;
     stage.worker.hold_back(None);
-    assert!(0 < asked.await.unwrap().expect("the step wakes its model"));
+    assert!(0 < asked.await.unwrap().expect("the step activates its model"));
     assert_eq!(stage.replicas("second"), 1);
     stage.coordinator.shutdown().await;
 }

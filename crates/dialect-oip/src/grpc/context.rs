@@ -28,7 +28,7 @@ use volley_http_edge::auth::served_here;
 use volley_http_edge::context::{self, REQUEST_ID, RequestContext, is_grpc};
 use volley_http_edge::edge::DialectCaller;
 use volley_http_edge::idle;
-use volley_http_edge::inference::ServedModel;
+use volley_http_edge::inference::AnswerHeaders;
 use volley_http_edge::serve::{PeerAddress, ServerShutdown};
 
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
@@ -120,7 +120,7 @@ pub(super) async fn middleware(
         Ok((most, given, session, caller)) => {
             let given = given.map(|given| Deadline::after(now, given));
             let most = Deadline::after(now, most);
-            let answered_by = caller.answered_by.clone();
+            let answer_headers = caller.answer_headers.clone();
             let context = CallContext {
                 caller,
                 request: RequestContext {
@@ -130,7 +130,7 @@ pub(super) async fn middleware(
                     session,
                     span,
                     watches: request.extensions().get().cloned().unwrap_or_default(),
-                    answered_by,
+                    answer_headers,
                     sink: None,
                 },
                 deadline: given,
@@ -209,10 +209,10 @@ fn admit(oip: &Oip, flavor: GrpcFlavor, request: &Request) -> Result<OipCaller, 
 }
 
 fn open(oip: &Oip, request: &Request, principal: Principal) -> OipCaller {
-    let answered_by = ServedModel::default();
+    let answer_headers = AnswerHeaders::default();
     let caller = oip
         .edge()
-        .caller(Arc::new(principal), request.headers(), answered_by);
+        .caller(Arc::new(principal), request.headers(), answer_headers);
     DialectCaller {
         caller,
         state: oip.clone(),

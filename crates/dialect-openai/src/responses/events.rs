@@ -364,8 +364,9 @@ impl ResponseEvents {
             return;
         }
         item.status = status;
-        if let (Kind::Call { .. }, true) = (&item.kind, item.text.trim().is_empty()) {
-            // Missing arguments mean an empty object.
+        let lacks = status == "completed" && item.text.trim().is_empty();
+        if let (Kind::Call { .. }, true) = (&item.kind, lacks) {
+            // Missing arguments mean an empty object, unless the end of the answer cut them off.
             item.text = "{}".to_owned();
         }
         let shown = item.show();

@@ -6,6 +6,7 @@ use volley_types::{ChatMessage, PredictError};
 use super::FORMAT;
 use volley_dialect_kit::chat;
 use volley_dialect_kit::envelope;
+use volley_dialect_kit::tools::shown;
 
 /// Why an item cannot be converted.
 enum ItemError {
@@ -263,8 +264,4 @@ fn text_of(content: &Value, what: &str) -> Result<String, ItemError> {
         }
         _ => Err(wrong()),
     }
-}
-
-fn shown(kind: &str) -> String {
-    kind.chars().filter(|c| !c.is_control()).take(64).collect()
 }

@@ -1,7 +1,8 @@
 //! Nested fields of a request that are unknown here. Only a server of the same format may know
 //! them. Pure.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
+use volley_dialect_kit::tools::{shown, unknown_field};
 
 /// Known fields of the objects in a request.
 const FIELDS: [(&str, &[&str]); 4] = [
@@ -56,25 +57,11 @@ pub(super) fn unknown(body: &Map<String, Value>) -> Option<String> {
     ))
 }
 
-/// Describes the first unknown field of a function in `tools`. False, empty lists and calls by the
-/// model alone are the defaults.
+/// Describes the first unknown field of a function in `tools`.
 fn of_functions(tools: Option<&Value>) -> Option<String> {
-    let tools = tools?.as_array()?.iter().enumerate();
-    for (index, tool) in tools.filter(|(_, tool)| tool["type"] == "function") {
-        let mut fields = tool.as_object().into_iter().flatten();
-        let found = fields.find(|(name, value)| {
-            let is_default = value.is_null()
-                || **value == Value::Bool(false)
-                || value.as_array().is_some_and(Vec::is_empty)
-                || *name == "allowed_callers" && **value == json!(["direct"]);
-            !is_default && !OF_FUNCTIONS.contains(&name.as_str())
-        });
-        if let Some((name, _)) = found {
-            let name = shown(name);
-            return Some(format!("field 'tools[{index}].{name}' is not known"));
-        }
-    }
-    None
+    let is_function = |tool: &Value| tool["type"] == "function";
+    let path = unknown_field(tools?, is_function, &OF_FUNCTIONS)?;
+    Some(format!("field '{path}' is not known"))
 }
 
 /// The object at a path of names.
@@ -83,12 +70,10 @@ fn at<'a>(body: &'a Map<String, Value>, path: &str) -> Option<&'a Map<String, Va
         .try_fold(body, |object, name| object.get(name)?.as_object())
 }
 
-fn shown(name: &str) -> String {
-    name.chars().filter(|c| !c.is_control()).take(64).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

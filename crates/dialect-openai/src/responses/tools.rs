@@ -9,10 +9,7 @@ use volley_http_edge::body::Fields;
 pub(super) fn of_provider(body: &Map<String, Value>) -> Option<String> {
     let mut tools = body.get("tools")?.as_array()?.iter();
     let kind = tools.find_map(|tool| tool["type"].as_str().filter(|kind| *kind != "function"))?;
-    let kind: String = kind.chars().filter(|c| !c.is_control()).take(64).collect();
-    Some(format!(
-        "field 'tools' has a tool of the type '{kind}', which runs at its provider"
-    ))
+    Some(volley_dialect_kit::tools::hosted(kind))
 }
 
 /// Converts tools and `tool_choice` to the format of chat completions.

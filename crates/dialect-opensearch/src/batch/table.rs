@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
-use volley_types::registry::{RegistryCommand, TaskRecord, TaskState};
-use volley_types::{ErrorCode, NodeId, PredictError, Registry, StoredTask, TaskSource};
+use volley_types::registry::{RegistryCommand, RegistryReply, TaskRecord, TaskState};
+use volley_types::{ErrorCode, NodeId, PredictError, Registry, StoredTask, TaskSource, exact};
 
 use crate::settings;
 use volley_dialect_kit::clock::now_ms;
@@ -149,7 +149,8 @@ fn later(message: &str) -> PredictError {
 pub(super) struct WeakBatches(Weak<Mutex<BatchTable>>);
 
 impl WeakBatches {
-    /// Stores the outcome of a batch and records in the registry that it has ended.
+    /// Stores the outcome of a batch, a body for [`exact::write`], and records in the registry that
+    /// it has ended.
     pub(super) async fn finish(&self, id: &str, outcome: Result<Value, PredictError>) {
         let ended = self.0.upgrade().and_then(|held| {
             let mut held = held.lock();
@@ -158,7 +159,7 @@ impl WeakBatches {
                 return None;
             };
             let (state, response) = match outcome {
-                Ok(response) => (TaskState::Completed, Some(response.to_string().into())),
+                Ok(response) => (TaskState::Completed, Some(exact::write(&response).into())),
                 Err(error) => (TaskState::Failed(shortened(error.message)), None),
             };
             Some((batch.registry.clone(), batch.end(state, response)))
@@ -185,7 +186,24 @@ async fn note(registry: &dyn Registry, id: &str, record: TaskRecord) {
         id: id.to_owned(),
         record,
     };
-    if let Err(error) = registry.write(command).await {
+    log_failure(id, registry.write(command).await);
+}
+
+/// Records in the registry that a batch runs. A cluster whose upgrade is not finished rejects the
+/// command, and gets the one of earlier versions.
+async fn note_begin(registry: &dyn Registry, id: &str, record: TaskRecord) {
+    let command = RegistryCommand::BeginTask {
+        id: id.to_owned(),
+        record: record.clone(),
+    };
+    match registry.write(command).await {
+        Err(error) if error.code == ErrorCode::Conflict => note(registry, id, record).await,
+        noted => log_failure(id, noted),
+    }
+}
+
+fn log_failure(id: &str, noted: Result<RegistryReply, PredictError>) {
+    if let Err(error) = noted {
         let error = error.chain();
         tracing::warn!(task = id, error, "batch not recorded in the registry");
     }
@@ -244,7 +262,7 @@ impl Batches {
         let work = begin(WeakBatches(Arc::downgrade(&self.0)));
         let whole = async move {
             let (registry, id, record) = first;
-            note(&*registry, &id, record).await;
+            note_begin(&*registry, &id, record).await;
             drop(noting);
             work.await;
         };

@@ -27,6 +27,29 @@ fn told(form: UpstreamDialect) -> Value {
 }
 
 #[test]
+fn numbers_in_arguments_keep_their_text() {
+    let arguments = r#"{"a":12345678901234567890123,"e":1e2}"#;
+    let choice = Choice {
+        tool_calls: vec![json!({ "id": "c", "function": { "name": "f", "arguments": arguments } })],
+        ..Choice::default()
+    };
+    let forms = [
+        (UpstreamDialect::Converse, "input"),
+        (UpstreamDialect::Gemini, "args"),
+        (UpstreamDialect::Anthropic, "input"),
+    ];
+    for (form, name) in forms {
+        let mut map = json!({});
+        form.write_into(&choice, &mut map).unwrap();
+        let written = volley_types::exact::write(&map);
+        assert!(
+            written.contains(&format!("\"{name}\":{arguments}")),
+            "{written}"
+        );
+    }
+}
+
+#[test]
 fn each_dialect_finds_its_own() {
     let openai = told(UpstreamDialect::OpenAi);
     let message = &openai["choices"][0]["message"];

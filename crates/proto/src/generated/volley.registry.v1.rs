@@ -550,7 +550,7 @@ pub struct Assignment {
 pub struct Command {
     #[prost(
         oneof = "command::Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34, 35, 36, 20, 21, 22, 40, 41, 42, 50, 51, 52, 53, 23, 24, 25, 26, 60, 61, 70, 71"
+        tags = "1, 2, 3, 4, 5, 6, 7, 30, 31, 32, 33, 34, 35, 36, 20, 21, 22, 40, 41, 42, 50, 51, 52, 53, 23, 24, 25, 26, 60, 61, 70, 71, 72"
     )]
     pub command: ::core::option::Option<command::Command>,
 }
@@ -571,7 +571,7 @@ pub mod command {
         #[prost(string, tag = "6")]
         DeleteModel(::prost::alloc::string::String),
         #[prost(message, tag = "7")]
-        Place(super::Place),
+        Placement(super::Placement),
         #[prost(message, tag = "30")]
         UpdateConnector(super::Connector),
         #[prost(message, tag = "31")]
@@ -593,7 +593,7 @@ pub mod command {
         #[prost(string, tag = "22")]
         RevokeKey(::prost::alloc::string::String),
         #[prost(message, tag = "40")]
-        Places(super::Places),
+        Placements(super::Placements),
         #[prost(message, tag = "41")]
         Rollout(super::RolloutStep),
         #[prost(message, tag = "42")]
@@ -622,6 +622,9 @@ pub mod command {
         PutTask(super::Task),
         #[prost(string, tag = "71")]
         ForgetTask(::prost::alloc::string::String),
+        /// A task that runs, unless it has ended. From level 8.
+        #[prost(message, tag = "72")]
+        BeginTask(super::Task),
     }
 }
 /// A task that one coordinator runs, which has its answer too.
@@ -769,7 +772,7 @@ pub struct Setting {
     pub value: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Place {
+pub struct Placement {
     #[prost(string, tag = "1")]
     pub model: ::prost::alloc::string::String,
     #[prost(uint64, tag = "2")]
@@ -784,9 +787,9 @@ pub struct Place {
     pub moving: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Places {
+pub struct Placements {
     #[prost(message, repeated, tag = "1")]
-    pub places: ::prost::alloc::vec::Vec<Place>,
+    pub placements: ::prost::alloc::vec::Vec<Placement>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RolloutStep {

@@ -125,3 +125,18 @@ fn the_end_is_the_usage_and_exceptions_say_whose_fault_they_are() {
     }
     assert!(read("7", calls).is_err());
 }
+
+#[test]
+fn numbers_in_the_calls_of_a_whole_answer_keep_their_text() {
+    let input = r#"{"a":12345678901234567890123,"e":1e2}"#;
+    let whole = format!(
+        r#"{{"output":{{"message":{{"role":"assistant","content":[{{"text":"a"}},{{"toolUse":{{"toolUseId":"t","name":"f","input":{input}}}}}]}}}},"stopReason":"tool_use"}}"#
+    );
+    let calls = &mut ToolCallAccumulator::new(1);
+    let Ok(Step::All(deltas)) = read_whole(whole.as_bytes(), calls) else {
+        panic!()
+    };
+    let made = deltas.iter().find_map(|delta| delta.tool_calls.as_deref());
+    let made: Value = serde_json::from_str(made.unwrap()).unwrap();
+    assert_eq!(made[0]["function"]["arguments"], input);
+}

@@ -29,15 +29,7 @@ pub(super) fn of(command: &RegistryCommand) -> Action {
             let models = placings.iter().map(|placing| placing.model.to_string());
             ("model.place", models.collect::<Vec<_>>().join(" "))
         }
-        RegistryCommand::Rollout { model, action } => {
-            let name = match action {
-                RolloutAction::Pause => "model.rollout.pause",
-                RolloutAction::Resume => "model.rollout.resume",
-                RolloutAction::Rollback { .. } => "model.rollout.rollback",
-                RolloutAction::Stop(_) => "model.rollout.stop",
-            };
-            (name, model.to_string())
-        }
+        RegistryCommand::Rollout { model, action } => (of_rollout(action), model.to_string()),
         RegistryCommand::Scale {
             model, replicas, ..
         } => ("model.scale", format!("{model} x{replicas}")),
@@ -72,7 +64,17 @@ pub(super) fn of(command: &RegistryCommand) -> Action {
         RegistryCommand::PutTask { id, record } => {
             ("task.put", format!("{id} {}", record.state.as_str()))
         }
+        RegistryCommand::BeginTask { id, .. } => ("task.begin", id.clone()),
         RegistryCommand::ForgetTask(id) => ("task.delete", id.clone()),
     };
     Action { name, target }
+}
+
+fn of_rollout(action: &RolloutAction) -> &'static str {
+    match action {
+        RolloutAction::Pause => "model.rollout.pause",
+        RolloutAction::Resume => "model.rollout.resume",
+        RolloutAction::Rollback { .. } => "model.rollout.rollback",
+        RolloutAction::Stop(_) => "model.rollout.stop",
+    }
 }

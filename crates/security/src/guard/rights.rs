@@ -121,7 +121,9 @@ fn role_for(command: &RegistryCommand) -> Role {
         | RegistryCommand::RevokeKey(_)
         | RegistryCommand::Drain(..)
         | RegistryCommand::Undrain(_) => Role::ClusterAdmin,
-        RegistryCommand::PutTask { .. } | RegistryCommand::ForgetTask(_) => Role::Predict,
+        RegistryCommand::PutTask { .. }
+        | RegistryCommand::BeginTask { .. }
+        | RegistryCommand::ForgetTask(_) => Role::Predict,
     }
 }
 
@@ -194,7 +196,9 @@ impl ScopedPrincipal<'_> {
             | RegistryCommand::RevokeKey(_)
             | RegistryCommand::Drain(..)
             | RegistryCommand::Undrain(_) => self.principal.reach_all(),
-            RegistryCommand::PutTask { record, .. } => self.own_model(&record.model),
+            RegistryCommand::PutTask { record, .. } | RegistryCommand::BeginTask { record, .. } => {
+                self.own_model(&record.model)
+            }
             RegistryCommand::ForgetTask(id) => match self.registry.tasks.get(id) {
                 Some(record) => self.own_model(&record.model),
                 None => Ok(()),

@@ -1,10 +1,10 @@
-//! Terminal row of a failed answer, while other answers of the request continue, and its conversion
-//! to an error.
+//! Failures and warnings in rows: the terminal row of a failed answer, while other answers of the
+//! request continue, its conversion to an error, and the warning in the details of a row.
 
 use std::time::Duration;
 
 use super::{FinishReason, GenerationChunk, GenerationRow};
-use crate::details::Details;
+use crate::details::{Details, WARNING};
 use crate::error::{ErrorCode, ErrorOrigin, ErrorReason, PredictError};
 
 impl GenerationChunk {
@@ -41,6 +41,14 @@ impl GenerationRow<'_> {
         error.retry_after = details.retry_after_ms.map(Duration::from_millis);
         Some(error)
     }
+
+    /// The warning about the translation of the request, see [`WARNING`].
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        let details = self.details().filter(|json| json.contains(WARNING))?;
+        let fields = Details::from_json(details).fields?;
+        fields.get(WARNING)?.as_str().map(str::to_owned)
+    }
 }
 
 #[cfg(test)]
@@ -62,5 +70,23 @@ mod tests {
         assert_eq!(read.retry_after, Some(Duration::from_millis(1_500)));
         let plain = GenerationChunk::failed(0, 0, PredictError::invalid("bad"));
         assert_eq!(plain.details, None);
+    }
+
+    #[test]
+    fn a_warning_is_in_the_details() {
+        let warning = |details: Option<&str>| {
+            let chunk = GenerationChunk {
+                details: details.map(str::to_owned),
+                ..GenerationChunk::default()
+            };
+            let batch = GenerationChunks::single(&chunk);
+            let row = GenerationRow::rows(&batch).unwrap().next().unwrap();
+            row.warning()
+        };
+        let warned = r#"{"fields":{"volley-warning":"moved"}}"#;
+        assert_eq!(warning(Some(warned)).as_deref(), Some("moved"));
+        for none in [None, Some("{}"), Some(r#"{"fields":{"volley-warning":1}}"#)] {
+            assert_eq!(warning(none), None);
+        }
     }
 }

@@ -19,7 +19,8 @@ use crate::registry::{ColumnType, PipelineSpec, RegistryCommand, RolloutAction};
 ///   ([`RolloutAction::Rollback`]).
 /// - 6: incarnations of coordinators.
 /// - 7: pipelines of tensors, and ensembles.
-pub const LEVEL: u32 = 7;
+/// - 8: [`RegistryCommand::BeginTask`].
+pub const LEVEL: u32 = 8;
 
 /// First level with migrations of replicas between live workers.
 pub const MOVING_LEVEL: u32 = 4;
@@ -40,6 +41,7 @@ impl RegistryCommand {
     pub fn level(&self) -> u32 {
         match self {
             Self::PutPipeline { pipeline, .. } if takes_tensors(pipeline) => ENSEMBLE_LEVEL,
+            Self::BeginTask { .. } => 8,
             _ if self.names_parts() => PARTS_LEVEL,
             Self::Drain(..) | Self::Undrain(_) => 2,
             Self::PutTask { .. } | Self::ForgetTask(_) => 3,
@@ -72,7 +74,9 @@ impl RegistryCommand {
             | Self::DeleteModel(name)
             | Self::DeletePipeline { name, .. }
             | Self::DeleteAlias { name, .. } => name.has_parts(),
-            Self::PutTask { record, .. } => record.model.has_parts(),
+            Self::PutTask { record, .. } | Self::BeginTask { record, .. } => {
+                record.model.has_parts()
+            }
             Self::Place(placings) => placings.iter().any(|it| it.model.has_parts()),
             Self::CreateKey(key) => scope_has_parts(&key.models),
             Self::PutAlias { alias, .. } => {

@@ -60,3 +60,12 @@ pub struct TaskRecord {
     /// Expiry time of the record, in milliseconds since 1970.
     pub forget_ms: u64,
 }
+
+impl TaskRecord {
+    /// Whether both records are about the same task, given that they have the same id.
+    #[must_use]
+    pub fn is_same_task(&self, other: &Self) -> bool {
+        let about = |it: &Self| (it.node, it.model.clone(), it.tenant.clone());
+        about(self) == about(other)
+    }
+}

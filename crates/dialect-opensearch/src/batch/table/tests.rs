@@ -19,8 +19,13 @@ impl Registry for SlowRegistry {
                 tokio::task::yield_now().await;
             }
         }
-        if let RegistryCommand::PutTask { record, .. } = command {
-            self.0.lock().push(record.state);
+        match command {
+            // As in a cluster whose upgrade is not finished.
+            RegistryCommand::BeginTask { .. } => {
+                return Err(PredictError::new(ErrorCode::Conflict, "finish the upgrade"));
+            }
+            RegistryCommand::PutTask { record, .. } => self.0.lock().push(record.state),
+            _ => {}
         }
         Err(later("it is not stored"))
     }

@@ -235,7 +235,7 @@ fn apply_name(registry: &mut RegistryState, command: RegistryCommand) {
         RegistryCommand::Undrain(node) => {
             registry.drains.remove(&node);
         }
-        RegistryCommand::PutTask { id, record } => {
+        RegistryCommand::PutTask { id, record } | RegistryCommand::BeginTask { id, record } => {
             Arc::make_mut(&mut registry.tasks).insert(id, record);
         }
         RegistryCommand::ForgetTask(id) => {
