@@ -16,7 +16,7 @@ import sys
 import types
 from typing import Any, Callable, Dict, List, Optional
 
-from . import plain_table, plain_text
+from . import plain_events, plain_table, plain_text
 from .base import LoadError, Model, Source
 
 FILES = ("model.py", "predict.py", "app.py", "main.py")
@@ -33,6 +33,9 @@ def load(source: Source) -> Model:
     holder, function = find_object(module, source.parameters, settings)
     if function.__name__ == "embed":
         model = plain_text.Embedding(function)
+    elif plain_events.is_events(function, getattr(holder, "outputs", None)):
+        model = plain_events.load(function, getattr(holder, "inputs", None),
+                                  getattr(holder, "outputs", None))
     elif plain_text.is_generation(function):
         model = plain_text.Generation(function)
     else:
