@@ -161,8 +161,18 @@ class Plain(HostTest):
             client = self.model(source)
             self.assertEqual(client.loaded["task"], "generate")
 
+    def test_a_generator_declares_its_route(self):
+        client = self.model(TOKENS + '\n    route = "/tokens"\n')
+        self.assertEqual(client.loaded["route"], "/tokens")
+        client = self.model('class Model:\n    route = "/say"\n'
+                            '    def generate(self, prompt):\n        yield prompt')
+        self.assertEqual((client.loaded["task"], client.loaded["route"]), ("generate", "/say"))
+        self.assertIsNone(self.model(TOKENS).loaded["route"])
+
     def test_loads_that_fail(self):
         cases = [
+            ("route = '/x'\ndef predict(x: int) -> int:\n    return x", "does not stream"),
+            ("route = 'x'\ndef generate(prompt):\n    yield prompt", "attribute 'route'"),
             ("def stream(n: int):\n    yield {'a': 1}", "the events of 'stream' have no type"),
             ("outputs = [{'name': 'a', 'type': 'int64'}]\ndef stream():\n    yield {'a': 1}",
              "takes no input"),

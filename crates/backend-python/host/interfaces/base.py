@@ -47,6 +47,8 @@ class Model:
     any_parameter = False
     dimensions: Optional[int] = None
     description = ""
+    #: The route that the model declares, such as "/generate-stream".
+    route: Optional[str] = None
 
     def __init__(self) -> None:
         self.inputs: List[Field] = []
@@ -89,6 +91,7 @@ class Model:
             "max_rows": self.max_rows,
             "dimensions": self.dimensions,
             "description": self.description[:LONGEST_DESCRIPTION],
+            "route": self.route,
         }
 
 
