@@ -68,7 +68,9 @@ pub(crate) fn reserved() -> io::Result<u64> {
 
 /// The line `VmData` of `/proc/self/status` (proc_pid_status(5)) in bytes.
 fn data_bytes(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmData:"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmData:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1_024)
 }

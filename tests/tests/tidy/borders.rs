@@ -124,6 +124,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("dialect-anthropic", DIALECT),
     ("dialect-cohere", DIALECT),
     ("dialect-huggingface", DIALECT),
+    ("dialect-model-routes", DIALECT),
     ("dialect-ollama", DIALECT),
     ("dialect-openai", DIALECT),
     (
@@ -156,6 +157,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "dialect-anthropic",
             "dialect-cohere",
             "dialect-huggingface",
+            "dialect-model-routes",
             "dialect-oip",
             "dialect-ollama",
             "dialect-openai",
