@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from . import errors, wire
+from . import errors, events, wire
 from .context import CURRENT, Cancelled, Request, Unsupported
 from .interfaces.base import AnswerError, Model, row_of
 from .outbox import Outbox, Stream
@@ -37,6 +37,8 @@ class Call(Stream):
         self.columns = columns
         self.parameters: Dict[str, Any] = message.get("parameters") or {}
         self.credit = message.get("credit", 0)
+        #: Whether the caller takes the answer as a whole.
+        self.whole = bool(message.get("whole"))
         self.unsent = None
         self.cancelled = False
         #: Pieces of work that have not ended, and those of them that have not begun.
@@ -67,12 +69,32 @@ class Call(Stream):
         check_piece(text)
         return self.outbox.text(self, item, text, reason, False)
 
-    def wait_for_credit(self) -> None:
-        """Blocks until there is credit or the call is cancelled."""
+    def send(self, columns: List[wire.Column]) -> None:
+        """Sends one event; waits for credit. Raises `Cancelled`."""
+        columns = events.checked(columns)
+        while not self.cancelled:
+            if self.try_send(columns, True):
+                return
+            self.wait_for_credit(events.cost_of(columns))
+        raise Cancelled()
+
+    def try_send(self, columns: List[wire.Column], blocking: bool) -> bool:
+        """Sends one event that was checked; False when there is not enough credit."""
+        cost = events.cost_of(columns)
+        with self.outbox.lock:
+            if self.credit < cost:
+                return False
+            self.credit -= cost
+        fields = {"op": "rows", "id": self.id, "rows": columns[0].rows, "credit": cost}
+        self.outbox.put(fields, columns, blocking=blocking)
+        return True
+
+    def wait_for_credit(self, wanted: int = 1) -> None:
+        """Blocks until there is so much credit or the call is cancelled."""
         changed = threading.Condition(self.outbox.lock)
         with changed:
             self.waiters.append(changed.notify_all)
-            changed.wait_for(lambda: self.credit > 0 or self.cancelled)
+            changed.wait_for(lambda: self.credit >= wanted or self.cancelled)
             self.waiters.remove(changed.notify_all)
 
     def grant(self, rows: int) -> None:
@@ -306,6 +328,9 @@ class ThreadCalls(Calls):
                 call.emit(item, text, reason)
 
             self.model.generate(row_of(call.columns, item, call.parameters), emit)
+            return False
+        if self.model.task == "events":
+            self.model.stream(call.rows, call.columns, call.parameters, call.send)
             return False
         columns = self.model.answer(call.rows, call.columns, call.parameters)
         self.check(call, columns)

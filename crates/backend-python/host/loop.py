@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Optional
+from typing import List, Optional
 
+from . import events
 from .calls import TURN, Call, Calls
 from .context import CURRENT, Cancelled
 from .interfaces.base import Model, row_of
 from .outbox import Outbox
+from .wire import Column
 
 _LOOP: Optional[asyncio.AbstractEventLoop] = None
 
@@ -89,6 +91,9 @@ class LoopCalls(Calls):
             row = row_of(call.columns, item, call.parameters)
             await self.model.generate(row, Emitter(call, item))
             return
+        if self.model.task == "events":
+            await self.model.stream(call.rows, call.columns, call.parameters, Sender(call))
+            return
         columns = await self.model.answer(call.rows, call.columns, call.parameters)
         self.check(call, columns)
         start = 0
@@ -119,8 +124,27 @@ class Emitter:
             await wait_for_credit(call)
 
 
-async def wait_for_credit(call: Call) -> None:
-    """Waits until there is credit or the call is cancelled."""
+class Sender:
+    """Where an asynchronous model puts its events: `await send(columns)`."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._count = 0
+
+    async def __call__(self, columns: List[Column]) -> None:
+        call = self._call
+        columns = events.checked(columns)
+        self._count += 1
+        if self._count % TURN == 0:
+            await asyncio.sleep(0)
+        if call.cancelled:
+            raise Cancelled()
+        while not call.try_send(columns, False):
+            await wait_for_credit(call, events.cost_of(columns))
+
+
+async def wait_for_credit(call: Call, wanted: int = 1) -> None:
+    """Waits until there is so much credit or the call is cancelled."""
     loop = asyncio.get_running_loop()
     changed = asyncio.Event()
 
@@ -129,7 +153,7 @@ async def wait_for_credit(call: Call) -> None:
 
     while not call.cancelled:
         with call.outbox.lock:
-            if call.credit > 0:
+            if call.credit >= wanted:
                 return
             changed.clear()
             call.waiters.append(wake)

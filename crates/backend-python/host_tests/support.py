@@ -133,13 +133,13 @@ class Client:
         return not has_rest and not select.select([self.socket], [], [], seconds)[0]
 
     def call(self, id: int, columns: List[wire.Column], credit: int = 1 << 40,
-             **parameters: Any) -> Answer:
+             whole: bool = False, **parameters: Any) -> Answer:
         """Starts a call."""
         self.answers[id] = Answer()
         rows = columns[0].rows
         self.send({"op": "call", "id": id, "rows": rows, "parameters": parameters,
                    "request_id": "request-%d" % id, "deadline_ms": 60_000, "trace": "00-ab-cd-01",
-                   "credit": credit}, columns)
+                   "credit": credit, "whole": whole}, columns)
         return self.answers[id]
 
     def prompt(self, id: int, *prompts: str, credit: int = 1 << 40, **parameters: Any) -> Answer:

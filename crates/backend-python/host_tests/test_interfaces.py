@@ -121,8 +121,9 @@ except Exception:
             self.assertEqual(answer.error()[0], "internal")
             self.assertIn(expected, answer.error()[1])
 
-    def test_events_with_more_keys_are_lines_of_json(self):
-        client = self.streaming('send({"a": "x", "n": 1})\nsend({"a": "y", "n": 2})')
+    def test_events_with_more_keys_and_no_example_are_lines_of_json(self):
+        schema = STREAMING.replace(', "example": ["hi"]', "")
+        client = self.streaming('send({"a": "x", "n": 1})\nsend({"a": "y", "n": 2})', schema)
         answer = client.prompt(1, "x")
         client.finish(answer)
         lines = "".join(answer.texts()).splitlines()

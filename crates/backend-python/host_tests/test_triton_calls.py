@@ -2,7 +2,7 @@
 
 import os
 
-from triton_models import TritonTest, config, floats
+from triton_models import TritonTest, config, floats, port, rows_of
 
 SQUARE = '''
 import threading
@@ -22,11 +22,25 @@ class TritonPythonModel:
             y = x * x
             sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", y)]))
             y[:] = -1
-        if x.ravel()[0] == 9:
-            try:
-                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", y)]))
-            except pb_utils.TritonModelException as error:
-                print("refused: %s" % error, flush=True)
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+'''
+REPEAT = '''
+import threading
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            threading.Thread(target=self.answer, args=(request,)).start()
+
+    def answer(self, request):
+        sender = request.get_response_sender()
+        try:
+            for n in request.inputs()[0].as_numpy():
+                tensors = [pb_utils.Tensor("OUT", np.array([n], np.int32))]
+                if n >= 0:
+                    tensors.append(pb_utils.Tensor("NAME", np.array(["n%d" % n], dtype=object)))
+                sender.send(pb_utils.InferenceResponse(tensors))
+        except pb_utils.TritonModelException as error:
+            print("refused: %s" % error, flush=True)
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 '''
 DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
@@ -124,13 +138,51 @@ class TritonPythonModel:
         self.assertEqual([answer.values("Y") for answer in answers[1:]],
                          [[[id * id]] for id in range(1, 8)])
 
-    def test_a_second_response_is_refused_by_name(self):
-        client = self.loaded(SQUARE, config(**DECOUPLED))
-        code, message = self.answer(client, floats("X", [9])).error()
-        self.assertEqual(code, "unsupported")
-        self.assertIn("this model sends several responses to a request", message)
-        self.until(lambda: "refused: this model sends several" in client.log())
-        self.assertEqual(self.values(client, "Y", floats("X", [3])), [[9]])
+    def test_a_decoupled_model_streams_its_responses(self):
+        client = self.loaded(REPEAT, config([port("IN", "TYPE_INT32", (-1,))], [
+            port("OUT", "TYPE_INT32"), port("NAME", "TYPE_STRING")], **DECOUPLED))
+        self.assertEqual(client.loaded["task"], "events")
+        column = rows_of("IN", [[7, 8, 9]], "int32")
+        answer = self.answer(client, column)
+        self.assertEqual(answer.end["op"], "end", answer.end)
+        self.assertEqual([part["OUT"].values() for part in answer.columns], [[[7]], [[8]], [[9]]])
+        self.assertEqual(answer.values("NAME")[2], [b"n9"])
+        self.assertEqual(self.answer(client, rows_of("IN", [[]], "int32")).columns, [])
+        code, message = self.answer(client, rows_of("IN", [[1], [2]], "int32")).error()
+        self.assertEqual(code, "invalid_input")
+        self.assertIn("the request has 2 rows and the model, which streams, takes one", message)
+        code, message = self.answer(client, rows_of("IN", [[1, -1, 2]], "int32")).error()
+        self.assertIn("has no output 'NAME'; it has OUT", message)
+        self.until(lambda: "refused: the model's response has no output" in client.log())
+
+    def test_a_stream_waits_for_its_reader(self):
+        client = self.loaded(REPEAT, config([port("IN", "TYPE_INT32", (-1,))], [
+            port("OUT", "TYPE_INT32"), port("NAME", "TYPE_STRING")], **DECOUPLED))
+        answer = client.call(1, [rows_of("IN", [list(range(5))], "int32")], credit=2)
+        client.wait(lambda: len(answer.columns) == 2)
+        other = client.call(2, [rows_of("IN", [[1]], "int32")])
+        client.finish(other)
+        self.assertEqual(len(answer.columns), 2)
+        client.send({"op": "credit", "id": 1, "rows": 8})
+        client.finish(answer)
+        self.assertEqual(answer.values("OUT"), [[n] for n in range(5)])
+
+    def test_rows_of_an_event_are_those_of_its_batch(self):
+        client = self.loaded('''
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            x = request.inputs()[0].as_numpy()
+            sender = request.get_response_sender()
+            for part in (x, x[:1], x[:, 0]):
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", part)]))
+            sender.send(pb_utils.InferenceResponse([]), 1)
+''', config(max_batch_size=4, **DECOUPLED))
+        answer = self.answer(client, floats("X", [1, 2]))
+        self.assertEqual([part["Y"].values() for part in answer.columns],
+                         [[[1], [2]], [[1]], [[1], [2]]])
+        self.assertIn("takes 4 of one shape at most",
+                      self.answer(client, floats("X", range(5))).error()[1])
 
     def test_coroutines_of_a_decoupled_model_run_beside_each_other(self):
         client = self.loaded('''
@@ -176,12 +228,27 @@ class TritonPythonModel:
                 sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.ones(1))]), 1)
                 sender.send(flags=1)
 ''', config(**DECOUPLED))
-        cases = {1: "did not get the response sender", 2: "ended a request without a response",
-                 3: "needs a response, or the flag", 4: "returned list; it must return None"}
+        cases = {1: "did not get the response sender", 3: "needs a response, or the flag",
+                 4: "returned list; it must return None"}
         for x, message in cases.items():
             self.assertIn(message, self.answer(client, floats("X", [x])).error()[1])
+        self.assertEqual(self.answer(client, floats("X", [2])).columns, [])
         self.assertEqual(self.values(client, "Y", floats("X", [5])), [[1]])
         self.until(lambda: "the response sender is closed" in client.log())
+
+    def test_a_second_response_in_default_mode_is_refused(self):
+        client = self.loaded('''
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for _ in range(2):
+                sender.send(pb_utils.InferenceResponse([
+                    pb_utils.Tensor("Y", request.inputs()[0].as_numpy())]))
+''')
+        code, message = self.answer(client, floats("X", [1])).error()
+        self.assertEqual(code, "internal")
+        self.assertIn("sent a second response to a request; several need", message)
 
     def test_a_sender_in_default_mode(self):
         client = self.loaded('''

@@ -66,8 +66,11 @@ def rows_of(name, rows, type="fp32"):
     """A column whose rows have lengths of their own."""
     flat = [value for row in rows for value in row]
     dims = array("q", [len(row) for row in rows]).tobytes()
-    column = wire.text_column(name, "bytes", flat) if type == "bytes" else floats(name, flat)
-    return wire.Column(name, type, (-1,), len(rows), column.buffers, None, dims)
+    if type == "bytes":
+        buffers = wire.text_column(name, "bytes", flat).buffers
+    else:
+        buffers = [array(wire.FORMATS[type], flat).tobytes()]
+    return wire.Column(name, type, (-1,), len(rows), buffers, None, dims)
 
 
 @unittest.skipUnless(os.path.exists(NUMPY), "needs an interpreter with numpy: " + NUMPY)

@@ -43,6 +43,9 @@ pub(crate) enum Command {
         trace: Option<String>,
         /// Rows of the answer that may be sent before more credit comes.
         credit: u64,
+        /// Whether the caller takes the answer as a whole.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        whole: bool,
     },
     /// Lets a call send so many more rows.
     Credit { id: u64, rows: u64 },
@@ -69,11 +72,14 @@ pub(crate) enum Event {
     Loaded(Interface),
     /// The model cannot be loaded; the process ends.
     Failed { message: String },
-    /// Part of an answer.
+    /// Part of an answer; one whole event of a model that streams events.
     Rows {
         id: u64,
         rows: usize,
         columns: Vec<Column>,
+        /// The credit that the part took, if that is not one for each row.
+        #[serde(default)]
+        credit: Option<u64>,
     },
     /// The end of an answer.
     End { id: u64 },
@@ -118,6 +124,9 @@ pub(crate) struct Interface {
     /// Configuration for clients, in Triton's format.
     #[serde(default)]
     pub(crate) config: Option<serde_json::Value>,
+    /// The route that the model declares, such as `/generate-stream`.
+    #[serde(default)]
+    pub(crate) route: Option<String>,
 }
 
 /// Task of a Python model.
@@ -127,6 +136,7 @@ pub(crate) enum PythonTask {
     Generate,
     Embed,
     Tensors,
+    Events,
 }
 
 /// Messages with their buffers.

@@ -13,6 +13,7 @@ const FILES: &[(&str, &str)] = &[
     ("calls.py", include_str!("../host/calls.py")),
     ("context.py", include_str!("../host/context.py")),
     ("errors.py", include_str!("../host/errors.py")),
+    ("events.py", include_str!("../host/events.py")),
     ("hints.py", include_str!("../host/hints.py")),
     (
         "interfaces/__init__.py",
@@ -27,6 +28,10 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../host/interfaces/inferless.py"),
     ),
     (
+        "interfaces/inferless_stream.py",
+        include_str!("../host/interfaces/inferless_stream.py"),
+    ),
+    (
         "interfaces/inferless_typed.py",
         include_str!("../host/interfaces/inferless_typed.py"),
     ),
@@ -35,8 +40,16 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../host/interfaces/mlserver.py"),
     ),
     (
+        "interfaces/mlserver_events.py",
+        include_str!("../host/interfaces/mlserver_events.py"),
+    ),
+    (
         "interfaces/plain.py",
         include_str!("../host/interfaces/plain.py"),
+    ),
+    (
+        "interfaces/plain_events.py",
+        include_str!("../host/interfaces/plain_events.py"),
     ),
     (
         "interfaces/plain_table.py",

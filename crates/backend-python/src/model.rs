@@ -1,5 +1,7 @@
 //! Requests on one process of a Python model.
 
+mod events;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +16,7 @@ use async_trait::async_trait;
 use futures::TryStreamExt;
 use serde_json::{Map, Value};
 use volley_backend::items::{self, Item};
-use volley_types::signature::{DIMENSIONS, ModelMetadata, SERVED_VERSION};
+use volley_types::signature::{DIMENSIONS, ModelMetadata, SERVED_VERSION, with_route};
 use volley_types::{
     ChatMessage, ChunkStream, Deadline, Dialect, ErrorCode, ErrorOrigin, FinishReason,
     GenerationChunk, GenerationChunks, ModelName, ModelRef, Predict, PredictError, PredictRequest,
@@ -60,6 +62,14 @@ impl PythonModel {
                 input: column::schema(&interface.inputs),
                 output: column::schema(&interface.outputs),
             },
+            PythonTask::Events => Signature::events(
+                column::schema(&interface.inputs),
+                &column::schema(&interface.outputs),
+            )?,
+        };
+        let signature = match &interface.route {
+            Some(route) => with_route(signature, route)?,
+            None => signature,
         };
         let served = ModelMetadata {
             versions: Vec::new(),
@@ -105,6 +115,7 @@ impl Predict for PythonModel {
             deadline: request.deadline,
             trace: request.trace,
             session: self.session.clone(),
+            whole: request.whole,
         };
         let input = request.input.into_inner();
         let output = self.signature.output.clone();
@@ -123,6 +134,7 @@ impl Predict for PythonModel {
                     yield answer.end();
                 },
             ),
+            PythonTask::Events => events::stream(caller, input, self.signature.clone()),
             PythonTask::Embed | PythonTask::Tensors => {
                 let signature = self.signature.clone();
                 let is_embedding = self.interface.task == PythonTask::Embed;
@@ -170,6 +182,7 @@ struct Caller {
     deadline: Option<Deadline>,
     trace: TraceContext,
     session: Session,
+    whole: bool,
 }
 
 impl Caller {
@@ -191,6 +204,7 @@ impl Caller {
                 deadline_ms: left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
                 trace: Some(self.trace.to_string()),
                 credit: CREDIT,
+                whole: self.whole,
             })
         })
     }

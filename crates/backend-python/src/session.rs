@@ -35,6 +35,8 @@ const MAX_CALLS: usize = 4_096;
 /// AnswerPart of an answer.
 pub(crate) struct AnswerPart {
     pub(crate) rows: usize,
+    /// The credit that it took.
+    credit: u64,
     pub(crate) columns: Vec<Column>,
     /// The body of the frame that the columns refer to.
     pub(crate) body: Buffer,
@@ -211,7 +213,7 @@ impl Call {
     pub(crate) async fn next(&mut self) -> Result<Option<AnswerPart>, PredictError> {
         match self.deliveries.recv().await {
             Some(Delivery::Part(part)) => {
-                self.unreported = self.unreported.saturating_add(part.rows as u64);
+                self.unreported = self.unreported.saturating_add(part.credit);
                 if CREDIT / 2 <= self.unreported {
                     let (id, rows) = (self.id, std::mem::take(&mut self.unreported));
                     self.session
@@ -313,12 +315,18 @@ async fn read_frames(
 /// Hands an event to its stream; false when the stream's queue is full.
 fn deliver(shared: &Shared, event: Event, body: &Buffer, log: &ModelLog) -> bool {
     let (id, delivery, is_last) = match event {
-        Event::Rows { id, rows, columns } => {
+        Event::Rows {
+            id,
+            rows,
+            columns,
+            credit,
+        } => {
             let body = body.clone();
             (
                 id,
                 Delivery::Part(AnswerPart {
                     rows,
+                    credit: credit.unwrap_or(rows as u64),
                     columns,
                     body,
                 }),

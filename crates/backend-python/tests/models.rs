@@ -7,95 +7,22 @@
     reason = "a test that fails panics"
 )]
 
-use std::path::{Path, PathBuf};
+mod files;
+
 use std::sync::Arc;
-use std::time::Duration;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type};
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 use futures::StreamExt;
-use tempfile::TempDir;
 use volley_backend::{Backend, BackendLoader};
-use volley_backend_python::{INFO, PythonConfig, PythonLoader};
+use volley_backend_python::{PythonConfig, PythonLoader};
 use volley_telemetry::Metrics;
-use volley_types::registry::{Assignment, ModelSource, ModelVersionSpec};
 use volley_types::{
-    ErrorCode, GenerationRow, Input, ModelName, ModelRef, ModelVersion, ParamValue, PredictError,
-    PredictRequest,
+    ErrorCode, GenerationRow, Input, ModelName, ModelRef, ParamValue, PredictError, PredictRequest,
 };
 
-/// Longer than any step of a test takes.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Asks until `found` gives a value, for [`PATIENCE`] at most.
-async fn until<T>(what: &str, mut found: impl AsyncFnMut() -> Option<T>) -> T {
-    let asked = async {
-        loop {
-            if let Some(value) = found().await {
-                return value;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let value = tokio::time::timeout(PATIENCE, asked).await;
-    value.unwrap_or_else(|_| panic!("not in time: {what}"))
-}
-
-/// A directory with a model and what its code leaves behind.
-struct Files(TempDir);
-
-impl Files {
-    fn new(source: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("model.py"), source).unwrap();
-        Self(directory)
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    /// Waits until the model's code has written a file of that name; gives its text.
-    async fn written(&self, name: &str) -> String {
-        let file: PathBuf = self.path().join(name);
-        until("the model's code writes a file", async || {
-            let text = std::fs::read_to_string(&file).unwrap_or_default();
-            (!text.is_empty()).then_some(text)
-        })
-        .await
-    }
-
-    async fn load(
-        &self,
-        parameters: &[(&str, ParamValue)],
-    ) -> Result<Arc<dyn Backend>, PredictError> {
-        let config = PythonConfig {
-            enabled: true,
-            environments: self.path().join("environments"),
-            ..PythonConfig::default()
-        };
-        let loader = PythonLoader::new(config, Metrics::new());
-        loader.load(&self.assignment(parameters)).await
-    }
-
-    fn assignment(&self, parameters: &[(&str, ParamValue)]) -> Assignment {
-        let parameters = parameters.iter();
-        let parameters = parameters.map(|(name, value)| ((*name).to_owned(), value.clone()));
-        Assignment {
-            model: ModelName::new("m").unwrap(),
-            spec: ModelVersionSpec {
-                version: ModelVersion(1),
-                backend: INFO.name,
-                source: ModelSource::Path(self.path().to_string_lossy().into_owned()),
-                parameters: parameters.collect(),
-                description: String::new(),
-                created_ms: 0,
-            },
-            connector: None,
-        }
-    }
-}
+use crate::files::{Files, until};
 
 fn prompt(text: &str) -> PredictRequest {
     let prompts: ArrayRef = Arc::new(StringArray::from(vec![text]));

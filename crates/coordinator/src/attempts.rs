@@ -225,7 +225,8 @@ impl Coordinator {
         self.0.retry_budget.earn();
         self.0.loss_budget.earn();
         let session = request.session.as_ref();
-        let unary = target.signature.task != Task::Generate;
+        // A second call of a stream would do its whole work twice.
+        let unary = !matches!(target.signature.task, Task::Generate | Task::Events);
         // Another replica does not have the sequence's state, and a second call would be a second
         // step.
         let held = session.is_some() && target.holds_sequences();

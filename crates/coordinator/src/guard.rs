@@ -1,5 +1,6 @@
 //! The checks on every stream that leaves the coordinator, whichever replica it comes from: it
-//! keeps its deadline, a generation ends in its last row or in an error, and the metrics count it.
+//! keeps its deadline, a generation ends in its last row or in an error, a stream of events ends with a
+//! whole event, and the metrics count it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,6 +10,7 @@ use futures::{Stream, StreamExt};
 use tokio::time::{Sleep, sleep_until};
 use volley_telemetry::StreamRecord;
 use volley_types::chunk::{BatchResult, ends_generation};
+use volley_types::signature::events::ends_event;
 use volley_types::{Deadline, RequestId, Task};
 
 use crate::errors;
@@ -22,6 +24,7 @@ pub(crate) struct GuardedStream<S> {
     record: StreamRecord,
     request: RequestId,
     deadline: Option<(Deadline, Pin<Box<Sleep>>)>,
+    task: Option<Task>,
     /// The end of `batches` is the end of the answer.
     complete: bool,
 }
@@ -34,6 +37,7 @@ impl<S> GuardedStream<S> {
             record,
             request,
             deadline: None,
+            task: None,
             complete: true,
         }
     }
@@ -44,9 +48,11 @@ impl<S> GuardedStream<S> {
         self
     }
 
-    /// The same for the answer of a model with this task. A generation that ends without a last row
-    /// ends with an error, so that no caller mistakes a partial response for a complete one.
+    /// The same for the answer of a model with this task. A generation that ends without a last
+    /// row, or a stream that ends within an event, ends with an error, so that no caller mistakes a
+    /// partial response for a complete one.
     pub(crate) fn with_task(mut self, task: Task) -> Self {
+        self.task = Some(task);
         self.complete = task != Task::Generate;
         self
     }
@@ -55,7 +61,12 @@ impl<S> GuardedStream<S> {
     fn check(&mut self, item: Option<BatchResult>) -> Option<BatchResult> {
         match item {
             Some(Ok(batch)) => {
-                self.complete |= ends_generation(&batch);
+                match self.task {
+                    Some(Task::Events) => {
+                        self.complete = ends_event(&batch).unwrap_or(self.complete);
+                    }
+                    _ => self.complete |= ends_generation(&batch),
+                }
                 Some(Ok(batch))
             }
             None if !self.complete => Some(Err(errors::silent_end())),
@@ -109,9 +120,11 @@ mod tests {
     use std::time::Duration;
 
     use arrow_array::RecordBatch;
+    use arrow_schema::Schema;
     use futures::stream;
     use volley_telemetry::Metrics;
-    use volley_types::{ErrorCode, GenerationChunk, GenerationChunks, ModelName};
+    use volley_types::signature::events::marks;
+    use volley_types::{ErrorCode, GenerationChunk, GenerationChunks, ModelName, Signature};
 
     use super::*;
 
@@ -144,6 +157,27 @@ mod tests {
         assert_eq!(codes(whole).await, [None, None]);
         let empty = guarded(stream::iter([])).with_task(Task::Tensors);
         assert_eq!(codes(empty).await, []);
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_ends_within_an_event_ends_in_an_error() {
+        let none = std::sync::Arc::new(Schema::empty());
+        let schema = Signature::events(none.clone(), &none).unwrap().output;
+        let event =
+            |number| RecordBatch::try_new(schema.clone(), marks(number, 2).to_vec()).unwrap();
+        for (last, expected) in [
+            (event(1), vec![None, None]),
+            (
+                event(1).slice(0, 1),
+                vec![None, None, Some(ErrorCode::Internal)],
+            ),
+        ] {
+            let batches = stream::iter([Ok(event(0)), Ok(last)]);
+            let guarded = guarded(batches).with_task(Task::Events);
+            assert_eq!(codes(guarded).await, expected);
+        }
+        let none = guarded(stream::iter([])).with_task(Task::Events);
+        assert_eq!(codes(none).await, []);
     }
 
     #[tokio::test(start_paused = true)]

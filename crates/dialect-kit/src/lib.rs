@@ -10,6 +10,7 @@ pub mod chat;
 pub mod citations;
 pub mod clock;
 pub mod envelope;
+pub mod events;
 pub mod generation;
 pub mod health;
 pub mod inputs;

@@ -44,6 +44,10 @@ pub trait Events: Send + 'static {
         false
     }
 
+    /// Appends the terminal event at the end of a source that [may just
+    /// end](Self::may_just_end).
+    fn end(&mut self, _out: &mut BytesMut) {}
+
     /// Appends the event of an error, the stream's last.
     fn error(&mut self, error: &PredictError, out: &mut BytesMut);
 }
@@ -194,6 +198,7 @@ fn append(
         return matches!(item, Some(Ok(_)));
     }
     if item.is_none() && events.may_just_end() {
+        events.end(out);
         return false;
     }
     let item = item.unwrap_or_else(|| Err(silent_end()));

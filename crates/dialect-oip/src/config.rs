@@ -34,7 +34,8 @@ pub(super) fn of(found: &ResolvedModel) -> Value {
         })
     });
     config["name"] = found.model.name.as_str().into();
-    if signature.task == Task::Generate && config.get("model_transaction_policy").is_none() {
+    let streams = matches!(signature.task, Task::Generate | Task::Events);
+    if streams && config.get("model_transaction_policy").is_none() {
         config["model_transaction_policy"] = json!({ "decoupled": true });
     }
     config

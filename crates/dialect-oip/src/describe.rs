@@ -94,7 +94,7 @@ pub(super) fn inputs(signature: &Signature) -> Vec<TensorForm> {
 pub(super) fn outputs(signature: &Signature) -> Vec<TensorForm> {
     match signature.task {
         Task::Generate => vec![text(TEXT_OUTPUT)],
-        _ => columns(&signature.output),
+        _ => columns(&signature.declared_output()),
     }
 }
 

@@ -153,11 +153,18 @@ impl FlatAnswer {
 }
 
 /// Writes an event for each batch of a response.
-pub(super) struct FlatEvents(pub(super) FlatAnswer);
+pub(super) struct FlatEvents {
+    pub(super) answer: FlatAnswer,
+    /// Whether a batch without rows is no event: a stream of events may have none.
+    pub(super) skips_empty: bool,
+}
 
 impl Events for FlatEvents {
     fn batch(&mut self, batch: &RecordBatch, out: &mut BytesMut) -> Result<(), PredictError> {
-        let told = self.0.object(std::slice::from_ref(batch))?;
+        if self.skips_empty && batch.num_rows() == 0 {
+            return Ok(());
+        }
+        let told = self.answer.object(std::slice::from_ref(batch))?;
         out.put_slice(format!("data: {told}\n\n").as_bytes());
         Ok(())
     }

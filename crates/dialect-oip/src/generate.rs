@@ -35,10 +35,11 @@ pub(crate) async fn generate(
     let work = async {
         let found = ResolvedModel::find(&caller, &named).await?;
         if found.signature.task != Task::Generate {
-            let (request, mut answer) = flat_request(body, &found, &context)?;
+            let (mut request, mut answer) = flat_request(body, &found, &context)?;
+            request.whole = found.signature.task == Task::Events;
             let chunks = found.predict(&caller, request).await?;
             answer.version = found.answering(&caller, &chunks);
-            return answer.object(&answer::collect(chunks).await?);
+            return answer.object(&found.collect(chunks).await?);
         }
         let mut asked = ParsedGenerate::read(found, body, &context)?;
         asked.request.whole = true;
@@ -86,7 +87,10 @@ pub(crate) async fn stream(
             let mut chunks = found.predict(&caller, request).await?;
             answer.version = found.answering(&caller, &chunks);
             let first = infer_stream::first(&mut chunks, found.signature.task).await?;
-            let events = FlatEvents(answer);
+            let events = FlatEvents {
+                answer,
+                skips_empty: found.signature.task == Task::Events,
+            };
             return Ok(sse::response(first, chunks, events, keep_alive, &context));
         }
         let asked = ParsedGenerate::read(found, body, &context)?;
@@ -115,7 +119,7 @@ fn flat_request(
         model: found.model.name.as_str().to_owned(),
         version: found.version.clone(),
         id: asked.id.clone(),
-        schema: found.signature.output.clone(),
+        schema: found.signature.declared_output(),
         batched: asked.batched,
     };
     Ok((asked.request(found, context)?, answer))

@@ -41,12 +41,13 @@ pub(crate) async fn infer(
         let asked = InferRequest::read(body, &found)?;
         run.is_read(asked.rows.num_rows());
         let (wanted, batched, id) = (asked.wanted.clone(), asked.batched, asked.id.clone());
-        let request = asked.request(&found, &context)?;
+        let mut request = asked.request(&found, &context)?;
+        request.whole = found.signature.task == Task::Events;
         let chunks = found.predict(&caller, request).await?;
         let version = found.answering(&caller, &chunks);
-        let batches = answer::collect(chunks).await?;
+        let batches = found.collect(chunks).await?;
         run.is_inferred();
-        let schema = &found.signature.output;
+        let schema = &found.signature.declared_output();
         let outputs = outputs::outputs(&batches, schema, &wanted, batched)?;
         for (slice, bytes) in &outputs.shared {
             caller.state.shared_memory().write(slice, bytes)?;
@@ -133,8 +134,9 @@ impl InferRequest {
             empty,
         } = tensors::rows(inputs, raw, input)?;
         let mut given = body.object("parameters")?.cloned().unwrap_or_default();
-        let wanted = RequestedOutputs::read(&body, &found.signature.output)?.of(empty);
-        known::take_codecs(&mut given, found.signature.task == Task::Tensors)?;
+        let wanted = RequestedOutputs::read(&body, &found.signature.declared_output())?.of(empty);
+        let is_table = matches!(found.signature.task, Task::Tensors | Task::Events);
+        known::take_codecs(&mut given, is_table)?;
         Ok(Self {
             rows: batch,
             batched,

@@ -111,6 +111,7 @@ impl InferStreamRequest {
             head,
             form,
             finished: false,
+            skips_empty: found.signature.task == Task::Events,
         };
         Ok(Self { request, events })
     }
@@ -122,7 +123,7 @@ fn tensors(
     found: &ResolvedModel,
     context: &RequestContext,
 ) -> Result<(PredictRequest, StreamFormat), PredictError> {
-    let schema = found.signature.output.clone();
+    let schema = found.signature.declared_output();
     let asked = InferRequest::read(Tensors::Told(body.clone(), raw), found)?;
     let wanted = asked.wanted.clone().in_json()?;
     let form = StreamFormat::Tensors {
@@ -149,6 +150,8 @@ struct InferEvents {
     head: Value,
     form: StreamFormat,
     finished: bool,
+    /// Whether a batch without rows is no event: a stream of events may have none.
+    skips_empty: bool,
 }
 
 impl InferEvents {
@@ -174,6 +177,9 @@ impl Events for InferEvents {
                 wanted,
                 batched,
             } => {
+                if self.skips_empty && batch.num_rows() == 0 {
+                    return Ok(());
+                }
                 let batches = std::slice::from_ref(batch);
                 let outputs = outputs::outputs(batches, schema, wanted, *batched)?;
                 self.put(outputs.told, None, out);

@@ -38,7 +38,9 @@ mod tensors;
 mod tests;
 mod texts;
 
+use arrow_array::RecordBatch;
 use serde::Deserialize;
+use volley_dialect_kit::{answer, events as events_of_columns};
 use volley_types::control::ModelStatus;
 use volley_types::registry::RegistryState;
 use volley_types::signature::{ModelMetadata, SERVED_VERSION};
@@ -212,7 +214,7 @@ impl ResolvedModel {
     ) -> Result<ChunkStream, PredictError> {
         if let Input::Batch(rows) = &*request.input
             && rows.num_rows() == 0
-            && self.signature.task != Task::Generate
+            && !matches!(self.signature.task, Task::Generate | Task::Events)
         {
             let schema = self.signature.output.clone();
             return Ok(ChunkStream::new(schema, futures::stream::empty()));
@@ -221,12 +223,21 @@ impl ResolvedModel {
             let version = ParamValue::Text(inner.clone());
             request.parameters.set(SERVED_VERSION, version)?;
         }
-        caller
-            .cluster
-            .inference
-            .predict(request)
-            .await
-            .map_err(absent)
+        let chunks = caller.cluster.inference.predict(request).await;
+        let chunks = chunks.map_err(absent)?;
+        Ok(match self.signature.task {
+            Task::Events => events_of_columns::whole(chunks, &self.signature),
+            _ => chunks,
+        })
+    }
+
+    /// The complete response of a model without texts. A model that streams events returns its
+    /// only event.
+    async fn collect(&self, chunks: ChunkStream) -> Result<Vec<RecordBatch>, PredictError> {
+        match self.signature.task {
+            Task::Events => Ok(vec![events_of_columns::only(chunks, STREAMING).await?]),
+            _ => answer::collect(chunks).await,
+        }
     }
 
     /// The name of the version that responds.
@@ -242,6 +253,9 @@ impl ResolvedModel {
         )
     }
 }
+
+/// The ways to read a stream of events.
+const STREAMING: &str = "'infer_stream' or, over gRPC, 'ModelStreamInfer'";
 
 /// Maximum number of versions in an error.
 const NAMED: usize = 8;

@@ -41,15 +41,15 @@ pub(super) fn put(
         request.session = Some(format!("sequence {sequence}"));
     }
     let taken = match (task, waits) {
-        (Task::Tensors, true) => &[],
-        (Task::Tensors, false) => &RESERVED[..2],
+        (Task::Tensors | Task::Events, true) => &[],
+        (Task::Tensors | Task::Events, false) => &RESERVED[..2],
         _ => &RESERVED[..],
     };
     for name in taken {
         parameters.remove(name);
     }
     request.parameters = parameters;
-    if task == Task::Tensors {
+    if matches!(task, Task::Tensors | Task::Events) {
         request.dialect = Dialect::OpenInference;
     }
     Ok(())

@@ -57,16 +57,21 @@ impl Events for OpenSearchEvents {
     }
 
     fn error(&mut self, error: &PredictError, out: &mut BytesMut) {
-        let body = json!({
-            "error": error.message,
-            "type": own::kind(error.code),
-            "code": error.code.as_str(),
-            "status": error.code.http_status(),
-        });
-        out.put_slice(b"data: ");
-        out.put_slice(body.to_string().as_bytes());
-        out.put_slice(b"\n\n");
+        self::error(error, out);
     }
+}
+
+/// Writes the event of an error.
+pub(crate) fn error(error: &PredictError, out: &mut BytesMut) {
+    let body = json!({
+        "error": error.message,
+        "type": own::kind(error.code),
+        "code": error.code.as_str(),
+        "status": error.code.http_status(),
+    });
+    out.put_slice(b"data: ");
+    out.put_slice(body.to_string().as_bytes());
+    out.put_slice(b"\n\n");
 }
 
 fn content_event(content: &str, out: &mut BytesMut) {

@@ -2,6 +2,7 @@
 //! ml-commons plugin send and expect.
 
 pub mod batch;
+pub(crate) mod column_events;
 pub(crate) mod connectors;
 pub(crate) mod deployment;
 pub mod dialect;

@@ -1,6 +1,7 @@
 //! `_predict` and `_predict/stream`.
 
 use arrow_array::RecordBatch;
+use futures::TryStreamExt;
 use serde_json::{Value, json};
 use volley_http_edge::axum::Json;
 use volley_http_edge::axum::extract::{FromRequest, Request};
@@ -10,6 +11,7 @@ use volley_types::{
     Task,
 };
 
+use crate::column_events::ColumnEvents;
 use crate::events::OpenSearchEvents;
 use crate::prediction::Prediction;
 use crate::request;
@@ -17,6 +19,7 @@ use crate::upstream_dialect::UpstreamDialect;
 use crate::{settings, texts};
 use volley_dialect_kit::answer;
 use volley_dialect_kit::answer::Choice;
+use volley_dialect_kit::events;
 use volley_dialect_kit::refusal;
 use volley_dialect_kit::sse;
 use volley_dialect_kit::tensors;
@@ -42,7 +45,7 @@ impl<S: AsRef<Edge> + Send + Sync> FromRequest<S> for Prediction {
     }
 }
 
-/// Streams a generation. The status is sent with the first chunk, so that an early failure has its
+/// Streams a generation, or events of columns. The status is sent with the first chunk, so that an early failure has its
 /// own status.
 pub(crate) async fn stream(
     caller: Caller,
@@ -55,6 +58,15 @@ pub(crate) async fn stream(
         settings::demand(&registry, settings::STREAM_ENABLED, "Streaming")?;
         request::known_interface(&body.fields)?;
         let (signature, request) = request(&caller, &model, &context, &body).await?;
+        let keep_alive = caller.config.keep_alive;
+        if signature.task == Task::Events {
+            let chunks = caller.cluster.inference.predict(request).await?;
+            let mut chunks = events::whole(chunks, &signature);
+            let first = chunks.try_next().await?;
+            let first = first.unwrap_or_else(|| RecordBatch::new_empty(chunks.schema()));
+            let events = ColumnEvents::default();
+            return Ok(sse::response(first, chunks, events, keep_alive, &context));
+        }
         if signature.task != Task::Generate {
             return Err(PredictError::invalid(
                 "this model returns tensors, which are not streamed as events; use _predict",
@@ -65,12 +77,10 @@ pub(crate) async fn stream(
         GenerationRow::rows(&first)?
             .next()
             .map_or(Ok(()), |row| answer::failure(&row))?;
-        Ok((first, chunks))
+        let events = OpenSearchEvents::default();
+        Ok(sse::response(first, chunks, events, keep_alive, &context))
     };
-    let (first, chunks) = context.in_time(begun).await?;
-    let events = OpenSearchEvents::default();
-    let keep_alive = caller.config.keep_alive;
-    Ok(sse::response(first, chunks, events, keep_alive, &context))
+    Ok(context.in_time(begun).await?)
 }
 
 /// Returns a complete response.
@@ -104,7 +114,14 @@ pub(crate) async fn whole(
     form: Option<UpstreamDialect>,
 ) -> Result<Value, PredictError> {
     request.whole = true;
-    let batches = answer::collect(inference.predict(request).await?).await?;
+    let chunks = inference.predict(request).await?;
+    let batches = match signature.task {
+        Task::Events => {
+            let events = events::whole(chunks, signature);
+            vec![events::only(events, "'_predict/stream'").await?]
+        }
+        _ => answer::collect(chunks).await?,
+    };
     let whole = |output: Value| {
         let mut result = json!({ "output": null, "status_code": 200 });
         answer::put(&mut result, "output", output);
@@ -112,7 +129,7 @@ pub(crate) async fn whole(
     };
     let results = match signature.task {
         Task::Generate => whole(generation(&batches, form)?),
-        Task::Tensors => whole(tensors::to_json(&batches)?),
+        Task::Tensors | Task::Events => whole(tensors::to_json(&batches)?),
         task => texts::results(task, &batches)?,
     };
     let mut told = json!({});

@@ -55,7 +55,7 @@ pub(crate) fn read(
 ) -> Result<(RecordBatch, Parameters), PredictError> {
     let own: &[&str] = match signature.task {
         Task::Generate => &[],
-        Task::Tensors => &["inputs"],
+        Task::Tensors | Task::Events => &["inputs"],
         _ => &[
             "inputs",
             "text_docs",
@@ -73,7 +73,7 @@ pub(crate) fn read(
     }
     let rows = match signature.task {
         Task::Generate => generation(&mut given)?,
-        Task::Tensors => {
+        Task::Tensors | Task::Events => {
             given.remove("inputs");
             let inputs = body.inputs()?.ok_or_else(|| {
                 PredictError::invalid(

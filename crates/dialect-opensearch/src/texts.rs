@@ -135,7 +135,7 @@ fn output(task: Task, batch: &RecordBatch, row: usize) -> Option<Value> {
             let entities = entities(batch, row)?;
             Some(map("entities", json!({ "entities": entities })))
         }
-        Task::Generate | Task::Tensors => None,
+        Task::Generate | Task::Tensors | Task::Events => None,
     }
 }
 

@@ -11,6 +11,7 @@ use arrow_ipc::MetadataVersion;
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
 use futures::Stream;
+use volley_types::signature::events::EVENT_END;
 use volley_types::{ErrorCode, PredictError};
 
 use crate::columns::{self, Columns};
@@ -162,11 +163,13 @@ impl Encoder {
     }
 }
 
-/// Merges ready batches and never waits for one.
+/// Merges ready batches and never waits for one. Events of columns are not merged, because their
+/// readers use each as it arrives.
 #[derive(Debug)]
 pub struct Coalesce<S> {
     batches: S,
     schema: SchemaRef,
+    merges: bool,
     /// A polled item that did not fit, or that followed merged rows.
     held: Option<Option<Result<RecordBatch, PredictError>>>,
 }
@@ -179,6 +182,7 @@ where
     pub fn new(schema: SchemaRef, batches: S) -> Self {
         Self {
             batches,
+            merges: schema.column_with_name(EVENT_END).is_none(),
             schema,
             held: None,
         }
@@ -239,7 +243,9 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         match this.poll_batch(cx) {
-            Poll::Ready(Some(Ok(first))) => Poll::Ready(Some(this.gather(first, cx))),
+            Poll::Ready(Some(Ok(first))) if this.merges => {
+                Poll::Ready(Some(this.gather(first, cx)))
+            }
             other => other,
         }
     }

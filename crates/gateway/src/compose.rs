@@ -16,6 +16,7 @@ use volley_dialect_anthropic::dialect::Anthropic;
 use volley_dialect_cohere::dialect::Cohere;
 use volley_dialect_huggingface::dialect::HuggingFace;
 use volley_dialect_kit::peers::PeerStreams;
+use volley_dialect_model_routes::ModelRoutes;
 use volley_dialect_oip::grpc::{self, GrpcFlavor};
 use volley_dialect_oip::state::{Oip, OipNode};
 use volley_dialect_oip::{dataplane, ensemble};
@@ -58,6 +59,7 @@ pub(crate) fn dialects(parts: &Parts) -> Vec<Box<dyn Dialect>> {
         Box::new(HuggingFace::new(edge)),
         Box::new(OpenAi::new(edge, responses, peers)),
         Box::new(OpenSearch::new(edge, metrics.clone(), batches, arrow)),
+        Box::new(ModelRoutes::new(edge)),
         Box::new(ModelList(edge.clone())),
         Box::new(Resume::new(edge, parts.keeper.clone())),
         Box::new(Sockets(edge.clone())),

@@ -89,7 +89,7 @@ fn framing(headers: &HeaderMap) -> Result<(), PredictError> {
 
 /// The host of a request. RFC 9112 §3.2: a request with no host, several hosts or a malformed host
 /// is rejected.
-fn host(request: &Request) -> Result<Authority, PredictError> {
+pub(crate) fn host(request: &Request) -> Result<Authority, PredictError> {
     let mut given = request.headers().get_all(header::HOST).iter();
     let named = match (given.next(), given.next()) {
         (Some(_), Some(_)) => {

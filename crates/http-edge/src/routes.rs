@@ -11,7 +11,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::handler::Handler;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{self, MethodRouter};
 use volley_security::Authenticator;
 
@@ -22,7 +22,8 @@ use crate::context::RequestContext;
 use crate::edge::{Caller, Edge};
 use crate::encoding;
 use crate::encoding::NoCompression;
-use crate::error::ErrorFormats;
+use crate::error::{ApiError, ErrorFormats};
+use crate::precheck;
 
 /// The methods of one route, each with its [`Access`].
 #[derive(Clone)]
@@ -63,6 +64,29 @@ where
     let kept = from_fn_with_state(edge.clone(), keep);
     let methods = routing::post(handler).route_layer(kept);
     GuardedMethods::guarded("POST", access.into(), methods).streamed()
+}
+
+/// A `GET` for callers with `access` that runs a model and answers with a stream, for a browser's
+/// `EventSource`. Other than the `GET` of a document, it may not come from pages of origins that may
+/// not call the server.
+pub fn get_stream<H, T, S>(access: impl Into<Access>, edge: &Edge, handler: H) -> GuardedMethods<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    let checked = from_fn_with_state(edge.clone(), own_pages);
+    let methods = routing::get(handler).route_layer(checked);
+    GuardedMethods::guarded("GET", access.into(), methods).streamed()
+}
+
+/// Middleware that rejects requests of foreign pages.
+async fn own_pages(State(edge): State<Edge>, request: Request, next: Next) -> Response {
+    let host = precheck::host(&request);
+    match host.and_then(|host| edge.origins().check(request.headers(), &host)) {
+        Ok(()) => next.run(request).await,
+        Err(error) => ApiError(error).into_response(),
+    }
 }
 
 /// Middleware of routes whose responses are never compressed: some clients announce encodings that

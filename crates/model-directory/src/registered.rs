@@ -56,7 +56,7 @@ impl RegisteredConfig {
         let task = parameters.text(TASK);
         let task = task.map(|name| {
             Task::from_name(&name)
-                .filter(|task| !matches!(task, Task::Generate | Task::Tensors))
+                .filter(|task| !matches!(task, Task::Generate | Task::Tensors | Task::Events))
                 .ok_or_else(|| {
                     PredictError::invalid(
                         "the model's parameter 'task' must be embed, rerank, classify, \

@@ -282,7 +282,7 @@ fn task(config: &Config, labels: usize) -> Task {
 
 fn task_named(name: &str) -> Result<Task, PredictError> {
     match Task::from_name(name) {
-        Some(task) if !matches!(task, Task::Generate | Task::Tensors) => Ok(task),
+        Some(task) if !matches!(task, Task::Generate | Task::Tensors | Task::Events) => Ok(task),
         _ => Err(PredictError::invalid(
             "model.toml: 'task' must be embed, rerank, classify, classify_tokens or encode_sparse",
         )),

@@ -86,9 +86,7 @@ fn replica_to_wire(replica: &ReplicaReport) -> wire::Replica {
             bytes: fetch.bytes,
             total_bytes: fetch.total_bytes,
         }),
-        task: signature.map_or(String::new(), |signature| {
-            signature.task.as_str().to_owned()
-        }),
+        task: signature.map_or(String::new(), |signature| signature.wire_task().to_owned()),
         input_schema: schema(|signature| &signature.input).into(),
         output_schema: schema(|signature| &signature.output).into(),
         evicted: replica.evicted,
@@ -151,12 +149,12 @@ fn replica_from_wire(replica: wire::Replica) -> Result<ReplicaReport, PredictErr
     };
     let signature = match replica.task.as_str() {
         "" => None,
-        name => Some(Signature {
-            task: Task::from_name(name)
+        name => Some(Signature::from_wire(
+            Task::from_name(name)
                 .ok_or_else(|| PredictError::invalid("a replica's task is unknown"))?,
-            input: schema_from_wire(&replica.input_schema)?,
-            output: schema_from_wire(&replica.output_schema)?,
-        }),
+            schema_from_wire(&replica.input_schema)?,
+            schema_from_wire(&replica.output_schema)?,
+        )),
     };
     Ok(ReplicaReport {
         model: ModelName::new(replica.model)?,

@@ -1,6 +1,8 @@
 //! Signatures: the input and output schemas of models.
 
 mod cast;
+pub mod events;
+mod route;
 
 use std::sync::Arc;
 
@@ -8,6 +10,7 @@ use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 
 pub(crate) use self::cast::Casts;
 pub use self::cast::cast_column;
+pub use self::route::{route_of, with_route};
 use crate::chat::message_fields;
 use crate::chunk;
 use crate::error::PredictError;
@@ -20,6 +23,9 @@ pub enum Task {
     Generate,
     /// Tensors in, tensors out: one output row for each input row, in order.
     Tensors,
+    /// Columns in, a stream of [events] of columns out. Each request is one call of the model, and
+    /// its rows are never merged with those of other requests.
+    Events,
     /// Text in, a vector out, for each row.
     Embed,
     /// A query and a text in, a relevance score out, for each row.
@@ -33,9 +39,10 @@ pub enum Task {
 }
 
 impl Task {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Generate,
         Self::Tensors,
+        Self::Events,
         Self::Embed,
         Self::Rerank,
         Self::Classify,
@@ -49,6 +56,7 @@ impl Task {
         match self {
             Self::Generate => "generate",
             Self::Tensors => "tensors",
+            Self::Events => "events",
             Self::Embed => "embed",
             Self::Rerank => "rerank",
             Self::Classify => "classify",
@@ -315,7 +323,7 @@ impl Signature {
     #[must_use]
     pub fn answer(&self, parameters: &Parameters) -> SchemaRef {
         let asked = |name| matches!(parameters.boolean(name), Ok(Some(true)));
-        let encodes = !matches!(self.task, Task::Generate | Task::Tensors);
+        let encodes = !matches!(self.task, Task::Generate | Task::Tensors | Task::Events);
         if encodes && (asked(TOKENIZE) || asked(DETOKENIZE)) {
             return chunk::generation_schema();
         }

@@ -130,6 +130,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("dialect-anthropic", DIALECT),
     ("dialect-cohere", DIALECT),
     ("dialect-huggingface", DIALECT),
+    ("dialect-model-routes", DIALECT),
     ("dialect-ollama", DIALECT),
     ("dialect-openai", DIALECT),
     (
@@ -162,6 +163,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "dialect-anthropic",
             "dialect-cohere",
             "dialect-huggingface",
+            "dialect-model-routes",
             "dialect-oip",
             "dialect-ollama",
             "dialect-openai",

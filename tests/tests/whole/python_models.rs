@@ -2,6 +2,8 @@
 //! dialects of others, crashed, and kept out where they are not allowed.
 
 use serde_json::{Value, json};
+use volley_tests::judges::{nothing_runs, python, root, steps};
+use volley_tests::process::free_port;
 use volley_tests::{process, until};
 
 use super::clients::Up;
@@ -135,4 +137,222 @@ async fn python_models_are_off_until_an_operator_allows_them() {
     let (printed, done) = register(&up, "shout", SHOUT, &[]).await;
     assert!(!done, "{printed}");
     assert!(printed.contains("--allow-python"), "{printed}");
+}
+
+/// Streams an event for each word.
+const WORDS: &str = r#"
+from typing import Iterator, TypedDict
+
+
+class Token(TypedDict):
+    token: str
+    score: float
+
+
+def stream(prompt: str) -> Iterator[Token]:
+    """Splits a prompt into words with scores."""
+    if prompt.startswith("fail"):
+        raise ValueError("no failures here")
+    for number, word in enumerate(prompt.split()):
+        yield {"token": word, "score": number / 2}
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_columns_reaches_the_clients_of_others_event_by_event() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let up = Up::with(&["--allow-python"]).await;
+    let (printed, done) = register(&up, "words", WORDS, &[]).await;
+    assert!(done, "{printed}");
+
+    for (environment, script, flavor, address, count) in [
+        ("venv-oip", "get-oip-clients", "--triton", &up.rest, 4),
+        ("venv", "get-pyarrow", "--flight", &up.internal, 2),
+    ] {
+        let mut client = python(environment, script, "examples/sdks/events.py");
+        client.args([flavor, address, "--model", "words"]);
+        assert_eq!(steps(&mut client).await, count, "{flavor}");
+    }
+
+    let flat = json!({ "prompt": "good morning" });
+    let (status, text) = post(&up, "/v2/models/words/generate_stream", &flat).await;
+    let events: Vec<Value> = events_of(&text);
+    assert_eq!(status, 200, "{text}");
+    let tokens: Vec<_> = events.iter().map(|event| &event["token"]).collect();
+    assert_eq!(tokens, ["good", "morning"], "{text}");
+    assert_eq!(events[1]["score"], 0.5, "{text}");
+
+    let body = json!({ "inputs": { "prompt": ["good morning"] } });
+    let path = "/_plugins/_ml/models/words/_predict";
+    let (status, text) = post(&up, &format!("{path}/stream"), &body).await;
+    let events: Vec<Value> = events_of(&text);
+    assert_eq!((status, events.len()), (200, 2), "{text}");
+    let output = &events[1]["inference_results"][0]["output"][0];
+    assert_eq!(output["data"], json!(["morning"]), "{text}");
+    let (status, text) = post(&up, path, &body).await;
+    assert!(
+        status == 400 && text.contains("_predict/stream"),
+        "{status} {text}"
+    );
+
+    let chat = json!({ "model": "words", "messages": [{ "role": "user", "content": "Hi" }] });
+    let (status, text) = post(&up, "/v1/chat/completions", &chat).await;
+    assert!(
+        status == 400 && text.contains("has the task 'events'"),
+        "{status} {text}"
+    );
+    nothing_runs(&up.rest, "words").await;
+}
+
+/// The data of server-sent events.
+fn events_of(text: &str) -> Vec<Value> {
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    data.map(|data| serde_json::from_str(data).unwrap())
+        .collect()
+}
+
+/// The text model of MLServer's documentation on streams, without its pauses.
+const TEXT_MODEL: &str = r#"
+from typing import AsyncIterator
+
+from mlserver import MLModel
+from mlserver.codecs import StringCodec
+from mlserver.types import InferenceRequest, InferenceResponse
+
+
+class TextModel(MLModel):
+    async def predict_stream(
+        self, payloads: AsyncIterator[InferenceRequest]
+    ) -> AsyncIterator[InferenceResponse]:
+        payload = [_ async for _ in payloads][0]
+        words = StringCodec.decode_input(payload.inputs[0])[0].split(" ")
+        for number, word in enumerate(words):
+            yield InferenceResponse(
+                model_name=self.settings.name,
+                outputs=[
+                    StringCodec.encode_output(
+                        name="output",
+                        payload=[word if number == 0 else " " + word],
+                        use_bytes=True,
+                    )
+                ],
+            )
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mlservers_documented_text_model_runs_with_its_own_clients() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let grpc = free_port().to_string();
+    let up = Up::with(&["--allow-python", "--grpc-mlserver-port", &grpc]).await;
+    let directory = up.folder.path().join("text-model");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("text_model.py"), TEXT_MODEL).unwrap();
+    let settings = json!({
+        "name": "text-model",
+        "implementation": "text_model.TextModel",
+        "inputs": [{ "name": "prompt", "datatype": "BYTES", "shape": [1] }],
+        "outputs": [{ "name": "output", "datatype": "BYTES", "shape": [1] }],
+    });
+    let settings_file = directory.join("model-settings.json");
+    std::fs::write(settings_file, settings.to_string()).unwrap();
+    let interpreter = root().join("target/venv-mlserver/bin/python");
+    let (url, path) = (format!("http://{}", up.rest), directory.to_string_lossy());
+    let interpreter = format!("python={}", interpreter.display());
+    let words = [
+        "model",
+        "register",
+        "text-model",
+        "--url",
+        &url,
+        "--backend",
+        "python",
+        "--path",
+        &path,
+        "--param",
+        &interpreter,
+        "--deploy",
+        "--wait",
+    ];
+    let (printed, done) = process::run(&words).await;
+    assert!(done, "{printed}");
+
+    let mut client = python(
+        "venv-mlserver",
+        "get-oip-clients",
+        "examples/sdks/events.py",
+    );
+    let grpc = format!("127.0.0.1:{grpc}");
+    client.args(["--mlserver", &up.rest, "--grpc", &grpc]);
+    client.args(["--model", "text-model"]);
+    assert_eq!(steps(&mut client).await, 4);
+    nothing_runs(&up.rest, "text-model").await;
+}
+
+const ROUTED: &str = r#"
+from typing import Iterator
+
+
+class Model:
+    """Counts up, on a route of its own."""
+
+    route = "/generate-stream"
+    outputs = [{"name": "token", "type": "utf8"}, {"name": "number", "type": "int64"}]
+
+    def stream(self, prompt: str, count: int = 2, *, mark: str = "") -> Iterator[dict]:
+        if not prompt:
+            raise ValueError("the prompt is empty")
+        for number in range(count):
+            yield {"token": prompt + mark, "number": number}
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_answers_programs_and_browsers_on_a_route_of_its_own() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let up = Up::with(&["--allow-python"]).await;
+    let (printed, done) = register(&up, "team/counter", ROUTED, &[]).await;
+    assert!(done, "{printed}");
+    let expected = "data: {\"number\":0,\"token\":\"a b!\"}\n\n\
+                    data: {\"number\":1,\"token\":\"a b!\"}\n\ndata: [DONE]\n\n";
+
+    let path = "/models/team/counter/generate-stream";
+    let body = json!({ "prompt": "a b", "count": 2, "mark": "!" });
+    assert_eq!(post(&up, path, &body).await, (200, expected.to_owned()));
+
+    let get = async |query: &str, headers: &[(&str, &str)]| {
+        let url = format!("http://{}{path}?{query}", up.rest);
+        let request = reqwest::Client::new().get(url);
+        let request = headers.iter().fold(request, |request, (name, value)| {
+            request.header(*name, *value)
+        });
+        let reply = request.send().await.unwrap();
+        (reply.status().as_u16(), reply.text().await.unwrap())
+    };
+    // As a browser's EventSource sends it from a page of this server.
+    let own = [
+        ("accept", "text/event-stream"),
+        ("sec-fetch-site", "same-origin"),
+    ];
+    let found = get("prompt=a+b&count=2&mark=!", &own).await;
+    assert_eq!(found, (200, expected.to_owned()));
+    // No page of another site may run the model, although a GET changes nothing elsewhere.
+    for foreign in [
+        ("sec-fetch-site", "cross-site"),
+        ("origin", "https://evil.example"),
+    ] {
+        let (status, text) = get("prompt=a", &[foreign]).await;
+        assert_eq!(status, 403, "{text}");
+    }
+    for (query, status, message) in [
+        ("prompt=", 400, "the prompt is empty"),
+        ("count=2", 400, "needs the input 'prompt'"),
+        ("prompt=a&count=many", 400, "count"),
+        ("prompt=a&marc=!", 400, "did you mean 'mark'?"),
+    ] {
+        let found = get(query, &[]).await;
+        assert!(found.0 == status && found.1.contains(message), "{found:?}");
+    }
+    let (status, text) = post(&up, "/models/team/counter/other", &body).await;
+    assert!(
+        status == 404 && text.contains("declares no route"),
+        "{text}"
+    );
 }

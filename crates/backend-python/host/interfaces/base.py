@@ -41,15 +41,17 @@ class Model:
     """A loaded model. One subclass or more per interface."""
 
     interface = "plain"
-    #: "generate", "tensors" or "embed".
+    #: "generate", "tensors", "embed" or "events".
     task = "tensors"
-    #: Whether `generate` and `answer` are coroutines that run on the event loop.
+    #: Whether `generate`, `answer` and `stream` are coroutines that run on the event loop.
     is_async = False
     concurrency = 1
     max_rows: Optional[int] = None
     any_parameter = False
     dimensions: Optional[int] = None
     description = ""
+    #: The route that the model declares, such as "/generate-stream".
+    route: Optional[str] = None
 
     def __init__(self) -> None:
         self.inputs: List[Field] = []
@@ -62,6 +64,12 @@ class Model:
 
     def answer(self, rows: int, columns: Dict[str, Column], parameters: Dict[str, Any]) -> Any:
         """Answers all rows of a call with a list of columns."""
+        raise NotImplementedError
+
+    def stream(self, rows: int, columns: Dict[str, Column], parameters: Dict[str, Any],
+               send: Any) -> Any:
+        """Answers a call with events: gives the columns of each to `send`, which waits while the
+        caller does not read. A coroutine awaits `send`."""
         raise NotImplementedError
 
     def unload(self) -> Any:
@@ -77,7 +85,7 @@ class Model:
 
     def described(self) -> Dict[str, Any]:
         """The message "loaded"."""
-        is_table = self.task == "tensors"
+        is_table = self.task in ("tensors", "events")
         return {
             "op": "loaded",
             "interface": self.interface,
@@ -90,6 +98,7 @@ class Model:
             "max_rows": self.max_rows,
             "dimensions": self.dimensions,
             "description": self.description[:LONGEST_DESCRIPTION],
+            "route": self.route,
         }
 
 

@@ -5,26 +5,23 @@ fixed shapes are lists of that shape; [-1] is a list of any length. JSON and OBJ
 a dict. OUTPUT_SCHEMA, of the same form, is an addition too; without it the model runs once with
 the examples of its inputs to learn its outputs.
 
-A streaming model (IS_STREAMING_OUTPUT, or `infer` with a stream_output_handler) generates text:
-its required STRING input is the prompt, the others are parameters of the request. Of an event
-with one text the text is sent; any other event is sent as one line of JSON.
+A streaming model (IS_STREAMING_OUTPUT, or `infer` with a stream_output_handler) streams text or
+events of columns (`inferless_stream`).
 """
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
-import json
 import os
-import threading
 import types
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple
 
 from ..answers import AnswerError, check_names, input_values, of_values
-from ..context import InvalidInput, Unsupported
+from ..context import InvalidInput
 from ..wire import Column, Field
 from . import inferless_typed
-from .base import LoadError, Model, Row, Source
+from .base import LoadError, Model, Source
 from .plain import load_module
 
 TYPES = {
@@ -80,7 +77,8 @@ def load_untyped(instance: Any, schema: types.ModuleType) -> Model:
         if not has_handler:
             raise LoadError("IS_STREAMING_OUTPUT is set and infer has no stream_output_handler; "
                             "write: def infer(self, inputs, stream_output_handler)")
-        return Streaming(instance, inputs)
+        from . import inferless_stream
+        return inferless_stream.load(instance, inputs, getattr(schema, "OUTPUT_SCHEMA", None))
     model = Whole(instance, inputs, int(getattr(schema, "BATCH_SIZE", 1) or 1))
     declared = getattr(schema, "OUTPUT_SCHEMA", None)
     if declared is not None:
@@ -234,130 +232,3 @@ def learned(name: str, value: Any) -> Field:
     type = {str: "utf8", bytes: "bytes", bool: "bool", int: "int64", float: "fp64"}.get(
         value.__class__, "json")
     return Field(name, type, (), value is None)
-
-
-class Streaming(Inferless):
-    """A model that sends events to a handler."""
-
-    task = "generate"
-
-    def __init__(self, instance: Any, inputs: List[Input]) -> None:
-        super().__init__(instance, inputs)
-        texts = [entry for entry in inputs if entry.is_text and not entry.field.nullable]
-        named = [entry for entry in texts if entry.field.name == "prompt"]
-        if len(texts) != 1 and not named:
-            names = ", ".join(entry.field.name for entry in texts) or "none"
-            raise LoadError("a streaming model needs exactly one required STRING input of the "
-                            "shape [1], its prompt; INPUT_SCHEMA has %s" % names)
-        self._prompt = (named or texts)[0].field.name
-        self._fields = {entry.field.name: entry.field for entry in inputs
-                        if entry.field.name != self._prompt}
-        self.parameters = list(self._fields)
-
-    def generate(self, row: Row, emit: Any) -> None:
-        """Gives the events of one row to `emit`."""
-        if row.messages is not None:
-            raise Unsupported("the model takes a prompt and no chat")
-        inputs: Dict[str, Any] = {self._prompt: row.prompt}
-        for name, value in row.parameters.items():
-            if name not in self._fields:
-                raise InvalidInput("the model has no parameter '%s'" % name)
-            if value is not None:
-                inputs[name] = self._checked(self._fields[name], value)
-        for name, field in self._fields.items():
-            if name not in inputs and not field.nullable:
-                raise InvalidInput("the model needs the parameter '%s'" % name)
-        handler = StreamHandler(emit)
-        try:
-            self.instance.infer(inputs, stream_output_handler=handler)
-        finally:
-            handler.close()
-        if handler.error is not None:
-            raise handler.error
-
-    @staticmethod
-    def _checked(field: Field, value: Any) -> Any:
-        try:
-            return of_values(field, [value]).values()[0]
-        except AnswerError:
-            raise InvalidInput("parameter '%s' must be %s%s and is %s" % (
-                field.name, field.type, list(field.shape) if field.shape else "",
-                type(value).__name__)) from None
-
-
-class StreamHandler:
-    """What `infer` gets as its stream_output_handler. Any thread may use it."""
-
-    def __init__(self, emit: Any) -> None:
-        self._emit = emit
-        self._lock = threading.Lock()
-        self._is_closed = False
-        self._kinds: Optional[Dict[str, str]] = None
-        self.error: Optional[BaseException] = None
-
-    def send_streamed_output(self, event: Dict[str, Any]) -> None:
-        """Sends one event. Waits while nobody reads; raises when the call is cancelled."""
-        with self._lock:
-            if self.error is not None:
-                raise self.error
-            if self._is_closed:
-                return
-            try:
-                self._emit(self._text_of(event))
-            except BaseException as error:
-                # Kept, because the model may catch it and go on.
-                self.error = error
-                raise
-
-    def finalise_streamed_output(self) -> None:
-        """The end of the stream; later events are dropped."""
-        self.close()
-
-    finalize_streamed_output = finalise_streamed_output
-
-    def close(self) -> None:
-        """Drops events from now on."""
-        self._is_closed = True
-
-    def _text_of(self, event: Any) -> str:
-        if not isinstance(event, dict):
-            raise AnswerError("the model streamed %s; an event is a dict" % type(event).__name__)
-        kinds = {str(key): type(value).__name__ for key, value in event.items()}
-        if self._kinds is None:
-            self._kinds = kinds
-        elif kinds != self._kinds:
-            raise AnswerError("the model streamed an event that differs from the first one: "
-                              + difference(self._kinds, kinds))
-        values = list(event.values())
-        if len(values) == 1 and isinstance(values[0], str):
-            return values[0]
-        try:
-            return json.dumps(event, allow_nan=False, default=plain) + "\n"
-        except (TypeError, ValueError):
-            raise AnswerError("the model streamed an event that is not JSON") from None
-
-
-def plain(value: Any) -> Any:
-    """Values of numpy and bytes in JSON."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    raise TypeError(type(value).__name__)
-
-
-def difference(first: Dict[str, str], other: Dict[str, str]) -> str:
-    """The difference of two events, by keys and types."""
-    parts = []
-    missing = [key for key in first if key not in other]
-    added = [key for key in other if key not in first]
-    if missing:
-        parts.append("keys missing: " + ", ".join(missing))
-    if added:
-        parts.append("keys added: " + ", ".join(added))
-    for key, kind in first.items():
-        if key in other and other[key] != kind:
-            parts.append("the type of %s was %s and is %s" % (key, kind, other[key]))
-    return "; ".join(parts)
-
-

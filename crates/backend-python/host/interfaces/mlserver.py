@@ -1,7 +1,8 @@
 """MLServer's models: `model-settings.json` with a class derived from `mlserver.MLModel`.
 
 The real package `mlserver` of the model's environment is used. All calls run on one event loop, as
-in MLServer. A class with its own `predict_stream` and one BYTES input generates text; all others
+in MLServer. A class with its own `predict_stream` streams events of the declared outputs
+(`mlserver_events`), or text if it declares no outputs and at most one BYTES input. All others
 answer tables with the inputs and outputs that the settings declare.
 """
 
@@ -58,15 +59,18 @@ def load(source: Source) -> Model:
     declared = list(instance.inputs or settings.inputs or [])
     streams = implementation.predict_stream is not mlserver.MLModel.predict_stream
     is_text = not declared or (len(declared) == 1 and declared[0].datatype == "BYTES")
-    if streams and is_text:
+    outputs = list(instance.outputs or settings.outputs or [])
+    if streams and is_text and not outputs:
         name = declared[0].name if declared else PROMPT
         return Streaming(instance, settings, model_context, name)
-    outputs = list(instance.outputs or settings.outputs or [])
     for name, found in (("inputs", declared), ("outputs", outputs)):
         if not found:
             raise LoadError(
                 "the model declares no %s; add them to model-settings.json: \"%s\": [{\"name\": "
                 "\"x\", \"datatype\": \"FP32\", \"shape\": [-1, 4]}]" % (name, name))
+    if streams:
+        from .mlserver_events import Events
+        return Events(instance, settings, model_context, declared, outputs)
     return Table(instance, settings, model_context, declared, outputs)
 
 
@@ -212,26 +216,36 @@ class Table(MlServer):
         self.inputs = [field_of("input", tensor) for tensor in inputs]
         self.outputs = [field_of("output", tensor) for tensor in outputs]
         self._declared_in = list(inputs)
-        self._declared_out = list(outputs)
+        self.declared_out = list(outputs)
         self.max_rows = settings.max_batch_size or None
 
     async def answer(self, rows: int, columns: Dict[str, Column],
                      parameters: Dict[str, Any]) -> List[Column]:
         """The outputs of all rows."""
-        pairs = zip(self.inputs, self._declared_in)
-        inputs = [self._input(field, tensor, columns, rows) for field, tensor in pairs]
+        request = self.request_of(rows, columns, parameters)
         with self.context(self.settings):
-            response = await self.instance.predict(self.request(inputs, parameters))
-        found = {output.name: output for output in response.outputs}
-        if len(found) == 1 and len(self.outputs) == 1:
-            found = {self.outputs[0].name: response.outputs[0]}
+            response = await self.instance.predict(request)
+        found = self.named(response)
         columns_out = []
-        for field, tensor in zip(self.outputs, self._declared_out):
+        for field, tensor in zip(self.outputs, self.declared_out):
             if field.name not in found:
                 raise AnswerError("the model's answer has no output '%s'; it has %s"
                                   % (field.name, ", ".join(found) or "none"))
-            columns_out.append(self._output(field, tensor, found[field.name], rows))
+            columns_out.append(self.output(field, tensor, found[field.name], rows))
         return columns_out
+
+    def request_of(self, rows: int, columns: Dict[str, Column], parameters: Dict[str, Any]) -> Any:
+        """The request of a call."""
+        pairs = zip(self.inputs, self._declared_in)
+        inputs = [self._input(field, tensor, columns, rows) for field, tensor in pairs]
+        return self.request(inputs, parameters)
+
+    def named(self, response: Any) -> Dict[str, Any]:
+        """The outputs of a response by name; the only one has the name of the only declared one."""
+        found = {output.name: output for output in response.outputs}
+        if len(found) == 1 and len(self.outputs) == 1:
+            found = {self.outputs[0].name: response.outputs[0]}
+        return found
 
     @staticmethod
     def _input(field: Field, tensor: Any, columns: Dict[str, Column], rows: int) -> Any:
@@ -247,7 +261,8 @@ class Table(MlServer):
                             parameters=parameters)
 
     @staticmethod
-    def _output(field: Field, tensor: Any, output: Any, rows: int) -> Column:
+    def output(field: Field, tensor: Any, output: Any, rows: int) -> Column:
+        """The column of an output."""
         import numpy
         found = getattr(output.datatype, "value", output.datatype)
         wanted = getattr(tensor.datatype, "value", tensor.datatype)

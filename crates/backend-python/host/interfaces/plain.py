@@ -4,7 +4,7 @@ A class is named Model or Predictor, or is the only one with a method `predict`,
 `stream` or `embed`; otherwise the file has a function of such a name. `__init__` is the load step
 and gets the settings of the model that it names. `unload` or `close` is called at the end.
 Attributes of the class or the file: `concurrency`, `inputs`, `outputs`, `max_batch_rows`,
-`dimensions`.
+`dimensions`, `route`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import types
 from typing import Any, Callable, Dict, List, Optional
 
-from . import plain_table, plain_text
+from . import plain_events, plain_table, plain_text
 from .base import LoadError, Model, Source
 
 FILES = ("model.py", "predict.py", "app.py", "main.py")
@@ -33,6 +33,9 @@ def load(source: Source) -> Model:
     holder, function = find_object(module, source.parameters, settings)
     if function.__name__ == "embed":
         model = plain_text.Embedding(function)
+    elif plain_events.is_events(function, getattr(holder, "outputs", None)):
+        model = plain_events.load(function, getattr(holder, "inputs", None),
+                                  getattr(holder, "outputs", None))
     elif plain_text.is_generation(function):
         model = plain_text.Generation(function)
     else:
@@ -41,6 +44,7 @@ def load(source: Source) -> Model:
     default = 64 if model.is_async else 1
     model.concurrency = int(getattr(holder, "concurrency", default))
     model.max_rows = getattr(holder, "max_batch_rows", None)
+    model.route = route_of(holder, model)
     is_class = not isinstance(holder, types.ModuleType)
     texts = (type(holder).__doc__ if is_class else None, function.__doc__, module.__doc__)
     model.description = inspect.cleandoc(next(filter(None, texts), ""))
@@ -49,6 +53,19 @@ def load(source: Source) -> Model:
     if isinstance(model, plain_text.Embedding):
         model.learn_dimensions(getattr(holder, "dimensions", None))
     return model
+
+
+def route_of(holder: Any, model: Model) -> Optional[str]:
+    """The route that the model declares."""
+    route = getattr(holder, "route", None)
+    if route is None or callable(route):
+        return None
+    if not isinstance(route, str) or not route.startswith("/"):
+        raise LoadError("the attribute 'route' must be a text such as \"/generate-stream\"")
+    if model.task not in ("generate", "events"):
+        raise LoadError("the model declares the route '%s' and does not stream; only a generator "
+                        "has a route" % route)
+    return route
 
 
 def find_file(source: Source) -> str:

@@ -26,11 +26,16 @@ class Argument(typing.NamedTuple):
 
 def load(function: Callable[..., Any], inputs: Any, outputs: Any) -> Model:
     """The model of a function whose hints or declarations tell its columns."""
+    return fill(Table(function), inputs, outputs)
+
+
+def fill(model: "Table", inputs: Any, outputs: Any) -> Model:
+    """Reads the columns of a model from the hints of its function and from declarations."""
+    function = model.function
     hints = hints_of(function)
     parameters = list(inspect.signature(function).parameters.values())
     positional = [one for one in parameters if one.kind in _POSITIONAL]
     first = positional[0].name if positional else ""
-    model = Table(function)
     declared_in, declared_out = declared("inputs", inputs), declared("outputs", outputs)
     hint = hints.get(first)
     is_named_batch = first == "batch" and hint in (None, dict)
@@ -54,7 +59,7 @@ def load(function: Callable[..., Any], inputs: Any, outputs: Any) -> Model:
             % (single, function.__name__, sorted(wholes)[0], single))
     model.style = COLUMNS if wholes else ROW
     model.inputs = declared_in or [argument.field for argument in model.arguments]
-    model.outputs = declared_out or _outputs(function, hints.get("return"), bool(wholes))
+    model.outputs = declared_out or model.outputs_of(hints.get("return"), bool(wholes))
     _set_parameters(model, skipped)
     return model
 
@@ -122,14 +127,7 @@ def _argument(function: Callable[..., Any], parameter: inspect.Parameter, is_hin
 def _outputs(function: Callable[..., Any], hint: Any, is_whole: bool) -> List[Field]:
     """The outputs that a return hint tells."""
     if is_structure(hint):
-        fields = []
-        for name, member in hints_of(hint).items():
-            parsed = parse(member)
-            if parsed is None:
-                raise LoadError("the member '%s' of %s has no type that tells its column; write: "
-                                "%s: float" % (name, hint.__name__, name))
-            fields.append((parsed if is_whole else parsed.as_row()).field(name))
-        return fields
+        return structure_fields(hint, is_whole)
     is_dict = hint is dict or typing.get_origin(hint) is dict
     parsed = None if hint is None or is_dict else parse(hint)
     if parsed is None:
@@ -141,6 +139,18 @@ def _outputs(function: Callable[..., Any], hint: Any, is_whole: bool) -> List[Fi
         raise LoadError("the answer of '%s' has no type that tells its columns; write: %s"
                         % (function.__name__, line))
     return [(parsed if is_whole else parsed.as_row()).field("output")]
+
+
+def structure_fields(hint: Any, is_whole: bool) -> List[Field]:
+    """The members of a dataclass, a NamedTuple or a TypedDict as outputs."""
+    fields = []
+    for name, member in hints_of(hint).items():
+        parsed = parse(member)
+        if parsed is None:
+            raise LoadError("the member '%s' of %s has no type that tells its column; write: "
+                            "%s: float" % (name, hint.__name__, name))
+        fields.append((parsed if is_whole else parsed.as_row()).field(name))
+    return fields
 
 
 def declared(what: str, fields: Any) -> Optional[List[Field]]:
@@ -172,8 +182,12 @@ class Table(Model):
         self.arguments: List[Argument] = []
         self.bound: Any = None
         self.is_async = is_async(function)
-        if self.is_async:
+        if self.is_async and self.task == "tensors":
             self.answer = self._answer_async
+
+    def outputs_of(self, hint: Any, is_whole: bool) -> List[Field]:
+        """The outputs that the return hint tells."""
+        return _outputs(self.function, hint, is_whole)
 
     def _values(self, columns: Dict[str, Column], rows: int) -> List[Any]:
         """One list or array per argument."""
@@ -196,7 +210,7 @@ class Table(Model):
         read = input_array if self.as_arrays else input_values
         return {field.name: read(field, columns, rows) for field in self.inputs}
 
-    def _calls(self, rows: int, columns: Dict[str, Column]) -> List[Tuple[Any, ...]]:
+    def calls(self, rows: int, columns: Dict[str, Column]) -> List[Tuple[Any, ...]]:
         """The positional arguments of each call of the function."""
         if self.style == ROW:
             return list(zip(*self._values(columns, rows)))
@@ -227,12 +241,12 @@ class Table(Model):
                parameters: Dict[str, Any]) -> List[Column]:
         """The outputs of all rows."""
         bound = self.bound.bind(parameters)
-        calls = self._calls(rows, columns)
+        calls = self.calls(rows, columns)
         return self._columns(rows, [self.function(*values, **bound) for values in calls])
 
     async def _answer_async(self, rows: int, columns: Dict[str, Column],
                             parameters: Dict[str, Any]) -> List[Column]:
         bound = self.bound.bind(parameters)
-        calls = self._calls(rows, columns)
+        calls = self.calls(rows, columns)
         return self._columns(rows, [await self.function(*values, **bound) for values in calls])
 

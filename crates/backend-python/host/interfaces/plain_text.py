@@ -28,11 +28,8 @@ def is_generation(function: Callable[..., Any]) -> bool:
     names = list(inspect.signature(function).parameters)
     first = names[0] if names else ""
     if streams:
-        if first in TEXT_ARGUMENTS or hints.get(first) is str:
-            return True
-        raise LoadError(
-            "the generator '%s' must take a text first; write: def %s(prompt: str)"
-            % (function.__name__, function.__name__))
+        # Other generators stream columns.
+        return True
     is_named = function.__name__ in ("generate", "stream")
     if first in ("prompt", "messages"):
         return answer is str or (answer is None and is_named)

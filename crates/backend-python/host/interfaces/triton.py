@@ -2,7 +2,8 @@
 
 The worker reads config.pbtxt and passes it on as JSON. Its inputs and outputs are the columns of
 the model. With a `max_batch_size` the rows of a call are the first dimension of its tensors, and
-otherwise each row is a request of its own.
+otherwise each row is a request of its own. A decoupled model streams: each of its responses is an
+event.
 """
 
 from __future__ import annotations
@@ -127,6 +128,7 @@ class Triton(Model):
         #: Seconds that a request waits for others.
         self.delay = min(1.0, number(wait, "max_queue_delay_microseconds") / 1_000_000)
         if self.decoupled:
+            self.task = "events"
             self.concurrency = DECOUPLED_CONCURRENCY
         elif self.merges:
             # While one call of `execute` runs, the requests of the next one gather.
@@ -166,8 +168,12 @@ class Triton(Model):
                     return False
         return True
 
-    def outputs_of(self, tensors: List[Any], rows: int) -> List[Any]:
-        """The arrays of a response to a request of so many rows."""
+    def takes(self) -> str:
+        """The rows of a request, for messages."""
+        return "%d of one shape at most" % self.most if self.is_batched else "one"
+
+    def outputs_of(self, tensors: List[Any], rows: Optional[int]) -> List[Any]:
+        """The arrays of a response to a request of so many rows; None leaves them to the model."""
         from ..triton.tensors import outputs_of
         return outputs_of(self._out, tensors, rows, self.is_batched)
 

@@ -16,7 +16,7 @@ from typing import Any, Deque, Dict, List, Optional
 
 from .. import errors
 from ..calls import Call, Calls
-from ..context import CURRENT, Unsupported
+from ..context import CURRENT, Cancelled, InvalidInput
 from ..interfaces.base import AnswerError
 from ..loop import event_loop
 from ..outbox import Outbox
@@ -25,10 +25,6 @@ from . import tensors, values
 
 #: Seconds that requests may take to end when the model is unloaded.
 UNLOAD_GRACE = 3.0
-SEVERAL = (
-    "this model sends several responses to a request, which is not supported yet: a request gets "
-    "one response with tensors"
-)
 CODES = {
     values.TritonError.NOT_FOUND: "not_found",
     values.TritonError.INVALID_ARG: "invalid_input",
@@ -181,6 +177,13 @@ class TritonCalls(Calls):
         """Makes the requests of a call."""
         call = work.call
         places = tensors.cut(call.columns, call.rows, self.model.most)
+        if self.model.decoupled and len(places) > 1:
+            # Nobody could say which of them an event answers.
+            error = InvalidInput(
+                "the request has %d rows and the model, which streams, takes %s; send a request "
+                "for each" % (call.rows, self.model.takes()))
+            self.failed(call, error)
+            places = []
         if not places:
             self._end(work)
         work.left = len(places)
@@ -310,7 +313,7 @@ class TritonCalls(Calls):
 
     def _accept(self, request: Request, response: values.InferenceResponse,
                 is_final: bool) -> Optional[BaseException]:
-        """Keeps the response to a request; returns why it cannot be sent."""
+        """Keeps or sends the response to a request; returns why it cannot be sent."""
         work = request.work
         error = response.error()
         if error is not None:
@@ -322,17 +325,38 @@ class TritonCalls(Calls):
             self._has_warned = True
             logging.getLogger("triton").warning("parameters of responses are not sent to callers")
         try:
-            if work.parts[request.place] is not None:
-                raise Unsupported(SEVERAL)
-            arrays = self.model.outputs_of(response.output_tensors(), request.rows)
-            if not is_final or len(work.parts) > 1:
-                # They are sent later, and the model may write into its arrays before.
-                arrays = [part.copy() for part in arrays]
-            work.parts[request.place] = arrays
+            if self.model.decoupled:
+                self._send_event(work.call, response, is_final)
+            else:
+                self._keep(request, response, is_final)
         except BaseException as raised:  # noqa: B902 - arrays of the model may raise anything
             self.failed(work.call, raised)
             return raised
         return None
+
+    def _send_event(self, call: Call, response: values.InferenceResponse, is_final: bool) -> None:
+        """Sends a response at once; waits while the caller does not read."""
+        if is_final and not response.output_tensors():
+            # The mark of the end only.
+            return
+        arrays = self.model.outputs_of(response.output_tensors(), None)
+        try:
+            call.send(self.model.columns_of([arrays]))
+        except Cancelled:
+            # As in Triton, a model learns of it with is_cancelled().
+            pass
+
+    def _keep(self, request: Request, response: values.InferenceResponse, is_final: bool) -> None:
+        """Keeps a response until those to all requests of the call are there."""
+        work = request.work
+        if work.parts[request.place] is not None:
+            raise AnswerError("the model sent a second response to a request; several need "
+                              "'model_transaction_policy { decoupled: true }' in config.pbtxt")
+        arrays = self.model.outputs_of(response.output_tensors(), request.rows)
+        if not is_final or len(work.parts) > 1:
+            # They are sent later, and the model may write into its arrays before.
+            arrays = [part.copy() for part in arrays]
+        work.parts[request.place] = arrays
 
     def _fail(self, batch: List[Request], error: BaseException) -> None:
         """Fails the requests that have not ended."""
@@ -354,7 +378,7 @@ class TritonCalls(Calls):
             if work.left or work.has_ended:
                 return
         call = work.call
-        if call.error is None and not call.cancelled:
+        if call.error is None and not call.cancelled and not self.model.decoupled:
             try:
                 if None in work.parts:
                     raise AnswerError("the model ended a request without a response")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from itertools import accumulate
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy
 
@@ -48,9 +48,10 @@ def inputs_of(ports: Sequence[Port], columns: Dict[str, Column], start: int, sto
     return tensors
 
 
-def outputs_of(ports: Sequence[Port], tensors: Sequence[Tensor], rows: int,
+def outputs_of(ports: Sequence[Port], tensors: Sequence[Tensor], rows: Optional[int],
                is_batched: bool) -> List[Any]:
-    """The arrays of a response, each with a first dimension of `rows`."""
+    """The arrays of a response, each with a first dimension of `rows`; without `rows` there may be
+    any number of them in a batch."""
     found = {tensor.name(): tensor.as_numpy() for tensor in tensors}
     known = [port.field.name for port in ports]
     for name in found:
@@ -60,19 +61,25 @@ def outputs_of(ports: Sequence[Port], tensors: Sequence[Tensor], rows: int,
     return [_output(port, found, rows, is_batched) for port in ports]
 
 
-def _output(port: Port, found: Dict[str, Any], rows: int, is_batched: bool) -> Any:
+def _output(port: Port, found: Dict[str, Any], rows: Optional[int], is_batched: bool) -> Any:
     field = port.field
     if field.name not in found:
         raise AnswerError("the model's response has no output '%s'; it has %s"
                           % (field.name, ", ".join(found) or "none"))
     values = _typed(port, found[field.name])
-    shape = values.shape if is_batched else (rows,) + values.shape
+    is_open = -1 in field.shape
+    if rows is None:
+        size = 0 if is_open else product(field.shape)
+        rows = 1 if not is_batched else values.size // size if size else len(values.shape[:1])
+        if is_batched and values.ndim == 1 + len(field.shape):
+            rows = values.shape[0]
+    shape = values.shape if is_batched else (1,) + values.shape
     wanted = (rows,) + field.shape
     fits = len(shape) == len(wanted) and all(
         length in (-1, given) for given, length in zip(shape, wanted))
     if fits:
         return values.reshape(shape)
-    if -1 not in field.shape and values.size == product(wanted):
+    if not is_open and values.size == product(wanted):
         # Triton does not check shapes, so models may return [rows] for [rows, 1].
         return values.reshape(wanted)
     raise AnswerError("the output '%s' of the model has the shape %s and config.pbtxt declares %s"

@@ -22,6 +22,7 @@ async fn a_frame_has_the_documented_layout() {
         deadline_ms: None,
         trace: None,
         credit: 2,
+        whole: false,
     };
     let mut bytes = Vec::new();
     write(&mut bytes, &[command, Command::Cancel { id: 3 }], &body)

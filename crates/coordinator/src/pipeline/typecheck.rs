@@ -57,7 +57,7 @@ fn request_schema(
         Task::Classify => Signature::classify().input,
         Task::ClassifyTokens => Signature::classify_tokens().input,
         Task::EncodeSparse => Signature::encode_sparse().input,
-        Task::Tensors => {
+        Task::Tensors | Task::Events => {
             let fields = spec.inputs.iter();
             let fields = fields.map(|(name, kind)| match data_type(*kind) {
                 Some(kind) => Ok(Field::new(name, kind, false)),
@@ -313,6 +313,12 @@ impl TypedPipeline {
         let Some(signature) = &self.models[place] else {
             return Ok(BTreeMap::new());
         };
+        if signature.task == Task::Events {
+            return Err(wrong(
+                step,
+                "calls a model that streams events, which a pipeline cannot read",
+            ));
+        }
         let fields = inputs.iter().map(|(name, column)| {
             let found = self.column(spec, step, column)?;
             let found = found.unwrap_or_else(|| self::column(name, DataType::Utf8));
@@ -395,7 +401,7 @@ impl TypedPipeline {
             Task::Classify => &["labels", "scores"],
             Task::ClassifyTokens => &["entities"],
             Task::EncodeSparse => &["terms", "weights"],
-            Task::Tensors => &[],
+            Task::Tensors | Task::Events => &[],
         };
         if let Some(missing) = wanted.iter().find(|name| !gives.contains_key(**name)) {
             return Err(wrong(

@@ -26,7 +26,7 @@ pub(super) struct Reply {
     /// Whether outputs are raw instead of typed.
     pub(super) raw: bool,
     pub(super) form: OutputEncoding,
-    /// Whether a generation ends with a message without text.
+    /// Whether a generation, or a stream of events, ends with a message without outputs.
     pub(super) empty_final: bool,
 }
 

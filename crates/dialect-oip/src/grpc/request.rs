@@ -19,7 +19,6 @@ use crate::outputs::{self, GrpcOutput, RequestedOutputs};
 use crate::state::OipCaller;
 use crate::tensors::{RawTensor, TensorRows, binary_rows, printable};
 use crate::{ModelPath, ResolvedModel, reserved};
-use volley_dialect_kit::answer;
 use volley_dialect_kit::chat;
 use volley_http_edge::context::RequestContext;
 use volley_shared_memory::{self as shared_memory, REGION, Slice};
@@ -65,13 +64,14 @@ impl ModelInferCall {
             std::mem::take(&mut given.model_version),
         );
         let found = ResolvedModel::find(caller, &named).await?;
-        let streams = found.signature.task == Task::Generate;
+        let is_generation = found.signature.task == Task::Generate;
+        let streams = is_generation || found.signature.task == Task::Events;
         let raw = flavor == GrpcFlavor::Triton || !given.raw_input_contents.is_empty();
         let inputs = inputs(given.inputs, given.raw_input_contents, caller)?;
         let mut parameters = parameters(given.parameters)?;
         let empty_final = parameters.remove(EMPTY_FINAL) == Some(ParamValue::Bool(true));
         let wanted = wanted(given.outputs)?;
-        let (rows, form) = if streams {
+        let (rows, form) = if is_generation {
             only_text(&wanted)?;
             let (rows, shape) = prompts(&inputs, &mut parameters)?;
             (rows, OutputEncoding::Texts(shape))
@@ -81,7 +81,7 @@ impl ModelInferCall {
                 batched,
                 empty,
             } = binary_rows(inputs, &found.signature.input)?;
-            let schema = found.signature.output.clone();
+            let schema = found.signature.declared_output();
             let wanted = RequestedOutputs::binary(wanted, &schema)?.of(empty);
             let form = OutputEncoding::Tensors {
                 schema,
@@ -134,10 +134,11 @@ impl ModelInferCall {
             .statistics()
             .start(&reply.model_name, &reply.model_version);
         run.is_read(rows(&request));
-        request.whole = found.signature.task == Task::Generate;
+        let task = found.signature.task;
+        request.whole = matches!(task, Task::Generate | Task::Events);
         let chunks = found.predict(caller, request).await?;
         reply.model_version = found.answering(caller, &chunks);
-        let batches = answer::collect(chunks).await?;
+        let batches = found.collect(chunks).await?;
         run.is_inferred();
         let (response, shared) = reply.whole(&batches)?;
         for (slice, bytes) in &shared {

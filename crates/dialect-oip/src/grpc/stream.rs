@@ -1,7 +1,9 @@
 //! `ModelStreamInfer`: requests arrive while responses are sent.
 //!
 //! Responses of tensor models keep the order of their requests. Generations are sent in pieces, and
-//! the pieces of several requests interleave. Dropping the stream cancels all its work.
+//! models that stream events send a message for each; those of several requests interleave. Dropping the stream cancels all its work.
+
+mod events;
 
 use std::pin::Pin;
 use std::time::Instant;
@@ -13,7 +15,9 @@ use futures::{FutureExt, Stream, StreamExt};
 use tonic::{Status, Streaming};
 use tracing::Instrument;
 use volley_proto::inference::triton::{ModelInferRequest, ModelInferResponse};
-use volley_types::{ChunkStream, Deadline, ErrorCode, GenerationRow, PredictError, RequestId};
+use volley_types::{
+    ChunkStream, Deadline, ErrorCode, GenerationRow, PredictError, RequestId, Task,
+};
 
 use super::GrpcFlavor;
 use super::context::{CallContext, status};
@@ -75,6 +79,9 @@ pub(super) fn answers(
                     return;
                 }
                 read = reading.next(), if !reading.is_empty() => match read {
+                    Some(Ok(asked)) if asked.found.signature.task == Task::Events => {
+                        pieces.push(events::messages(&context.caller, asked).boxed());
+                    }
                     Some(Ok(asked)) if asked.streams => pieces.push(generation(&context.caller, asked).boxed()),
                     Some(Ok(asked)) => whole.push_back(at_once(&context.caller, asked)),
                     Some(Err((id, error))) => {

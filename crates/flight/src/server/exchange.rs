@@ -396,6 +396,9 @@ fn no_rows(task: Task) -> Result<(), PredictError> {
         Task::Generate => Err(PredictError::invalid(
             "the request holds no rows; send at least one with a prompt",
         )),
+        Task::Events => Err(PredictError::invalid(
+            "the request holds no rows; send at least one",
+        )),
         _ => Ok(()),
     }
 }

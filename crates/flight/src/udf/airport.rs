@@ -59,7 +59,7 @@ pub(crate) fn info(
     caller: &UdfCaller,
 ) -> Result<FlightInfo, PredictError> {
     let stability = match signature.task {
-        Task::Generate => "volatile",
+        Task::Generate | Task::Events => "volatile",
         _ => "consistent_within_query",
     };
     let extra = encode(&map([("stability", stability.into())]));

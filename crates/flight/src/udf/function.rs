@@ -137,7 +137,7 @@ impl Function {
     ) -> Result<Self, PredictError> {
         let columns: Vec<FieldRef> = match signature.task {
             Task::Generate => vec![column(signature, PROMPT)?],
-            Task::Tensors => signature.input.fields().to_vec(),
+            Task::Tensors | Task::Events => signature.input.fields().to_vec(),
             Task::Embed
             | Task::Rerank
             | Task::Classify

@@ -59,6 +59,13 @@ impl AnswerValue {
             Task::ClassifyTokens => Self::Entities,
             Task::EncodeSparse => Self::Terms,
             Task::Tensors => Self::of_tensors(&signature.output, options)?,
+            Task::Events => {
+                return Err(PredictError::new(
+                    ErrorCode::Unimplemented,
+                    "this model streams events, which a function cannot return; call it with the \
+                     header 'volley-call: rows'",
+                ));
+            }
         })
     }
 

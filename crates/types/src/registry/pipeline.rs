@@ -340,6 +340,11 @@ impl PipelineSpec {
                 return Err(PredictError::invalid(message));
             }
         }
+        if self.task == Task::Events {
+            return Err(PredictError::invalid(
+                "a pipeline cannot have the task 'events': its steps answer once, and do not stream",
+            ));
+        }
         if (self.task == Task::Tensors) == self.inputs.is_empty() {
             return Err(PredictError::invalid(
                 "only a pipeline of the task 'tensors' must name its inputs; every other task has \

@@ -74,6 +74,12 @@ struct PassThrough {
 
 impl PassThrough {
     fn of(given: &Schema, signature: &Signature) -> Result<Self, PredictError> {
+        if signature.task == Task::Events {
+            return Err(PredictError::invalid(
+                "columns cannot pass through a stream of events, whose rows are not those of the \
+                 request",
+            ));
+        }
         if signature.task == Task::Generate {
             return Err(PredictError::invalid(
                 "columns cannot pass through a generation, which returns several rows for each \
