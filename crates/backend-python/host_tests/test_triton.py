@@ -212,6 +212,13 @@ class TritonPythonModel:
 ''')
         self.assertIn("has the data_type TYPE_FP32 in config.pbtxt and TYPE_INT8", client.failed)
 
+    def test_fields_without_effect_are_logged(self):
+        client = self.loaded(ADD_SUB, add_sub(
+            optimization={"priority": "PRIORITY_MAX"}, platform="x", metric_tags={},
+            dynamic_batching={"preserve_ordering": True, "preferred_batch_size": [2]}))
+        self.assertIn("fields of config.pbtxt without effect: dynamic_batching.preserve_ordering, "
+                      "optimization, platform", [one["message"] for one in client.logs])
+
     def test_loads_that_fail_name_the_reason(self):
         body = "class TritonPythonModel:\n    def execute(self, requests): pass\n"
         cases = [

@@ -49,6 +49,8 @@ DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
 class TritonCalls(TritonTest):
     def test_errors_of_responses_and_of_execute(self):
         client = self.loaded('''
+def response(name, values):
+    return pb_utils.InferenceResponse([pb_utils.Tensor(name, values)])
 class TritonPythonModel:
     def execute(self, requests):
         found = []
@@ -65,10 +67,9 @@ class TritonPythonModel:
             elif x == 13: return []
             elif x == 14: return [None]
             elif x == 15: found.append(pb_utils.InferenceResponse([]))
-            elif x == 16: found.append(pb_utils.InferenceResponse([pb_utils.Tensor("Z", np.ones(1))]))
-            elif x == 17: found.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.ones(2))]))
-            elif x == 18: found.append(pb_utils.InferenceResponse(
-                [pb_utils.Tensor("Y", np.array([1 + 2j]).real.astype(np.int64))]))
+            elif x == 16: found.append(response("Z", np.ones(1)))
+            elif x == 17: found.append(response("Y", np.ones(2)))
+            elif x == 18: found.append(response("Y", np.ones(1, np.int64)))
             elif x == 19: __import__("sys").exit(1)
         return found
 ''')
@@ -364,7 +365,8 @@ class TritonPythonModel:
         assert c_python_backend_utils.Tensor is pb_utils.Tensor
         logger = pb_utils.Logger
         logger.log_info("info"); logger.log("warning", logger.WARNING); logger.log_error("error")
-        family = pb_utils.MetricFamily(name="n", description="d", kind=pb_utils.MetricFamily.COUNTER)
+        counter = pb_utils.MetricFamily.COUNTER
+        family = pb_utils.MetricFamily(name="n", description="d", kind=counter)
         metric = family.Metric(labels={"a": "b"})
         metric.increment(2); metric.increment(1)
         assert metric.value() == 3

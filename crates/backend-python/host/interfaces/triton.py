@@ -143,7 +143,8 @@ class Triton(Model):
         """The request of some rows of a call."""
         from ..triton import tensors, values
         own = dict(call.parameters)
-        flags = 1 * bool(own.pop("sequence_start", False)) + 2 * bool(own.pop("sequence_end", False))
+        begins, ends = own.pop("sequence_start", False), own.pop("sequence_end", False)
+        flags = 1 * bool(begins) + 2 * bool(ends)
         sequence, timeout = own.pop("sequence_id", 0), own.pop("timeout", 0)
         own.pop("priority", None)
         own = {name: value if isinstance(value, (str, int, float, bool)) else json.dumps(value)

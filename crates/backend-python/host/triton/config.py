@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -30,6 +32,9 @@ REFUSED = {
     "ensemble_scheduling": "register an ensemble with `volley model register --repository`",
     "model_warmup": "run the warm-up in initialize()",
 }
+#: Further fields that have an effect.
+KNOWN = ("name", "version_policy", "model_transaction_policy", "dynamic_batching")
+BATCHING = ("preferred_batch_size", "max_queue_delay_microseconds")
 KINDS = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_MODEL": "MODEL"}
 #: The device file of the first GPU.
 GPU = "/dev/nvidia0"
@@ -50,14 +55,9 @@ def complete(config: Dict[str, Any], model: str, parameters: Dict[str, Any]) -> 
     whole = {name: list(value) if isinstance(value, list) else value
              for name, value in whole.items()}
     whole["parameters"] = {**whole["parameters"], **{
-        name: {"string_value": value if isinstance(value, str) else _text(value)}
+        name: {"string_value": value if isinstance(value, str) else json.dumps(value)}
         for name, value in parameters.items()}}
     return whole
-
-
-def _text(value: Any) -> str:
-    import json
-    return json.dumps(value)
 
 
 def finish(config: Dict[str, Any]) -> None:
@@ -66,11 +66,28 @@ def finish(config: Dict[str, Any]) -> None:
         if config.get(name):
             raise LoadError("config.pbtxt has '%s', which is not supported for Python models; %s"
                             % (name, instead))
+    idle = without_effect(config)
+    if idle:
+        logging.getLogger("triton").warning("fields of config.pbtxt without effect: %s",
+                                            ", ".join(idle))
     for kind, defaults in TENSOR_DEFAULTS.items():
         config[kind] = [{**defaults, **entry} for entry in config[kind]]
     config.setdefault("version_policy", {"latest": {"num_versions": 1}})
     config.setdefault("model_transaction_policy", {"decoupled": False})
     config["model_transaction_policy"].setdefault("decoupled", False)
+
+
+def without_effect(config: Dict[str, Any]) -> List[str]:
+    """Names of fields that the configuration sets and nobody reads."""
+    idle = [name for name, value in config.items()
+            if value and name not in DEFAULTS and name not in KNOWN]
+    idle += [name for name in ("platform", "runtime", "cc_model_filenames", "metric_tags")
+             if config[name]]
+    batching = config.get("dynamic_batching") or {}
+    idle += ["dynamic_batching." + name for name, value in batching.items()
+             if value and name not in BATCHING]
+    idle += ["output.label_filename" for entry in config["output"] if entry.get("label_filename")]
+    return sorted(set(idle))
 
 
 def ports(config: Dict[str, Any], kind: str) -> List[Port]:
