@@ -111,7 +111,7 @@ class Host:
         context.install()
         logs.install(self.outbox)
         source = interfaces.Source(directory, message["model"], message.get("version") or 0,
-                                   message.get("parameters") or {})
+                                   message.get("parameters") or {}, message.get("triton"))
         try:
             model = interfaces.load(message.get("interface") or "auto", source)
         except BaseException as error:  # noqa: B902 - sys.exit while a model is imported

@@ -345,6 +345,9 @@ class ThreadCalls(Calls):
 
 def make(model: Model, outbox: Outbox, directory: str) -> Calls:
     """Runs calls as the model wants it."""
+    own = model.own_calls(outbox, directory)
+    if own is not None:
+        return own
     if model.is_async:
         from .loop import LoopCalls
         return LoopCalls(model, outbox, directory)

@@ -46,6 +46,7 @@ class Field(NamedTuple):
 
     name: str
     type: str
+    #: Shape of one row; -1 is a length that differs from row to row.
     shape: Tuple[int, ...] = ()
     nullable: bool = False
 
@@ -57,20 +58,25 @@ class Field(NamedTuple):
         }
 
     def size(self) -> int:
-        """Values per row."""
-        size = 1
-        for length in self.shape:
-            size *= length
-        return size
+        """Values per row of a shape without -1."""
+        return product(self.shape)
+
+
+def product(lengths: Iterable[int]) -> int:
+    """The number of values of a shape."""
+    size = 1
+    for length in lengths:
+        size *= length
+    return size
 
 
 class Column:
     """Values of one name, one per row, in the layout of the contract."""
 
-    __slots__ = ("name", "type", "shape", "rows", "buffers", "valid")
+    __slots__ = ("name", "type", "shape", "rows", "buffers", "valid", "dims")
 
-    def __init__(self, name: str, type: str, shape: Sequence[int], rows: int,
-                 buffers: List[Any], valid: Optional[Any] = None) -> None:
+    def __init__(self, name: str, type: str, shape: Sequence[int], rows: int, buffers: List[Any],
+                 valid: Optional[Any] = None, dims: Optional[Any] = None) -> None:
         self.name = name
         self.type = type
         self.shape = tuple(shape)
@@ -79,6 +85,24 @@ class Column:
         self.buffers = buffers
         #: One byte per row, or None when there are no nulls.
         self.valid = valid
+        #: The shape of each row as int64, where `shape` has a -1; otherwise None.
+        self.dims = dims
+
+    def row_shape(self, row: int) -> Tuple[int, ...]:
+        """The shape of one row."""
+        if self.dims is None:
+            return self.shape
+        rank = len(self.shape)
+        return tuple(memoryview(self.dims).cast("B").cast("q")[row * rank:(row + 1) * rank])
+
+    def bounds(self, start: int, stop: int) -> Tuple[int, int]:
+        """The places of the values of the rows from `start` up to `stop`."""
+        if self.dims is None:
+            size = product(self.shape)
+            return start * size, stop * size
+        sizes = [product(self.row_shape(row)) for row in range(stop)]
+        first = sum(sizes[:start])
+        return first, first + sum(sizes[start:])
 
     def numbers(self) -> Any:
         """All values of a type of fixed width, in a flat view or list."""
@@ -95,7 +119,15 @@ class Column:
             values = list(self.numbers())
             if self.type == "bool":
                 values = [value != 0 for value in values]
-            values = nested(values, self.shape, self.rows) if self.shape else values
+        if self.dims is not None:
+            flat, values, at = values, [], 0
+            for row in range(self.rows):
+                shape = self.row_shape(row)
+                size = product(shape)
+                values.append((nested(flat[at:at + size], shape, 1) or [[]])[0])
+                at += size
+        elif self.shape:
+            values = nested(values, self.shape, self.rows)
         if self.valid is None:
             return values
         return [value if is_valid else None for value, is_valid in zip(values, self.valid)]
@@ -103,9 +135,10 @@ class Column:
     def _texts(self, read_json: bool) -> List[Any]:
         offsets = memoryview(self.buffers[0]).cast("q")
         data = self.buffers[1]
+        places = zip(offsets, offsets[1:])
         if self.type == "bytes" and not read_json:
-            return [bytes(data[offsets[row]:offsets[row + 1]]) for row in range(self.rows)]
-        texts = [str(data[offsets[row]:offsets[row + 1]], "utf-8") for row in range(self.rows)]
+            return [bytes(data[start:stop]) for start, stop in places]
+        texts = [str(data[start:stop], "utf-8") for start, stop in places]
         if not read_json:
             return texts
         return [None if self.is_null(row) else json.loads(text) for row, text in enumerate(texts)]
@@ -115,35 +148,43 @@ class Column:
         return self.valid is not None and not self.valid[row]
 
     def array(self) -> Any:
-        """A numpy array of the values; its memory is the frame's, and writable."""
+        """A numpy array of the values; its memory is the frame's, and writable. All rows must have
+        one shape."""
         import numpy
+        shape = (self.rows,) + (self.row_shape(0) if self.dims is not None and self.rows else
+                                tuple(max(length, 0) for length in self.shape))
         if self.type in TEXTS:
-            values = numpy.empty(self.rows, dtype=object)
-            values[:] = self.values()
-            return values
-        flat = numpy.frombuffer(self.buffers[0], dtype=NUMPY[self.type])
-        return flat.reshape((self.rows,) + self.shape)
+            texts = self._texts(self.type == "json") if self.shape else self.values()
+            flat = numpy.empty(len(texts), dtype=object)
+            flat[:] = texts
+        else:
+            flat = numpy.frombuffer(self.buffers[0], dtype=NUMPY[self.type])
+        return flat.reshape(shape)
 
     def slice(self, start: int, stop: int) -> "Column":
         """The rows from `start` up to `stop`, without a copy of numbers."""
         valid = None if self.valid is None else memoryview(self.valid)[start:stop]
         rows = stop - start
+        begin, end = self.bounds(start, stop)
         if self.type in TEXTS:
-            offsets = memoryview(self.buffers[0]).cast("q")[start:stop + 1]
+            offsets = memoryview(self.buffers[0]).cast("q")[begin:end + 1]
             first, last = offsets[0], offsets[-1]
             rebased = array("q", [offset - first for offset in offsets])
             data = memoryview(self.buffers[1])[first:last]
             buffers = [memoryview(rebased).cast("B"), data]
         else:
             width = WIDTHS[self.type]
-            for length in self.shape:
-                width *= length
-            buffers = [memoryview(self.buffers[0])[start * width:stop * width]]
-        return Column(self.name, self.type, self.shape, rows, buffers, valid)
+            buffers = [memoryview(self.buffers[0])[begin * width:end * width]]
+        dims = None
+        if self.dims is not None:
+            width = 8 * len(self.shape)
+            dims = memoryview(self.dims)[start * width:stop * width]
+        return Column(self.name, self.type, self.shape, rows, buffers, valid, dims)
 
     def size(self) -> int:
         """Bytes of all buffers."""
-        return sum(len(buffer) for buffer in self.buffers) + len(self.valid or b"")
+        size = sum(len(buffer) for buffer in self.buffers)
+        return size + len(self.valid or b"") + len(self.dims or b"")
 
 
 def nested(flat: Sequence[Any], shape: Sequence[int], rows: int) -> List[Any]:
@@ -189,12 +230,14 @@ def decode_column(described: Dict[str, Any], rows: int, body: memoryview) -> Col
             raise WireError("a buffer of column '%s' is outside of the frame" % name)
         buffers.append(body[offset:offset + length])
     valid = buffers.pop() if described.get("nulls") else None
-    column = Column(name, type, shape, rows, buffers, valid)
+    dims = buffers.pop() if buffers and any(length < 0 for length in shape) else None
+    column = Column(name, type, shape, rows, buffers, valid, dims)
+    fits = dims is None or len(dims) == rows * len(shape) * 8
+    count = column.bounds(0, rows)[1] if fits else 0
     if type in TEXTS:
-        fits = len(buffers) == 2 and len(buffers[0]) == (rows + 1) * 8
+        fits = fits and len(buffers) == 2 and len(buffers[0]) == (count + 1) * 8
     else:
-        size = Field(name, type, column.shape).size()
-        fits = len(buffers) == 1 and len(buffers[0]) == rows * size * WIDTHS[type]
+        fits = fits and len(buffers) == 1 and len(buffers[0]) == count * WIDTHS[type]
     if not fits or (valid is not None and len(valid) != rows):
         raise WireError("a buffer of column '%s' has a wrong length" % name)
     return column
@@ -224,6 +267,8 @@ class Body:
     def describe(self, column: Column) -> str:
         """The descriptor of a column, as JSON; its buffers are appended."""
         places = [self.add(buffer) for buffer in column.buffers]
+        if column.dims is not None:
+            places.append(self.add(column.dims))
         nulls = ""
         if column.valid is not None:
             places.append(self.add(column.valid))

@@ -27,6 +27,8 @@ TIMEOUT = 20.0
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 MLSERVER = os.environ.get(
     "VOLLEY_TEST_MLSERVER", os.path.join(ROOT, "target/venv-mlserver/bin/python"))
+#: An interpreter with numpy only.
+NUMPY = os.environ.get("VOLLEY_TEST_NUMPY", os.path.join(ROOT, "target/venv-triton/bin/python"))
 PYARROW = os.environ.get("VOLLEY_TEST_PYARROW", os.path.join(ROOT, "target/venv/bin/python"))
 ENVIRONMENT = {"PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8", "HOME": "/tmp"}
 
@@ -61,7 +63,7 @@ class Client:
     """A host with its socket."""
 
     def __init__(self, directory: str, interface: str = "auto", python: str = sys.executable,
-                 **parameters: Any) -> None:
+                 triton: Optional[Dict[str, Any]] = None, **parameters: Any) -> None:
         self.directory = directory
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.output = tempfile.TemporaryFile()
@@ -78,7 +80,7 @@ class Client:
         self.loaded: Optional[Dict[str, Any]] = None
         self.failed: Optional[str] = None
         self.send({"op": "load", "directory": directory, "interface": interface, "model": "m",
-                   "version": 1, "parameters": parameters})
+                   "version": 1, "parameters": parameters, "triton": triton})
         self.wait(lambda: self.loaded is not None or self.failed is not None)
 
     def send(self, message: Dict[str, Any], columns: Optional[List[wire.Column]] = None) -> None:
@@ -182,6 +184,7 @@ class HostTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, directory)
         for name, text in files.items():
             path = os.path.join(directory, name.replace("__", "."))
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "w", encoding="utf-8") as file:
                 file.write(textwrap.dedent(text))
         return directory

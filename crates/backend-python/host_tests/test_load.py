@@ -92,8 +92,6 @@ class Load(HostTest):
             self.assertIn(message, self.load_failure(text))
 
     def test_other_interfaces_are_recognised(self):
-        client = self.start(self.directory(config__pbtxt="", model__py=""))
-        self.assertIn("Triton's Python models are not supported yet", client.failed)
         client = self.start(self.directory(readme__txt=""))
         for name in ("model-settings.json", "app.py", "config.pbtxt", "predict.py"):
             self.assertIn(name, client.failed)

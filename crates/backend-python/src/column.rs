@@ -5,6 +5,7 @@
 //! copied for numbers on their way in; on their way out they are written from the batch's memory.
 
 mod decode;
+mod variable;
 
 use std::sync::Arc;
 
@@ -93,9 +94,9 @@ pub(crate) struct Declared {
     name: String,
     #[serde(rename = "type")]
     value: ValueType,
-    /// Shape of one row; empty for one value per row.
+    /// Shape of one row; empty for one value per row. -1 is a length that differs from row to row.
     #[serde(default)]
-    shape: Vec<usize>,
+    shape: Vec<i64>,
     #[serde(default)]
     nullable: bool,
 }
@@ -103,15 +104,28 @@ pub(crate) struct Declared {
 impl Declared {
     /// The column of the signature.
     fn field(&self) -> Field {
-        if self.shape.is_empty() {
-            let field = Field::new(&self.name, self.value.arrow(), self.nullable);
-            return match self.value {
-                ValueType::Bytes => with_octets(field),
-                _ => field,
-            };
-        }
         let item = Arc::new(Field::new("item", self.value.arrow(), false));
-        tensor_field(&self.name, &item, &self.shape, self.nullable)
+        let lengths: Option<Vec<usize>> = self.lengths();
+        let field = match lengths {
+            Some(shape) if shape.is_empty() => {
+                Field::new(&self.name, self.value.arrow(), self.nullable)
+            }
+            Some(shape) => tensor_field(&self.name, &item, &shape, self.nullable),
+            None => variable::field(&self.name, &item, &self.shape, self.nullable),
+        };
+        match self.value {
+            ValueType::Bytes => with_octets(field),
+            _ => field,
+        }
+    }
+
+    /// The shape, if it has no open length.
+    fn lengths(&self) -> Option<Vec<usize>> {
+        let lengths = self
+            .shape
+            .iter()
+            .map(|length| usize::try_from(*length).ok());
+        lengths.collect()
     }
 }
 
@@ -146,10 +160,12 @@ pub(crate) struct Column {
     #[serde(rename = "type")]
     value: ValueType,
     #[serde(default)]
-    shape: Vec<usize>,
+    shape: Vec<i64>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     nulls: bool,
-    /// Offset and length of each buffer in the body, in bytes.
+    /// Offset and length of each buffer in the body, in bytes: the values, or the offsets and the
+    /// bytes of texts; the shapes of all rows where `shape` has a -1; a byte per row where there are
+    /// nulls.
     at: Vec<(usize, usize)>,
 }
 
@@ -185,19 +201,18 @@ impl Body {
 
 /// Encodes a column of texts.
 pub(crate) fn texts(name: &str, value: ValueType, array: &StringArray, body: &mut Body) -> Column {
+    finish(name, value, array, text_buffers(array), body)
+}
+
+/// The offsets and the bytes of texts.
+fn text_buffers(array: &StringArray) -> Vec<Buffer> {
     let first = array.value_offsets().first().copied().unwrap_or_default();
     let last = array.value_offsets().last().copied().unwrap_or_default();
     let offsets = array.value_offsets().iter();
     let offsets: Vec<i64> = offsets.map(|offset| i64::from(offset - first)).collect();
     let (start, end) = (first.as_usize(), last.as_usize());
     let values = array.values().slice_with_length(start, end - start);
-    finish(
-        name,
-        value,
-        array,
-        vec![Buffer::from_vec(offsets), values],
-        body,
-    )
+    vec![Buffer::from_vec(offsets), values]
 }
 
 fn finish(
@@ -248,28 +263,47 @@ fn encode_column(field: &Field, array: &ArrayRef, body: &mut Body) -> Result<Col
         );
         PredictError::invalid(message)
     };
+    let any_bytes = volley_types::signature::takes_octets(field);
     if let Some(list) = array.as_fixed_size_list_opt() {
         let size = list.value_length().as_usize();
         let values = list
             .values()
             .slice(list.value_offset(0).as_usize(), list.len() * size);
-        let (value, buffer) = numbers(&values).ok_or_else(unsupported)?;
-        let mut column = finish(name, value, array, vec![buffer], body);
-        column.shape = shape(field).unwrap_or_else(|| vec![size]);
+        let (value, buffers) = leaves(&values, any_bytes).ok_or_else(unsupported)?;
+        let mut column = finish(name, value, array, buffers, body);
+        column.shape = signed(&shape(field).unwrap_or_else(|| vec![size]));
         return Ok(column);
     }
-    if let Some((value, buffer)) = numbers(array) {
-        return Ok(finish(name, value, array, vec![buffer], body));
+    if let Some(tensors) = variable::Tensors::of(array) {
+        let (value, mut buffers) = leaves(&tensors.values, any_bytes).ok_or_else(unsupported)?;
+        let open = vec![-1; tensors.rank];
+        buffers.push(Buffer::from_vec(tensors.dims));
+        let mut column = finish(name, value, array, buffers, body);
+        column.shape = open;
+        return Ok(column);
     }
-    let array = match array.data_type() {
+    let (value, buffers) = leaves(array, any_bytes).ok_or_else(unsupported)?;
+    Ok(finish(name, value, array, buffers, body))
+}
+
+fn signed(shape: &[usize]) -> Vec<i64> {
+    let lengths = shape.iter();
+    lengths
+        .map(|length| i64::try_from(*length).unwrap_or(i64::MAX))
+        .collect()
+}
+
+/// The buffers of single values; `None` for a type that has no counterpart.
+fn leaves(array: &ArrayRef, any_bytes: bool) -> Option<(ValueType, Vec<Buffer>)> {
+    let texts = match array.data_type() {
         DataType::Utf8 => array.as_string::<i32>().clone(),
         DataType::LargeUtf8 => narrow(array.as_string::<i64>()),
-        _ => return Err(unsupported()),
+        _ => return numbers(array).map(|(value, buffer)| (value, vec![buffer])),
     };
-    match volley_types::signature::takes_octets(field) {
-        true => Ok(bytes(name, &array, body)),
-        false => Ok(texts(name, ValueType::Utf8, &array, body)),
-    }
+    Some(match any_bytes {
+        true => (ValueType::Bytes, bytes(&texts)),
+        false => (ValueType::Utf8, text_buffers(&texts)),
+    })
 }
 
 /// Values of a fixed width, with their buffer.
@@ -291,14 +325,13 @@ fn narrow(array: &LargeStringArray) -> StringArray {
 }
 
 /// Texts that stand for any bytes, as these bytes.
-fn bytes(name: &str, array: &StringArray, body: &mut Body) -> Column {
+fn bytes(array: &StringArray) -> Vec<Buffer> {
     let (mut offsets, mut values) = (vec![0_i64], Vec::new());
     for text in array {
         values.extend_from_slice(&octets::to_bytes(text.unwrap_or_default()));
         offsets.push(i64::try_from(values.len()).unwrap_or(i64::MAX));
     }
-    let buffers = vec![Buffer::from_vec(offsets), Buffer::from_vec(values)];
-    finish(name, ValueType::Bytes, array, buffers, body)
+    vec![Buffer::from_vec(offsets), Buffer::from_vec(values)]
 }
 
 /// The shape of a tensor's row.

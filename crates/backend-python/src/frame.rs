@@ -27,6 +27,8 @@ pub(crate) enum Command {
         model: String,
         version: u64,
         parameters: serde_json::Map<String, serde_json::Value>,
+        /// Of a model of a Triton repository.
+        triton: Option<TritonSource>,
     },
     /// Starts a call.
     Call {
@@ -49,6 +51,17 @@ pub(crate) enum Command {
     Credit { id: u64, rows: u64 },
     /// Ends a call whose answer nobody reads.
     Cancel { id: u64 },
+}
+
+/// A model of a Triton repository.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct TritonSource {
+    /// `config.pbtxt` as JSON.
+    pub(crate) config: serde_json::Map<String, serde_json::Value>,
+    /// Name of the folder of the version.
+    pub(crate) version: String,
+    /// Number of the process among those of its replica, from 0.
+    pub(crate) instance: usize,
 }
 
 /// A message from the process of a model.
@@ -108,6 +121,9 @@ pub(crate) struct Interface {
     pub(crate) dimensions: Option<usize>,
     #[serde(default)]
     pub(crate) description: String,
+    /// Configuration for clients, in Triton's format.
+    #[serde(default)]
+    pub(crate) config: Option<serde_json::Value>,
     /// The route that the model declares, such as `/generate-stream`.
     #[serde(default)]
     pub(crate) route: Option<String>,

@@ -66,6 +66,23 @@ const FILES: &[(&str, &str)] = &[
     ("logs.py", include_str!("../host/logs.py")),
     ("loop.py", include_str!("../host/loop.py")),
     ("outbox.py", include_str!("../host/outbox.py")),
+    (
+        "triton/__init__.py",
+        include_str!("../host/triton/__init__.py"),
+    ),
+    ("triton/calls.py", include_str!("../host/triton/calls.py")),
+    ("triton/config.py", include_str!("../host/triton/config.py")),
+    (
+        "triton/metrics.py",
+        include_str!("../host/triton/metrics.py"),
+    ),
+    (
+        "triton/tensors.py",
+        include_str!("../host/triton/tensors.py"),
+    ),
+    ("triton/types.py", include_str!("../host/triton/types.py")),
+    ("triton/utils.py", include_str!("../host/triton/utils.py")),
+    ("triton/values.py", include_str!("../host/triton/values.py")),
     ("wire.py", include_str!("../host/wire.py")),
 ];
 

@@ -7,7 +7,8 @@
 //!
 //! Reading order: [`PythonLoader`] (`loader`: environment, processes), `model` (a request on one
 //! process), `session` (the connection), `frame` and `column` (the bytes), `process` (start, limits,
-//! end), `environment` (interpreters and packages), `host` (the Python files).
+//! end), `environment` (interpreters and packages), `triton` (models of Triton repositories), `host`
+//! (the Python files).
 
 mod column;
 mod config;
@@ -21,6 +22,7 @@ mod model;
 mod process;
 mod session;
 mod settings;
+mod triton;
 
 use volley_types::registry::{BackendInfo, BackendName, SourceKind};
 

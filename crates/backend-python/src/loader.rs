@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use futures::future::try_join_all;
 use parking_lot::Mutex;
 use volley_backend::{Backend, BackendLoader, Hold, LoadProgress};
+use volley_model_directory::triton::python::{self, PythonRepository};
 use volley_model_host::{HostedModel, Launch, Launched, LoadReport, Restarts, Supervisor};
 use volley_telemetry::Metrics;
 use volley_types::registry::{Assignment, BackendName, ModelSource};
@@ -22,6 +23,7 @@ use crate::model::PythonModel;
 use crate::process::{self, ModelProcess, Start};
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::triton;
 
 /// Memory of an interpreter with its host program, in bytes; measured, with a reserve.
 const OVERHEAD_BYTES: u64 = 64 << 20;
@@ -83,27 +85,42 @@ impl BackendLoader for PythonLoader {
         // Packages are installed without a load permit. A model from a URL is not here yet: its
         // packages are installed as it is loaded.
         if let ModelSource::Path(path) = &assignment.spec.source {
-            let settings = Settings::read(&assignment.spec.parameters)?;
-            let (directory, _) = model_files(Path::new(path))?;
-            let named = settings.python.as_deref();
+            let mut settings = Settings::read(&assignment.spec.parameters)?;
+            let (directory, file) = model_files(Path::new(path))?;
+            let repository = repository(&directory, file.as_deref(), &mut settings)?;
+            let named = triton::interpreter(&settings, repository.as_ref());
             self.shared
                 .environments
-                .interpreter(&directory, named)
+                .interpreter(&directory, named.as_deref())
                 .await?;
         }
         Ok(None)
     }
 
     async fn estimate(&self, assignment: &Assignment) -> Result<u64, PredictError> {
-        let settings = Settings::read(&assignment.spec.parameters)?;
+        let mut settings = Settings::read(&assignment.spec.parameters)?;
+        let repository = match &assignment.spec.source {
+            ModelSource::Path(path) => {
+                let (directory, file) = model_files(Path::new(path))?;
+                repository(&directory, file.as_deref(), &mut settings)?
+            }
+            _ => None,
+        };
         let limit = settings.memory_limit.unwrap_or(OVERHEAD_BYTES);
-        Ok(limit.saturating_mul(settings.instances as u64))
+        let instances = triton::instances(&settings, repository.as_ref())?;
+        Ok(limit.saturating_mul(instances as u64))
     }
 
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
         let settings = Settings::read(&assignment.spec.parameters)?;
         let launcher = self.launcher(assignment, settings).await?;
-        let launches = (0..launcher.settings.instances).map(|_| self.supervised(launcher.clone()));
+        let count = triton::instances(&launcher.settings, launcher.repository.as_ref())?;
+        let launches = (0..count).map(|instance| {
+            self.supervised(Launcher {
+                instance,
+                ..launcher.clone()
+            })
+        });
         let mut instances = try_join_all(launches).await?;
         Ok(match instances.len() {
             1 => instances.remove(0),
@@ -123,8 +140,8 @@ pub struct Description {
     pub interpreter: PathBuf,
 }
 
-/// Whether a path has a Python model: a `.py` file, or a directory with one or with the settings of
-/// MLServer, and without a graph.
+/// Whether a path has a Python model: a `.py` file, or a directory with one, with the settings of
+/// MLServer or with a model of Triton's Python backend, and without a graph.
 #[must_use]
 pub fn is_python(path: &Path) -> bool {
     let has_ending = |file: &Path, ending: &str| file.extension().is_some_and(|it| it == ending);
@@ -142,7 +159,8 @@ pub fn is_python(path: &Path) -> bool {
                 .is_some_and(|it| it == "model-settings.json")
     };
     let is_graph = |file: &PathBuf| has_ending(file, "onnx");
-    files.iter().any(is_python) && !files.iter().any(is_graph)
+    let is_recognised = files.iter().any(is_python) || python::is_python(path);
+    is_recognised && !files.iter().any(is_graph)
 }
 
 impl PythonLoader {
@@ -172,7 +190,7 @@ impl PythonLoader {
     async fn launcher(
         &self,
         assignment: &Assignment,
-        settings: Settings,
+        mut settings: Settings,
     ) -> Result<Launcher, PredictError> {
         self.check_enabled()?;
         let ModelSource::Path(path) = &assignment.spec.source else {
@@ -181,11 +199,12 @@ impl PythonLoader {
             ));
         };
         let (directory, file) = model_files(Path::new(path))?;
-        let named = settings.python.as_deref();
+        let repository = repository(&directory, file.as_deref(), &mut settings)?;
+        let named = triton::interpreter(&settings, repository.as_ref());
         let interpreter = self
             .shared
             .environments
-            .interpreter(&directory, named)
+            .interpreter(&directory, named.as_deref())
             .await?;
         Ok(Launcher {
             shared: self.shared.clone(),
@@ -194,6 +213,8 @@ impl PythonLoader {
             interpreter,
             directory,
             file,
+            repository,
+            instance: 0,
             seen: Arc::default(),
         })
     }
@@ -236,6 +257,18 @@ fn model_files(path: &Path) -> Result<(PathBuf, Option<String>), PredictError> {
     Ok((directory.to_owned(), Some(file.to_owned())))
 }
 
+/// The model of a Triton repository, unless the source names one file.
+fn repository(
+    directory: &Path,
+    file: Option<&str>,
+    settings: &mut Settings,
+) -> Result<Option<PythonRepository>, PredictError> {
+    match file {
+        None => triton::find(directory, settings),
+        Some(_) => Ok(None),
+    }
+}
+
 /// Starts the processes of one instance.
 #[derive(Clone)]
 struct Launcher {
@@ -245,6 +278,10 @@ struct Launcher {
     interpreter: PathBuf,
     directory: PathBuf,
     file: Option<String>,
+    /// The model, if it lies in a Triton repository.
+    repository: Option<PythonRepository>,
+    /// Number of the instance, from 0.
+    instance: usize,
     /// Interface and description of the last process.
     seen: Arc<Mutex<(String, String)>>,
 }
@@ -321,6 +358,10 @@ impl Launcher {
             model: self.assignment.model.to_string(),
             version: self.assignment.spec.version.0.into(),
             parameters,
+            triton: self
+                .repository
+                .as_ref()
+                .map(|repository| triton::source(repository, self.instance)),
         };
         let broke = |error: std::io::Error| {
             self.failed("its process ended while it was loaded; see the worker's log")

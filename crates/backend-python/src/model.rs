@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use futures::TryStreamExt;
 use serde_json::{Map, Value};
 use volley_backend::items::{self, Item};
-use volley_types::signature::{DIMENSIONS, with_route};
+use volley_types::signature::{DIMENSIONS, ModelMetadata, SERVED_VERSION, with_route};
 use volley_types::{
     ChatMessage, ChunkStream, Deadline, Dialect, ErrorCode, ErrorOrigin, FinishReason,
     GenerationChunk, GenerationChunks, ModelName, ModelRef, Predict, PredictError, PredictRequest,
@@ -71,10 +71,14 @@ impl PythonModel {
             Some(route) => with_route(signature, route)?,
             None => signature,
         };
+        let served = ModelMetadata {
+            versions: Vec::new(),
+            config: interface.config.clone(),
+        };
         Ok(Self {
             name,
             interface: Arc::new(interface),
-            signature,
+            signature: served.on(signature),
             session,
         })
     }
@@ -88,6 +92,10 @@ impl PythonModel {
         let names = || self.interface.parameters.iter().map(String::as_str);
         let mut taken = Map::new();
         for (name, value) in request.parameters.iter() {
+            if name == SERVED_VERSION {
+                // There is one version; the coordinator has checked the name.
+                continue;
+            }
             if self.interface.any_parameter || names().any(|known| known == name) {
                 taken.insert(name.to_owned(), json(value));
             } else if name != RAW && request.dialect != Dialect::OpenInference {

@@ -8,7 +8,7 @@ use volley_types::{ParamValue, Parameters, PredictError};
 /// Programming interfaces that the host knows, and `auto`.
 const INTERFACES: [&str; 5] = ["auto", "plain", "inferless", "mlserver", "triton"];
 /// Most processes of one replica.
-const MAX_INSTANCES: u64 = 64;
+const MAX_INSTANCES: usize = 64;
 
 /// How a replica runs its model.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,8 +17,8 @@ pub(crate) struct Settings {
     pub(crate) interface: String,
     /// Interpreter: a path, or a version such as `3.12`.
     pub(crate) python: Option<String>,
-    /// Processes of the replica.
-    pub(crate) instances: usize,
+    /// Processes of the replica; the model's files may set a default.
+    pub(crate) instances: Option<usize>,
     /// How long a cancelled call may go on before its process is killed.
     pub(crate) cancel_grace: Duration,
     /// How long a process may take to load the model.
@@ -44,12 +44,9 @@ impl Settings {
                 INTERFACES.join(", ")
             )));
         }
-        let instances = parameters.unsigned("instances")?.unwrap_or(1);
-        if instances == 0 || MAX_INSTANCES < instances {
-            return Err(PredictError::invalid(format!(
-                "parameter 'instances' must be from 1 to {MAX_INSTANCES}"
-            )));
-        }
+        let instances = parameters.unsigned("instances")?;
+        let instances = instances.map(|count| usize::try_from(count).unwrap_or(usize::MAX));
+        checked(instances.unwrap_or(1), "parameter 'instances'")?;
         let seconds = |name: &str, default: f64| -> Result<Duration, PredictError> {
             let seconds = parameters.float(name)?.unwrap_or(default);
             Duration::try_from_secs_f64(seconds)
@@ -74,7 +71,7 @@ impl Settings {
         Ok(Self {
             interface,
             python: parameters.text("python"),
-            instances: usize::try_from(instances).unwrap_or(1),
+            instances,
             cancel_grace: seconds("cancel_grace_seconds", 5.0)?,
             load_timeout: seconds("load_timeout_seconds", 600.0)?,
             memory_limit: parameters.unsigned("memory_limit_bytes")?,
@@ -82,6 +79,20 @@ impl Settings {
                 .map(|(name, value)| (name.to_owned(), json(value)))
                 .collect(),
         })
+    }
+}
+
+/// Checks a number of processes that `what` sets.
+///
+/// # Errors
+/// `InvalidInput` when it is out of range.
+pub(crate) fn checked(instances: usize, what: &str) -> Result<usize, PredictError> {
+    match (1..=MAX_INSTANCES).contains(&instances) {
+        true => Ok(instances),
+        false => {
+            let message = format!("{what} must be from 1 to {MAX_INSTANCES}");
+            Err(PredictError::invalid(message))
+        }
     }
 }
 
@@ -112,7 +123,7 @@ mod tests {
         .into_iter()
         .collect();
         let settings = Settings::read(&parameters).unwrap();
-        assert_eq!(settings.instances, 3);
+        assert_eq!(settings.instances, Some(3));
         assert_eq!(settings.interface, "auto");
         let own = serde_json::json!({ "k": 0.5, "names": ["a"] });
         assert_eq!(Value::Object(settings.own), own);

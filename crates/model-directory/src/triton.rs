@@ -6,6 +6,7 @@
 mod fields;
 mod json;
 mod policy;
+pub mod python;
 mod sequence;
 mod tensor;
 mod text;

@@ -83,7 +83,13 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ),
     (
         "backend-python",
-        &["types", "telemetry", "backend", "model-host"],
+        &[
+            "types",
+            "telemetry",
+            "backend",
+            "model-directory",
+            "model-host",
+        ],
     ),
     // The list of backends. Its line for a backend is all that names it.
     (

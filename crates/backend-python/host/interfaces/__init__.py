@@ -43,17 +43,18 @@ def recognise(source: Source) -> str:
     if file and file != "model-settings.json":
         is_app = os.path.basename(file) == "app.py"
         return "inferless" if is_app and defines_inferless(source.directory, file) else "plain"
+    if source.triton is not None:
+        # The worker found a model of a Triton repository.
+        return "triton"
     if has("model-settings.json"):
         return "mlserver"
     if has("app.py") and (has("input_schema.py") or defines_inferless(source.directory, "app.py")):
         return "inferless"
-    if has("config.pbtxt") and (has("1", "model.py") or has("model.py")):
-        return "triton"
     if any(name.endswith(".py") for name in os.listdir(source.directory)):
         return "plain"
     raise LoadError(
         "the directory has no Python model; looked for model-settings.json (MLServer), app.py with "
-        "input_schema.py or a class InferlessPythonModel (Inferless), config.pbtxt with 1/model.py "
+        "input_schema.py or a class InferlessPythonModel (Inferless), config.pbtxt and 1/model.py "
         "(Triton), and model.py, predict.py, app.py, main.py or a single .py file (plain Python)"
     )
 

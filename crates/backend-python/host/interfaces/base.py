@@ -24,6 +24,9 @@ class Source(NamedTuple):
     model: str
     version: int
     parameters: Dict[str, Any]
+    #: For a model of a Triton repository: `config` (config.pbtxt as JSON), `version` (the name of
+    #: the version's folder) and `instance` (the number of this process in its replica).
+    triton: Optional[Dict[str, Any]] = None
 
 
 class Row(NamedTuple):
@@ -71,6 +74,10 @@ class Model:
 
     def unload(self) -> Any:
         """The end of the model."""
+
+    def own_calls(self, outbox: Any, directory: str) -> Any:
+        """How calls run, where neither threads nor the event loop fit; None for those."""
+        return None
 
     def error_of(self, error: BaseException) -> Optional[Tuple[str, str]]:
         """Code and message of the interface's own errors; None for all others."""

@@ -11,7 +11,7 @@ use arrow_buffer::{
 use arrow_schema::{DataType, FieldRef, SchemaRef};
 use volley_types::{PredictError, octets};
 
-use super::{ALIGN, Column, ValueType, shape};
+use super::{ALIGN, Column, ValueType, shape, signed, variable};
 
 /// Decodes the columns of an answer.
 ///
@@ -68,15 +68,18 @@ pub(crate) fn decode_column(
     match field.data_type() {
         DataType::FixedSizeList(item, size) => {
             let declared = shape(field).unwrap_or_else(|| vec![size.as_usize()]);
-            if column.shape != declared {
+            if column.shape != signed(&declared) {
                 let what = format!("has the shape {:?} and declares {declared:?}", column.shape);
                 return Err(wrong(&column.name, &what));
             }
-            let values = reader.numbers(item.data_type(), size.as_usize(), None)?;
+            let count = rows.checked_mul(size.as_usize());
+            let count = count.ok_or_else(|| reader.malformed())?;
+            let values = reader.values(item.data_type(), count, None)?;
             FixedSizeListArray::try_new(item.clone(), *size, values, nulls)
                 .map(|list| Arc::new(list) as ArrayRef)
                 .map_err(|_| wrong(&column.name, "has a buffer of the wrong length"))
         }
+        DataType::Struct(_) => reader.tensors(field, nulls),
         _ if !column.shape.is_empty() => {
             let what = format!(
                 "has the shape {:?} and declares one value per row",
@@ -84,8 +87,7 @@ pub(crate) fn decode_column(
             );
             Err(wrong(&column.name, &what))
         }
-        DataType::Utf8 => reader.texts(nulls),
-        other => reader.numbers(other, 1, nulls),
+        other => reader.values(other, rows, nulls),
     }
 }
 
@@ -127,11 +129,63 @@ impl Reader<'_> {
         Ok(Some(NullBuffer::new(valid)))
     }
 
-    /// `per_row` values of `data_type` for each row.
+    /// `count` values of `data_type`.
+    fn values(
+        &self,
+        data_type: &DataType,
+        count: usize,
+        nulls: Option<NullBuffer>,
+    ) -> Result<ArrayRef, PredictError> {
+        match data_type {
+            DataType::Utf8 => self.texts(count, nulls),
+            _ => self.numbers(data_type, count, nulls),
+        }
+    }
+
+    /// Tensors whose rows have shapes of their own.
+    fn tensors(
+        &self,
+        field: &FieldRef,
+        nulls: Option<NullBuffer>,
+    ) -> Result<ArrayRef, PredictError> {
+        let malformed = || self.malformed();
+        let (item, rank) = variable::parts(field.data_type()).ok_or_else(malformed)?;
+        if self.column.shape.len() != rank {
+            let what = format!(
+                "has {} dimensions and declares {rank}",
+                self.column.shape.len()
+            );
+            return Err(wrong(&self.column.name, &what));
+        }
+        let place = match item.data_type() {
+            DataType::Utf8 => 2,
+            _ => 1,
+        };
+        let dims = self.buffer(place)?;
+        let count = self.rows.checked_mul(rank).ok_or_else(malformed)?;
+        if Some(dims.len()) != count.checked_mul(size_of::<i64>()) {
+            return Err(self.malformed());
+        }
+        let dims = ScalarBuffer::<i64>::new(dims, 0, count);
+        let lengths = variable::lengths(field, &dims, self.rows);
+        let lengths = lengths.ok_or_else(|| {
+            wrong(
+                &self.column.name,
+                "has a row of another shape than it declares",
+            )
+        })?;
+        let total = lengths
+            .iter()
+            .try_fold(0, |total: usize, length| total.checked_add(*length));
+        let values = self.values(item.data_type(), total.ok_or_else(malformed)?, None)?;
+        variable::column(field, values, &lengths, &dims, nulls).ok_or_else(malformed)
+    }
+
+    /// `count` numbers of `data_type`.
     fn numbers(
         &self,
         data_type: &DataType,
-        per_row: usize,
+        count: usize,
         nulls: Option<NullBuffer>,
     ) -> Result<ArrayRef, PredictError> {
         if self.column.value.arrow() != *data_type {
@@ -141,10 +195,6 @@ impl Reader<'_> {
             );
             return Err(wrong(&self.column.name, &what));
         }
-        let count = self
-            .rows
-            .checked_mul(per_row)
-            .ok_or_else(|| self.malformed())?;
         let values = self.buffer(0)?;
         if *data_type == DataType::Boolean {
             if values.len() != count {
@@ -167,13 +217,14 @@ impl Reader<'_> {
         data.map(make_array).map_err(|_| self.malformed())
     }
 
-    fn texts(&self, nulls: Option<NullBuffer>) -> Result<ArrayRef, PredictError> {
+    /// `count` texts.
+    fn texts(&self, count: usize, nulls: Option<NullBuffer>) -> Result<ArrayRef, PredictError> {
         let (offsets, values) = (self.buffer(0)?, self.buffer(1)?);
         let wide = size_of::<i64>();
-        if offsets.len() != (self.rows + 1).saturating_mul(wide) {
+        if offsets.len() != count.saturating_add(1).saturating_mul(wide) {
             return Err(self.malformed());
         }
-        let offsets = ScalarBuffer::<i64>::new(offsets, 0, self.rows + 1);
+        let offsets = ScalarBuffer::<i64>::new(offsets, 0, count + 1);
         let ordered = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
         let end = offsets.last().and_then(|last| usize::try_from(*last).ok());
         if offsets.first() != Some(&0) || !ordered || end != Some(values.len()) {
@@ -181,7 +232,7 @@ impl Reader<'_> {
         }
         match self.column.value {
             ValueType::Utf8 | ValueType::Json => {}
-            ValueType::Bytes => return Ok(self.octets(&offsets, &values, nulls.as_ref())),
+            ValueType::Bytes => return Ok(octets_of(&offsets, &values, nulls.as_ref())),
             other => {
                 let what = format!("has the type {} and declares text", other.arrow());
                 return Err(wrong(&self.column.name, &what));
@@ -195,13 +246,14 @@ impl Reader<'_> {
             .map(|texts| Arc::new(texts) as ArrayRef)
             .map_err(|_| wrong(&self.column.name, "is not valid UTF-8"))
     }
+}
 
-    fn octets(&self, offsets: &[i64], values: &[u8], nulls: Option<&NullBuffer>) -> ArrayRef {
-        let texts = (0..self.rows).map(|row| {
-            let valid = nulls.is_none_or(|nulls| nulls.is_valid(row));
-            let (start, end) = (offsets[row].as_usize(), offsets[row + 1].as_usize());
-            valid.then(|| octets::to_text(&values[start..end]))
-        });
-        Arc::new(texts.collect::<StringArray>())
-    }
+/// Any bytes as texts that stand for them.
+fn octets_of(offsets: &[i64], values: &[u8], nulls: Option<&NullBuffer>) -> ArrayRef {
+    let texts = offsets.windows(2).enumerate().map(|(at, place)| {
+        let valid = nulls.is_none_or(|nulls| nulls.is_valid(at));
+        let (start, end) = (place[0].as_usize(), place[1].as_usize());
+        valid.then(|| octets::to_text(&values[start..end]))
+    });
+    Arc::new(texts.collect::<StringArray>())
 }

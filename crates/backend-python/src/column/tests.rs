@@ -60,6 +60,70 @@ fn columns_of_every_kind_come_back() {
     assert_eq!(there_and_back(&empty).unwrap(), empty);
 }
 
+/// A column of tensors of variable shape from its values, and the shape of each row.
+fn tensors(field: &Field, values: ArrayRef, shapes: &[&[i64]]) -> ArrayRef {
+    let lengths: Vec<usize> = shapes
+        .iter()
+        .map(|shape| usize::try_from(shape.iter().product::<i64>()).unwrap())
+        .collect();
+    variable::column(field, values, &lengths, &shapes.concat(), None).unwrap()
+}
+
+#[test]
+fn tensors_of_texts_and_of_any_shape_come_back() {
+    let schema = declared(serde_json::json!([
+        { "name": "words", "type": "bytes", "shape": [2] },
+        { "name": "open", "type": "fp32", "shape": [-1, 2] },
+        { "name": "open_words", "type": "bytes", "shape": [-1] },
+    ]));
+    let DataType::FixedSizeList(item, _) = schema.field(0).data_type() else {
+        panic!("a tensor is a list of a fixed size");
+    };
+    let texts = |texts: &[&[u8]]| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(
+            texts.iter().map(|text| octets::to_text(text)),
+        ))
+    };
+    let words = texts(&[b"a", b"", b"\xff\0", b"b", b"c", b"d"]);
+    let words = FixedSizeListArray::try_new(item.clone(), 2, words, None).unwrap();
+    let open: ArrayRef = Arc::new(Float32Array::from_iter_values((0..8).map(|n| n as f32)));
+    let open = tensors(schema.field(1), open, &[&[1, 2], &[0, 2], &[3, 2]]);
+    let open_words = texts(&[b"x", b"\xfe", b"y"]);
+    let open_words = tensors(schema.field(2), open_words, &[&[0], &[1], &[2]]);
+    let columns: Vec<ArrayRef> = vec![Arc::new(words), open, open_words];
+    let batch = RecordBatch::try_new(schema, columns).unwrap();
+    assert_eq!(there_and_back(&batch).unwrap(), batch);
+    let part = batch.slice(1, 2);
+    assert_eq!(there_and_back(&part).unwrap(), part);
+}
+
+#[test]
+fn a_row_of_another_shape_than_declared_is_named() {
+    let schema = declared(serde_json::json!([{ "name": "y", "type": "fp32", "shape": [-1, 2] }]));
+    let mut body = Body::default();
+    let values = body.add(Buffer::from_vec(vec![0_f32; 6]));
+    let dims = body.add(Buffer::from_vec(vec![2_i64, 3]));
+    for (shape, dims, expected) in [
+        (
+            vec![-1, 2],
+            dims,
+            "has a row of another shape than it declares",
+        ),
+        (vec![-1], dims, "has 1 dimensions and declares 2"),
+        (vec![-1, 2], values, "has a malformed buffer"),
+    ] {
+        let column = Column {
+            name: "y".to_owned(),
+            value: ValueType::Fp32,
+            shape,
+            nulls: false,
+            at: vec![values, dims],
+        };
+        let error = decode(&[column], 1, &joined(&body), &schema).unwrap_err();
+        assert!(error.message.contains(expected), "{}", error.message);
+    }
+}
+
 #[test]
 fn an_answer_that_differs_from_its_declaration_is_named() {
     let schema = declared(serde_json::json!([{ "name": "y", "type": "fp32", "shape": [2] }]));
@@ -96,18 +160,19 @@ proptest! {
     fn malformed_places_are_errors(
         at in proptest::collection::vec((any::<usize>(), any::<usize>()), 0..4),
         near in proptest::collection::vec((0_usize..200, 0_usize..200), 0..4),
-        kind in 0_usize..4, rows in 0_usize..40, nulls in any::<bool>(),
+        kind in 0_usize..4, rank in 0_usize..3, rows in 0_usize..40, nulls in any::<bool>(),
     ) {
         let types = ["utf8", "fp32", "bool", "bytes"];
+        let shape: Vec<i64> = vec![-1; rank];
         let schema = declared(serde_json::json!([
-            { "name": "x", "type": types[kind], "nullable": true },
+            { "name": "x", "type": types[kind], "shape": shape, "nullable": true },
         ]));
         let body = Buffer::from(vec![7_u8; 128].as_slice());
         for at in [at, near] {
             let column = Column {
                 name: "x".to_owned(),
                 value: serde_json::from_value(types[kind].into()).unwrap(),
-                shape: Vec::new(),
+                shape: vec![-1; rank],
                 nulls,
                 at,
             };

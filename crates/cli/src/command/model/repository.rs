@@ -119,8 +119,10 @@ async fn one(client: &Client, name: String, path: &Path, options: &Register) -> 
         registered: Err(String::new()),
         stage: Stage::Registered,
     };
-    // Unsupported models are detected from their files.
-    if let Err(error) = describe(path, &Parameters::default(), &OnnxConfig::default()) {
+    let is_python = volley_backend_python::is_python(path);
+    // Unsupported models are detected from their files. A Python model is understood by its worker.
+    if !is_python && let Err(error) = describe(path, &Parameters::default(), &OnnxConfig::default())
+    {
         outcome.registered = Err(error.message.to_string());
         return outcome;
     }
@@ -128,7 +130,7 @@ async fn one(client: &Client, name: String, path: &Path, options: &Register) -> 
         "name": outcome.name,
         "description": options.description,
         "parameters": object(options.parameters.clone()),
-        "function_name": "onnx",
+        "function_name": if is_python { "python" } else { "onnx" },
         "path": path.to_string_lossy(),
     });
     let reference = match client.register(&body).await.map_err(explain) {
