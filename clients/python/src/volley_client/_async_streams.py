@@ -13,6 +13,7 @@ from ._core import Core
 from ._plans import Plan, Unit
 from ._progress import Bar
 from ._streams import answer
+from .errors import CancelledError
 from .results import Assembler, Chunk, Generation, Rows
 
 S = TypeVar("S", bound="_Closeable")
@@ -48,18 +49,20 @@ class AsyncRowStream(_Closeable):
         self._transport = core.transport(plan.transport)
         self._waiting: Deque[Tuple[Unit, asyncio.Task[pa.RecordBatch]]] = deque()
         self._bar = Bar(plan.progress, plan.total, plan.call.model)
-        self._is_closed = False
+        self._is_closed = self._has_ended = False
 
     def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
         return self
 
     async def __anext__(self) -> pa.RecordBatch:
-        if self._is_closed:
+        if self._has_ended:
             raise StopAsyncIteration
+        if self._is_closed:
+            raise CancelledError("the stream was closed before its last row")
         try:
             await self._fill()
             if not self._waiting:
-                await self.aclose()
+                self._has_ended = True
                 raise StopAsyncIteration
             unit, task = self._waiting[0]
             found = unit.answered(await task)
@@ -104,6 +107,7 @@ class AsyncGenerationStream(_Closeable):
         self._chunks = chunks
         self._ids = ids
         self._last_event_id: Optional[str] = None
+        self._is_closed = self._has_ended = False
 
     @property
     def id(self) -> Optional[str]:
@@ -119,13 +123,20 @@ class AsyncGenerationStream(_Closeable):
         return self
 
     async def __anext__(self) -> Chunk:
-        chunk = await self._chunks.__anext__()
+        if self._is_closed and not self._has_ended:
+            raise CancelledError("the stream was closed before its end")
+        try:
+            chunk = await self._chunks.__anext__()
+        except StopAsyncIteration:
+            self._has_ended = True
+            raise
         self._last_event_id = chunk.event_id or self._last_event_id
         return chunk
 
     async def aclose(self) -> None:
         """Closes the connection. A plain stream stops its model; a resumable one goes on for the
         cluster's `resume.window`."""
+        self._is_closed = True
         await self._chunks.aclose()
 
     async def collect(self) -> Generation:

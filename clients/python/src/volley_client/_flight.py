@@ -18,7 +18,7 @@ from . import _command
 from ._aio import Handover
 from ._endpoints import Endpoint
 from ._inputs import no_rows
-from .errors import ConnectionLostError, DeadlineExceededError, VolleyError, of_code
+from .errors import ConnectionLostError, VolleyError, of_code
 from .results import Chunk
 from .settings import TLS, Call
 
@@ -171,7 +171,8 @@ class FlightTransport:
                 request_id=str(detail["request_id"]) if detail.get("request_id") else None,
             )
         if isinstance(error, flight.FlightTimedOutError):
-            return DeadlineExceededError("the coordinator did not answer before the deadline")
+            # The server reports a deadline that passed, so this one answers nothing.
+            return ConnectionLostError(f"{endpoint.url} did not answer in time")
         return ConnectionLostError(f"the connection to {endpoint.url} failed: {_message(error)}")
 
     def forget(self, endpoint: Endpoint) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 from contextlib import asynccontextmanager
-from typing import Any, AsyncGenerator, AsyncIterator, Dict, List, Mapping, Optional, TypeVar
+from typing import Any, AsyncGenerator, AsyncIterator, Dict, List, Mapping, Optional
 from urllib.parse import quote
 
 import httpx
@@ -23,18 +22,16 @@ from .errors import (
     UnavailableError,
     VolleyError,
     of_code,
-    too_late,
 )
 from .results import Chunk
 from .settings import TLS, Call
 
-T = TypeVar("T")
-
 ARROW = "application/vnd.apache.arrow.stream"
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 CONNECT_TIMEOUT = 5.0
-SILENCE = 60.0
-"""Longest silence of an event stream; nodes send comments more often."""
+SILENCE = 90.0
+"""Longest silence of an event stream. Nodes send comments more often; a request waits in a queue for
+up to a minute before that."""
 GRACE = 5.0
 """Seconds that the server gets beyond the deadline to report that it has passed."""
 
@@ -74,14 +71,9 @@ class RestTransport:
         seconds = call.deadline.left(self._longest)
         received = bytearray()
         failure: Optional[VolleyError] = None
-        until = asyncio.get_running_loop().time() + seconds + GRACE
         try:
-            async with self._stream(endpoint, call, seconds, headers, body, until) as response:
-                pieces = response.aiter_raw()
-                while True:
-                    piece = await _next(pieces, until)
-                    if piece is None:
-                        break
+            async with self._stream(endpoint, call, headers, body, seconds, seconds) as response:
+                async for piece in response.aiter_raw():
                     received += piece
             if not received.endswith(END_OF_STREAM):
                 failure = _broken(endpoint, "the answer ended without its end mark")
@@ -116,13 +108,13 @@ class RestTransport:
         if begun is not None:
             headers["x-volley-stream"] = "resumable"
         seconds = call.deadline.left(self._longest)
-        until = asyncio.get_running_loop().time() + seconds + GRACE
         body = _lines(call, batch)
         try:
-            async with self._stream(endpoint, call, seconds, headers, body, until) as response:
+            silence = min(SILENCE, seconds)
+            async with self._stream(endpoint, call, headers, body, seconds, silence) as response:
                 if begun is not None:
                     begun.append(response.headers["x-volley-stream-id"])
-                async with closing(_chunks(endpoint, response, until)) as chunks:
+                async with closing(_chunks(endpoint, response)) as chunks:
                     async for chunk in chunks:
                         yield chunk
         except httpx.HTTPError as error:
@@ -140,13 +132,12 @@ class RestTransport:
         headers = {"accept": "text/event-stream"}
         if after is not None:
             headers["last-event-id"] = after
-        seconds = call.deadline.left(self._longest)
-        until = asyncio.get_running_loop().time() + seconds + GRACE
+        silence = call.deadline.left(SILENCE)
         url = f"{endpoint.url}/v1/streams/{quote(stream_id, safe='.')}"
-        request = self._http.build_request("GET", url, headers=headers)
+        request = self._http.build_request("GET", url, headers=headers, timeout=_timeout(silence))
         try:
-            async with self._sent(endpoint, request, until) as response:
-                async with closing(_chunks(endpoint, response, until)) as chunks:
+            async with self._sent(request) as response:
+                async with closing(_chunks(endpoint, response)) as chunks:
                     async for chunk in chunks:
                         yield chunk
         except httpx.HTTPError as error:
@@ -171,12 +162,9 @@ class RestTransport:
         request = self._http.build_request(
             method, endpoint.url + path, params=params, json=body, timeout=_timeout(seconds)
         )
-        until = asyncio.get_running_loop().time() + seconds
         try:
-            async with self._sent(endpoint, request, until) as response:
-                text = await asyncio.wait_for(response.aread(), seconds)
-        except asyncio.TimeoutError:
-            raise too_late() from None
+            async with self._sent(request) as response:
+                text = await response.aread()
         except httpx.HTTPError as error:
             raise _broken(endpoint, str(error), connected=_has_connected(error)) from error
         media = response.headers.get("content-type", "")
@@ -187,30 +175,27 @@ class RestTransport:
         self,
         endpoint: Endpoint,
         call: Call,
-        seconds: float,
         headers: Dict[str, str],
         body: bytes,
-        until: float,
+        seconds: float,
+        silence: float,
     ) -> AsyncIterator[httpx.Response]:
         url = f"{endpoint.url}/_plugins/_ml/models/{quote(call.model, safe=':')}/_predict/stream"
         headers["x-volley-timeout-ms"] = str(max(1, round(seconds * 1000)))
         headers["x-request-id"] = call.request_id
         if call.session is not None:
             headers["x-volley-session"] = call.session
-        request = self._http.build_request("POST", url, headers=headers, content=body)
-        async with self._sent(endpoint, request, until) as response:
+        # asyncio.wait_for loses cancellations before Python 3.12; httpx's own timeouts do not.
+        timeout = _timeout(silence + GRACE)
+        request = self._http.build_request(
+            "POST", url, headers=headers, content=body, timeout=timeout
+        )
+        async with self._sent(request) as response:
             yield response
 
     @asynccontextmanager
-    async def _sent(
-        self, endpoint: Endpoint, request: httpx.Request, until: float
-    ) -> AsyncIterator[httpx.Response]:
-        left = until - asyncio.get_running_loop().time()
-        try:
-            sending = self._http.send(request, stream=True)
-            response = await asyncio.wait_for(sending, max(left, 0.001))
-        except asyncio.TimeoutError:
-            raise _broken(endpoint, "the coordinator did not answer in time") from None
+    async def _sent(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
+        response = await self._http.send(request, stream=True)
         try:
             if response.status_code == 204 and request.method == "GET":
                 raise StreamGoneError("the stream has no further events", status=204)
@@ -230,45 +215,18 @@ class RestTransport:
 
 
 def _timeout(read: Optional[float]) -> httpx.Timeout:
-    return httpx.Timeout(connect=CONNECT_TIMEOUT, read=read, write=SILENCE, pool=None)
+    return httpx.Timeout(connect=CONNECT_TIMEOUT, read=read, write=60.0, pool=None)
 
 
-async def _next(pieces: AsyncIterator[T], until: float) -> Optional[T]:
-    """Returns the next piece; `None` at the end.
-
-    Raises:
-        DeadlineExceededError: It does not arrive in time.
-    """
-    left = until - asyncio.get_running_loop().time()
-    try:
-        return await asyncio.wait_for(pieces.__anext__(), max(left, 0.001))
-    except StopAsyncIteration:
-        return None
-    except asyncio.TimeoutError:
-        raise too_late() from None
-
-
-async def _chunks(
-    endpoint: Endpoint, response: httpx.Response, until: float
-) -> AsyncGenerator[Chunk, None]:
+async def _chunks(endpoint: Endpoint, response: httpx.Response) -> AsyncGenerator[Chunk, None]:
     reader = EventReader()
-    pieces = response.aiter_raw()
-    loop = asyncio.get_running_loop()
-    while True:
-        silent = loop.time() + SILENCE
-        try:
-            piece = await _next(pieces, min(silent, until))
-        except VolleyError:
-            if loop.time() < until:
-                raise _broken(endpoint, "the stream was silent for too long") from None
-            raise
-        if piece is None:
-            raise _broken(endpoint, "the stream ended without its last event")
+    async for piece in response.aiter_raw():
         for event in reader.feed(piece):
             chunk = _chunk(json.loads(event.data), event.id)
             yield chunk
             if chunk.last:
                 return
+    raise _broken(endpoint, "the stream ended without its last event")
 
 
 def _chunk(row: Dict[str, Any], event_id: Optional[str]) -> Chunk:

@@ -58,24 +58,26 @@ class RowStream(_Closeable):
         self._transport = core.transport(plan.transport)
         self._waiting: Deque[tuple[Unit, Future[pa.RecordBatch]]] = deque()
         self._bar = Bar(plan.progress, plan.total, plan.call.model)
-        self._is_closed = False
+        self._is_closed = self._has_ended = False
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        if self._is_closed:
+        if self._has_ended:
             raise StopIteration
+        if self._is_closed:
+            raise CancelledError("the stream was closed before its last row")
         try:
             self._fill()
             if not self._waiting:
-                self.close()
+                self._has_ended = True
                 raise StopIteration
             unit, future = self._waiting[0]
             found = unit.answered(future.result())
             self._waiting.popleft()
         except FutureCancelledError:
-            raise CancelledError("the stream was closed") from None
+            raise CancelledError("the stream was closed before its end") from None
         except BaseException:
             self.close()
             raise
@@ -133,7 +135,7 @@ class GenerationStream(_Closeable):
         self._ids = ids
         self._running: Optional[Future[Optional[Chunk]]] = None
         self._last_event_id: Optional[str] = None
-        self._is_closed = False
+        self._is_closed = self._has_ended = False
 
     @property
     def id(self) -> Optional[str]:
@@ -149,20 +151,22 @@ class GenerationStream(_Closeable):
         return self
 
     def __next__(self) -> Chunk:
-        if self._is_closed:
+        if self._has_ended:
             raise StopIteration
+        if self._is_closed:
+            raise CancelledError("the stream was closed before its end")
         self._running = self._portal.submit(_next(self._chunks))
         try:
             chunk = self._running.result()
         except FutureCancelledError:
-            raise CancelledError("the stream was closed") from None
+            raise CancelledError("the stream was closed before its end") from None
         except BaseException:
             self.close()
             raise
         finally:
             self._running = None
         if chunk is None:
-            self._is_closed = True
+            self._is_closed = self._has_ended = True
             raise StopIteration
         self._last_event_id = chunk.event_id or self._last_event_id
         return chunk

@@ -181,8 +181,9 @@ class Client(Management[Json]):
     def generate_rows(self, model: str, data: Data, **options: Unpack[RowOptions]) -> Rows:
         """Generates one text for each row, from its column `prompt` or `messages`.
 
-        The columns are `text`, `thinking`, `tool_calls`, `finish_reason`, `prompt_tokens`,
-        `completion_tokens`, and `error_code` and `error_message` of a row that failed by itself.
+        The columns are `text`, `thinking`, `tool_calls`, `finish_reason`, and `error_code` and
+        `error_message` of a row that failed by itself. The cluster counts tokens for a whole
+        exchange, so a row has no counts.
 
         Raises:
             VolleyError: The call failed.

@@ -67,7 +67,8 @@ class Chunk:
         logprob: Natural logarithm of the probability of the tokens, if requested.
         finish_reason: On the last chunk of a choice: ``"stop"``, ``"length"``, ``"tool_calls"``,
             ``"content_filter"`` or ``"error"``.
-        prompt_tokens, completion_tokens: On the last chunk of a choice, if known.
+        prompt_tokens, completion_tokens: On the last chunk of the stream, the sum over all
+            items, if known; a chunk with `prompt_tokens` alone is no usage.
         error_code, error_message: Why this item failed while others continue.
         last: Whether this is the last chunk of the stream.
         event_id: The id of the event in a resumable stream.
@@ -98,8 +99,6 @@ class Choice:
     tool_calls: List[Dict[str, Any]] = field(default_factory=list)
     citations: List[Dict[str, Any]] = field(default_factory=list)
     finish_reason: Optional[str] = None
-    prompt_tokens: Optional[int] = None
-    completion_tokens: Optional[int] = None
     error: Optional[VolleyError] = None
 
     def add(self, chunk: Chunk) -> None:
@@ -109,9 +108,6 @@ class Choice:
         self.citations.extend(chunk.citations)
         for delta in chunk.tool_calls:
             _merge_call(self.tool_calls, delta)
-        if chunk.completion_tokens is not None:
-            self.prompt_tokens = chunk.prompt_tokens
-            self.completion_tokens = chunk.completion_tokens
         if chunk.error_code is not None:
             self.error = of_code(chunk.error_code, chunk.error_message or "the item failed")
         if chunk.finish_reason is not None:
@@ -120,9 +116,16 @@ class Choice:
 
 @dataclass
 class Generation:
-    """The complete answers to one prompt."""
+    """The complete answers to one prompt.
+
+    Attributes:
+        choices: The answers; several if the parameter `n` asks for them.
+        prompt_tokens, completion_tokens: Tokens of the prompt and of all answers, if known.
+    """
 
     choices: List[Choice]
+    prompt_tokens: Optional[int] = None
+    completion_tokens: Optional[int] = None
 
     @property
     def text(self) -> str:
@@ -144,28 +147,24 @@ class Generation:
         """Why the first answer ended."""
         return self.choices[0].finish_reason
 
-    @property
-    def prompt_tokens(self) -> Optional[int]:
-        """Tokens of the prompt, if known."""
-        return self.choices[0].prompt_tokens
-
-    @property
-    def completion_tokens(self) -> Optional[int]:
-        """Tokens of the first answer, if known."""
-        return self.choices[0].completion_tokens
-
 
 class Assembler:
     """Joins the chunks of a stream into the answers of each item."""
 
     def __init__(self) -> None:
         self._items: Dict[int, Dict[int, Choice]] = {}
+        self._prompt_tokens: Optional[int] = None
+        self._completion_tokens: Optional[int] = None
         self.is_complete = False
 
     def add(self, chunk: Chunk) -> None:
         """Adds the next chunk of the stream."""
         choice = self._items.setdefault(chunk.item, {}).setdefault(chunk.choice, Choice())
         choice.add(chunk)
+        if chunk.completion_tokens is not None:
+            # Other rows have the tokens of the prompt alone, which these count again.
+            self._completion_tokens = (self._completion_tokens or 0) + chunk.completion_tokens
+            self._prompt_tokens = (self._prompt_tokens or 0) + (chunk.prompt_tokens or 0)
         self.is_complete = self.is_complete or chunk.last
 
     def ended(self, item: int) -> bool:
@@ -180,7 +179,11 @@ class Assembler:
             VolleyError: The item failed.
         """
         choices = self._items.get(item, {})
-        generation = Generation([choices[index] for index in sorted(choices)] or [Choice()])
+        generation = Generation(
+            [choices[index] for index in sorted(choices)] or [Choice()],
+            self._prompt_tokens,
+            self._completion_tokens,
+        )
         for choice in generation.choices:
             if choice.error is not None:
                 raise choice.error
@@ -197,8 +200,6 @@ GENERATED = pa.schema(
         pa.field("thinking", pa.string()),
         pa.field("tool_calls", pa.string()),
         pa.field("finish_reason", pa.string()),
-        pa.field("prompt_tokens", pa.int64()),
-        pa.field("completion_tokens", pa.int64()),
         pa.field("error_code", pa.string()),
         pa.field("error_message", pa.string()),
     ]
@@ -214,8 +215,6 @@ def generated(choices: Sequence[Choice]) -> pa.RecordBatch:
             "thinking": choice.thinking or None,
             "tool_calls": json.dumps(choice.tool_calls) if choice.tool_calls else None,
             "finish_reason": choice.finish_reason,
-            "prompt_tokens": choice.prompt_tokens,
-            "completion_tokens": choice.completion_tokens,
             "error_code": None if choice.error is None else choice.error.code,
             "error_message": None if choice.error is None else choice.error.message,
         }
