@@ -12,6 +12,10 @@ test *arguments:
 test-quick *arguments:
     scripts/test-quick.sh {{arguments}}
 
+# The tests of the Python client, from its wheel.
+test-python-client *arguments:
+    scripts/test-python-client.sh {{arguments}}
+
 # The ONNX standard's own tests of every operator, through a running cluster.
 onnx-node-tests *arguments:
     scripts/onnx-node-tests.sh {{arguments}}

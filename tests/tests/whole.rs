@@ -63,6 +63,8 @@ mod pipelines;
 mod placement;
 #[path = "whole/prerequisites.rs"]
 mod prerequisites;
+#[path = "whole/python_client.rs"]
+mod python_client;
 #[path = "whole/python_models.rs"]
 mod python_models;
 #[path = "whole/quotas.rs"]

@@ -87,7 +87,8 @@ def test_a_node_is_drained_and_returned(mortal):
         assert client.cluster.undrain("worker-2")["state"] == "working"
         name = "volley.placement.strategy"
         client.cluster.set_settings({name: "pack"})
-        assert client.cluster.settings()["persistent"][name] == "pack"
+        seen = lambda: client.cluster.settings()["persistent"].get(name) == "pack"  # noqa: E731
+        until("every coordinator has the setting", seen)
 
 
 def test_management_goes_to_a_coordinator_that_lives(mortal):
