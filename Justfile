@@ -52,6 +52,10 @@ gpu:
 bench-peers *arguments:
     scripts/bench-peers.sh {{arguments}}
 
+# A million texts through Spark and Ray Data, with an executor and an actor that are killed.
+bench-spark *arguments:
+    scripts/bench-spark.sh {{arguments}}
+
 # Check alerts, units and chart, each where its tool is there.
 verify-deploy:
     scripts/verify-deploy.sh

@@ -217,7 +217,10 @@ class Up:
             file.chmod(0o600)
             arguments += ["--bootstrap-key-file", str(file)]
         self.node = Node("up", folder, arguments)
-        self.rest, self.flight = f"http://127.0.0.1:{self.port}", f"grpc://127.0.0.1:{self.port + 1}"
+        self.rest, self.flight = (
+            f"http://127.0.0.1:{self.port}",
+            f"grpc://127.0.0.1:{self.port + 1}",
+        )
         self.urls = [self.flight, self.rest]
 
     @staticmethod

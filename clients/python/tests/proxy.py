@@ -40,7 +40,9 @@ class CuttingProxy:
                 self._left -= 1
             outer = socket.create_connection(self._target)
             threading.Thread(target=self._forward, args=(inner, outer, None), daemon=True).start()
-            threading.Thread(target=self._forward, args=(outer, inner, allowed), daemon=True).start()
+            threading.Thread(
+                target=self._forward, args=(outer, inner, allowed), daemon=True
+            ).start()
 
     def _forward(self, source, sink, allowed):
         try:

@@ -15,8 +15,12 @@ def test_one_call_registers_all_models_in_duckdb(cluster, client):
     con = duckdb.connect()
     names = volley_client.duckdb.register(con, client)
     assert {"text-embed", "text-rerank", "text-classify", "storyteller"} <= set(names)
-    con.sql("CREATE TABLE books AS SELECT * FROM (VALUES (1, 'a dog'), (2, NULL), (3, 'a cat')) t(id, title)")
-    found = con.sql('SELECT id, "text-embed"(title), "text-rerank"(\'dog\', title) FROM books ORDER BY id')
+    con.sql(
+        "CREATE TABLE books AS SELECT * FROM (VALUES (1, 'a dog'), (2, NULL), (3, 'a cat')) t(id, title)"
+    )
+    found = con.sql(
+        'SELECT id, "text-embed"(title), "text-rerank"(\'dog\', title) FROM books ORDER BY id'
+    )
     rows = found.fetchall()
     assert [len(row[1]) if row[1] else None for row in rows] == [16, None, 16]
     assert [row[2] is None for row in rows] == [False, True, False]

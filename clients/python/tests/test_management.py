@@ -58,7 +58,9 @@ def test_a_pipeline_is_called_like_a_model(client, transport):
     ]
     client.pipelines.set(name, {"task": "rerank", "steps": steps})
     best = client.rerank(name, "a dog", ["the bridge", "a dog"], transport=transport)
-    assert best["index"].to_pylist()[0] == 1 and best["score"][0].as_py() == pytest.approx(1, abs=1e-4)
+    assert best["index"].to_pylist()[0] == 1 and best["score"][0].as_py() == pytest.approx(
+        1, abs=1e-4
+    )
     assert client.pipelines.get(name)["task"] == "rerank"
     client.pipelines.delete(name)
     with pytest.raises(errors.InvalidInputError, match="step 'x'"):

@@ -61,7 +61,9 @@ def test_answers_come_back_as_arrow_pandas_and_polars(client, transport):
     frame = rows.to_pandas()
     assert isinstance(frame, pandas.DataFrame) and list(frame["id"]) == [7, 8, 9]
     frame = rows.to_polars()
-    assert isinstance(frame, polars.DataFrame) and frame["embedding"].list.len().to_list() == [16] * 3
+    assert (
+        isinstance(frame, polars.DataFrame) and frame["embedding"].list.len().to_list() == [16] * 3
+    )
     assert pa.table(rows).equals(rows.to_arrow()), "rows are a stream for other libraries"
 
 

@@ -113,7 +113,9 @@ class TlsCluster(Cluster):
                 status = client.cluster.status()
         except errors.VolleyError:
             return False
-        return status["node"]["leader"] and [it["liveness"] for it in status["workers"]] == ["alive"]
+        return status["node"]["leader"] and [it["liveness"] for it in status["workers"]] == [
+            "alive"
+        ]
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,7 @@ def test_files_are_short():
     long = [
         f"{file.name}: {len(lines)}"
         for file in [*PROJECT.glob("src/**/*.py"), *PROJECT.glob("tests/*.py")]
-        if len(lines := file.read_text().splitlines()) > 500 or max(map(len, lines), default=0) > 120
+        if len(lines := file.read_text().splitlines()) > 500
+        or max(map(len, lines), default=0) > 120
     ]
     assert not long

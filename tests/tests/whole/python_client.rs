@@ -45,6 +45,7 @@ async fn the_python_client_answers_each_row_once_when_nodes_are_lost() {
 async fn the_python_client_works_with_asyncio_duckdb_and_polars_and_manages() {
     let files = [
         "tests/test_asyncio.py",
+        "tests/test_scale_out.py",
         "tests/test_engines.py",
         "tests/test_management.py",
     ];
@@ -54,6 +55,7 @@ async fn the_python_client_works_with_asyncio_duckdb_and_polars_and_manages() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_wheel_of_the_python_client_is_typed_shows_progress_and_uses_tls() {
     let files = [
+        "tests/test_docs.py",
         "tests/test_wheel.py",
         "tests/test_progress.py",
         "tests/test_tls.py",

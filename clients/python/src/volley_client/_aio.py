@@ -6,7 +6,7 @@ import asyncio
 import threading
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from typing import Any, AsyncGenerator, AsyncIterator, Coroutine, Generic, TypeVar
+from typing import Any, AsyncGenerator, AsyncIterator, Callable, Coroutine, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -48,11 +48,12 @@ class Portal:
             future.cancel()
             raise
 
-    def close(self) -> None:
-        """Cancels what still runs, and ends the thread."""
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Cancels what still runs, does `last`, and ends the thread."""
         if self._loop.is_closed():
             return
-        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result(timeout=10)
+        self.submit(_cancel_others()).result(timeout=10)
+        self.submit(last()).result(timeout=10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
         self._loop.close()

@@ -8,8 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from dataclasses import dataclass, replace
-from typing import Any, AsyncGenerator, Awaitable, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import (
+    Any,
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Tuple,
+    TypeVar,
+)
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -40,7 +52,7 @@ class Settings:
     """What a client was made with."""
 
     urls: List[str]
-    api_key: Optional[str]
+    api_key: Optional[str] = field(repr=False)
     tls: Optional[TLS]
     retry: Retry
     exchange_timeout: float
@@ -124,7 +136,9 @@ class Core:
             assembler = Assembler()
             try:
                 rest = batch.take(pa.array(waiting, pa.int64()))
-                async with closing(self._chunks(transport, endpoint, attempts.call(), rest)) as all_:
+                async with closing(
+                    self._chunks(transport, endpoint, attempts.call(), rest)
+                ) as all_:
                     async for chunk in all_:
                         assembler.add(chunk)
                 if waiting and not assembler.is_complete:
@@ -265,7 +279,7 @@ class Core:
 
     async def cancel_stream(self, stream_id: str) -> None:
         """Ends a resumable stream and its work."""
-        await self.request("DELETE", f"/v1/streams/{stream_id}")
+        await self.request("DELETE", f"/v1/streams/{quote(stream_id, safe='.')}")
 
     async def request(
         self,

@@ -37,7 +37,9 @@ def function(client: Client, target: str) -> Function:
     """Returns a model as a function. `target` is its name, and options after a question mark."""
     schema = client.function_schema(target)
     count = int(schema.metadata[ARGUMENTS])
-    return Function(client, target, tuple(schema.field(it) for it in range(count)), schema.types[-1])
+    return Function(
+        client, target, tuple(schema.field(it) for it in range(count)), schema.types[-1]
+    )
 
 
 def chosen(client: Client, models: Names) -> List[Tuple[str, str]]:

@@ -271,9 +271,7 @@ def _is(kind: pa.DataType, name: str) -> bool:
     return test is not None and bool(test(kind))
 
 
-def only_column(
-    batch: pa.RecordBatch, column: Optional[str], wanted: str
-) -> pa.Array:
+def only_column(batch: pa.RecordBatch, column: Optional[str], wanted: str) -> pa.Array:
     """Returns the column that holds the texts of a batch.
 
     Args:
@@ -297,6 +295,4 @@ def only_column(
 
 def constants(batch: pa.RecordBatch, values: Mapping[str, str]) -> Dict[str, pa.Array]:
     """Returns columns with the same text in each row of `batch`."""
-    return {
-        name: pa.array([value] * batch.num_rows, pa.string()) for name, value in values.items()
-    }
+    return {name: pa.array([value] * batch.num_rows, pa.string()) for name, value in values.items()}

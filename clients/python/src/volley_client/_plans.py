@@ -245,9 +245,7 @@ def generate(model: str, data: Data, options: RowOptions) -> Plan:
             return {"messages": found.cast(MESSAGES)}
         return {"prompt": found}
 
-    return plan(
-        model, data, pick, {"prompt": pa.string()}, "prompt", options, generates=True
-    )
+    return plan(model, data, pick, {"prompt": pa.string()}, "prompt", options, generates=True)
 
 
 def function(name: str, arguments: Sequence[Any], timeout: Optional[float]) -> Plan:

@@ -331,6 +331,4 @@ def _error(response: httpx.Response, body: bytes) -> VolleyError:
     if code.startswith("http_") and status in (502, 503, 504):
         # A proxy before the cluster found no coordinator.
         return UnavailableError(message, status=status, retry_after=retry_after)
-    return of_code(
-        code, message, status=status, retry_after=retry_after, request_id=request_id
-    )
+    return of_code(code, message, status=status, retry_after=retry_after, request_id=request_id)

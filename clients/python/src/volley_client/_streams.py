@@ -21,7 +21,9 @@ from .results import Assembler, Chunk, Generation, Rows
 S = TypeVar("S", bound="_Closeable")
 
 
-def answer(core: Core, transport: str, plan: Plan, unit: Unit) -> Coroutine[Any, Any, pa.RecordBatch]:
+def answer(
+    core: Core, transport: str, plan: Plan, unit: Unit
+) -> Coroutine[Any, Any, pa.RecordBatch]:
     """Returns the work of one exchange of a plan."""
     if plan.generates:
         return core.generations(transport, plan.call, unit.sent)

@@ -82,9 +82,7 @@ class Client(Management[Json]):
 
     def close(self) -> None:
         """Cancels what still runs, and closes all connections."""
-        if not self._portal.is_closed:
-            self._portal.run(self._core.close())
-            self._portal.close()
+        self._portal.close(self._core.close)
 
     # --- Rows ---
 
@@ -198,9 +196,7 @@ class Client(Management[Json]):
 
     # --- One prompt ---
 
-    def generate(
-        self, model: str, prompt: Prompt, **options: Unpack[CallOptions]
-    ) -> Generation:
+    def generate(self, model: str, prompt: Prompt, **options: Unpack[CallOptions]) -> Generation:
         """Generates the answer to one prompt: a text, or the messages of a chat.
 
         A call whose connection breaks is sent again, which a remote model may bill again; with
@@ -250,9 +246,7 @@ class Client(Management[Json]):
         self._core.transport("rest")
         ids = [stream_id]
         call = Call("", deadline=Deadline(timeout))
-        return GenerationStream(
-            self._portal, self._core.resumable(call, None, ids, after), ids
-        )
+        return GenerationStream(self._portal, self._core.resumable(call, None, ids, after), ids)
 
     def cancel_stream(self, stream_id: str) -> None:
         """Ends a resumable stream and its work."""

@@ -43,7 +43,9 @@ class VolleyError(Exception):
         self.request_id = request_id
 
     def __str__(self) -> str:
-        details = self.code if self.request_id is None else f"{self.code}, request {self.request_id}"
+        details = (
+            self.code if self.request_id is None else f"{self.code}, request {self.request_id}"
+        )
         return f"{self.message} ({details})"
 
 

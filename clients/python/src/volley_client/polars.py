@@ -70,9 +70,7 @@ def call(client: Client, model: str, *arguments: IntoExpr) -> polars.Expr:
         raise ValueError(f"'{model}' has the arguments {names}, and {len(arguments)} were given")
     dtype = _dtype(found.result)
     expressions = [polars.col(it) if isinstance(it, str) else it for it in arguments]
-    packed = polars.struct(
-        [it.alias(f"arg{place}") for place, it in enumerate(expressions, 1)]
-    )
+    packed = polars.struct([it.alias(f"arg{place}") for place, it in enumerate(expressions, 1)])
     answered = packed.map_batches(_called(found, dtype), return_dtype=dtype, is_elementwise=True)
     return answered.alias(expressions[0].meta.output_name())
 

@@ -3,14 +3,15 @@
     from volley_client.spark import map_embed
     vectors = map_embed(texts, urls, "text-embed", column="text", keep=["id"])
 
-Each Python worker makes a client of its own and streams its partition in bounded memory. Spark
+Each Python worker has a client of its own and streams its partitions in bounded memory. Spark
 repeats a task whose executor is lost, and uses the rows of one attempt of it, so each row of the
 result appears once. Needs the extra ``volley-client[spark]``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 
 import pyarrow as pa
 
@@ -104,10 +105,10 @@ def _mapped(
     client: Optional[Mapping[str, Any]],
     options: Mapping[str, Any],
 ) -> DataFrame:
+    if options.get("progress"):
+        raise ValueError("'progress' does not reach the driver of Spark; its own pages show tasks")
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-    if callable(options.get("progress")) or options.get("progress"):
-        raise ValueError("'progress' does not reach the driver of Spark; its own pages show tasks")
     work = partition(method, urls, model, dict(client or {}), dict(options))
     # The answer to no rows has the columns of the result.
     schema = to_arrow_schema(frame.schema)
@@ -122,12 +123,26 @@ def partition(
     """Returns the function for `mapInArrow`, which each Python worker calls with a partition."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with Client(urls, **client) as made:
-            with getattr(made, method)(model, batches, **options) as stream:
-                for batch in stream:
-                    yield batch.cast(_for_spark(batch.schema))
+        first = next(batches, None)
+        if first is None:
+            return
+        made = _client(urls, client)
+        with getattr(made, method)(model, chain([first], batches), **options) as stream:
+            for batch in stream:
+                yield batch.cast(_for_spark(batch.schema))
 
     return work
+
+
+_made: Dict[str, Client] = {}
+
+
+def _client(urls: Sequence[str], options: Json) -> Client:
+    """Returns the client of this Python worker, which Spark uses for many partitions."""
+    key = repr((list(urls), sorted(options.items())))
+    if key not in _made:
+        _made[key] = Client(urls, **options)
+    return _made[key]
 
 
 def _for_spark(schema: pa.Schema) -> pa.Schema:
