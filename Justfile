@@ -12,6 +12,10 @@ test *arguments:
 test-quick *arguments:
     scripts/test-quick.sh {{arguments}}
 
+# The tests of the Python client, from its wheel.
+test-python-client *arguments:
+    scripts/test-python-client.sh {{arguments}}
+
 # The ONNX standard's own tests of every operator, through a running cluster.
 onnx-node-tests *arguments:
     scripts/onnx-node-tests.sh {{arguments}}
@@ -47,6 +51,10 @@ gpu:
 # Measures Volley beside other servers and loops: `just bench-peers encoders`, `decoders`, `bulk`, `isolation`.
 bench-peers *arguments:
     scripts/bench-peers.sh {{arguments}}
+
+# A million texts through Spark and Ray Data, with an executor and an actor that are killed.
+bench-spark *arguments:
+    scripts/bench-spark.sh {{arguments}}
 
 # Check alerts, units and chart, each where its tool is there.
 verify-deploy:

@@ -34,6 +34,8 @@ step "OpenTelemetry's definitions"
 scripts/get-otlp.sh
 step "lm-eval"
 scripts/get-lm-eval.sh
+step "the Python client and what its tests need"
+scripts/get-python-client.sh
 step "LiteLLM"
 scripts/get-litellm.sh
 

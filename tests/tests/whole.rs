@@ -65,6 +65,8 @@ mod placement;
 mod prerequisites;
 #[path = "whole/python_backend.rs"]
 mod python_backend;
+#[path = "whole/python_client.rs"]
+mod python_client;
 #[path = "whole/python_models.rs"]
 mod python_models;
 #[path = "whole/quotas.rs"]
