@@ -273,10 +273,11 @@ class MlServer(HostTest):
     def test_predict_answers_a_table(self):
         columns = [{"name": "x", "datatype": "FP64", "shape": [-1, 2]}]
         client = self.mlserver("Scale", inputs=columns, outputs=[{**columns[0], "name": "y"}],
-                               parameters={"extra": {"factor": 2}}, max_batch_size=8)
+                               parameters={"extra": {"factor": 2}}, max_batch_size=8, max_batch_time=0.02)
         self.assertIsNone(client.failed, client.log())
         self.assertEqual(client.loaded["interface"], "mlserver")
         self.assertEqual(client.loaded["max_rows"], 8)
+        self.assertEqual(client.loaded["batch_window_seconds"], 0.02)
         self.assertEqual(client.loaded["description"], "Scales.")
         self.assertEqual(client.loaded["outputs"],
                          [{"name": "y", "type": "fp64", "shape": [2], "nullable": False}])

@@ -2,10 +2,12 @@
 //!
 //! The interpreter of a model is, in this order: the one that its setting `python` names; the one in
 //! a `.venv` or `venv` of its directory; one with the packages of its `requirements.txt` or
-//! `pyproject.toml`; the worker's own. An environment with packages is built once for each set of
-//! packages and interpreter, aside, and then renamed to its place.
+//! `pyproject.toml` and of Inferless' `inferless-runtime-config.yaml`; the worker's own. An
+//! environment with packages is built once for each set of packages and interpreter, aside, and then
+//! renamed to its place. Installers run code of packages, so they reach no more than models do.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -17,11 +19,34 @@ use tokio::process::Command;
 use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
 use crate::config::PythonConfig;
+use crate::inferless::RuntimeFile;
+use crate::keeper::Order;
+use crate::process::inherited;
+use crate::sandbox::{Reach, Sandbox};
+use crate::usage::Limits;
 
 /// How long an installation may take.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(1_800);
 /// How long an interpreter may take to print its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
+/// Files that an installer may open.
+const MAX_FILES: u64 = 16_384;
+/// Variables of the worker's environment that installers get besides those of models.
+const INSTALLER_VARIABLES: [&str; 11] = [
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+];
+/// Prefixes of further ones.
+const INSTALLER_PREFIXES: [&str; 2] = ["PIP_", "UV_"];
 /// Oldest supported version.
 const MIN_VERSION: (u32, u32) = (3, 9);
 
@@ -55,7 +80,7 @@ impl Requirements {
     ///
     /// # Errors
     /// `InvalidInput` when a file cannot be read.
-    fn of(directory: &Path) -> Result<Option<Self>, PredictError> {
+    fn of(directory: &Path, further: &[String]) -> Result<Option<Self>, PredictError> {
         let read = |name: &str| match std::fs::read_to_string(directory.join(name)) {
             Ok(text) => Ok(Some(text)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -64,7 +89,7 @@ impl Requirements {
                 Err(PredictError::invalid(message).with_source(error))
             }
         };
-        let text = match (read("requirements.txt")?, read("pyproject.toml")?) {
+        let mut text = match (read("requirements.txt")?, read("pyproject.toml")?) {
             (Some(text), _) => text,
             (None, Some(text)) => {
                 let parsed: PyProject = toml::from_str(&text).map_err(|error| {
@@ -74,8 +99,12 @@ impl Requirements {
                 let project = parsed.project.map(|project| project.dependencies);
                 project.unwrap_or_default().join("\n")
             }
-            (None, None) => return Ok(None),
+            (None, None) => String::new(),
         };
+        for package in further {
+            text.push('\n');
+            text.push_str(package);
+        }
         let names_packages = text.lines().any(|line| {
             let line = line.trim();
             !line.is_empty() && !line.starts_with('#')
@@ -114,21 +143,24 @@ impl Environments {
         directory: &Path,
         named: Option<&str>,
     ) -> Result<PathBuf, PredictError> {
+        let runtime = RuntimeFile::of(directory)?;
+        runtime.check_machine().await?;
         if let Some(named) = named {
             let path = named_interpreter(named);
-            check_version(&path).await?;
+            self.check_version(&path, directory).await?;
             return Ok(path);
         }
         for own in [".venv", "venv"] {
             let path = directory.join(own).join("bin/python");
             if path.exists() {
-                check_version(&path).await?;
+                self.check_version(&path, directory).await?;
                 return Ok(path);
             }
         }
         let base = &self.config.interpreter;
-        let version = check_version(base).await?;
-        let Some(requirements) = Requirements::of(directory)? else {
+        let version = self.check_version(base, directory).await?;
+        let further = runtime.python_packages();
+        let Some(requirements) = Requirements::of(directory, further)? else {
             return Ok(base.clone());
         };
         self.built(&requirements, &version, directory).await
@@ -184,30 +216,37 @@ impl Environments {
         let uv = find("uv");
         tracing::info!(packages = %file.display(), uv = uv.is_some(), "building a Python environment");
         let started = tokio::time::Instant::now();
-        let mut create = Command::new(uv.as_deref().unwrap_or(base));
-        match uv {
-            Some(_) => create.args(["venv", "--quiet", "--python"]).arg(base),
-            None => create.args(["-m", "venv"]),
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let (place_text, base_text) = (text(place), text(base));
+        let create = match &uv {
+            Some(_) => vec!["venv", "--quiet", "--python", &base_text],
+            None => vec!["-m", "venv"],
         };
-        run(create.arg("--clear").arg(place), directory).await?;
+        let mut create: Vec<String> = create.into_iter().map(str::to_owned).collect();
+        create.extend(["--clear".to_owned(), place_text]);
+        self.run(uv.as_deref().unwrap_or(base), create, directory)
+            .await?;
         let python = place.join("bin/python");
-        let mut install = Command::new(uv.as_deref().unwrap_or(&python));
-        match uv {
-            Some(_) => install.args(["pip", "install", "--python"]).arg(&python),
-            None => install.args(["-m", "pip", "install", "--disable-pip-version-check"]),
+        let python_text = text(&python);
+        let install = match &uv {
+            Some(_) => vec!["pip", "install", "--python", &python_text],
+            None => vec!["-m", "pip", "install", "--disable-pip-version-check"],
         };
+        let mut install: Vec<String> = install.into_iter().map(str::to_owned).collect();
         let wheels = [Some(directory.join("wheels")), self.config.wheels.clone()];
         for wheels in wheels
             .into_iter()
             .flatten()
             .filter(|wheels| wheels.is_dir())
         {
-            install.arg("--find-links").arg(wheels);
+            install.extend(["--find-links".to_owned(), text(&wheels)]);
         }
         if self.config.offline {
-            install.arg("--no-index");
+            install.push("--no-index".to_owned());
         }
-        let installed = run(install.arg("-r").arg(file), directory).await;
+        install.extend(["-r".to_owned(), text(file)]);
+        let installer = uv.as_deref().unwrap_or(&python);
+        let installed = self.run(installer, install, directory).await;
         tracing::info!(
             seconds = started.elapsed().as_secs(),
             ok = installed.is_ok(),
@@ -215,50 +254,147 @@ impl Environments {
         );
         installed
     }
+
+    /// A program that runs code of a model or its packages: it reaches what models reach, and may
+    /// write environments.
+    fn command(
+        &self,
+        program: &Path,
+        arguments: Vec<String>,
+        directory: &Path,
+    ) -> std::io::Result<Command> {
+        let environments = &self.config.environments;
+        let order = Order {
+            interpreter: program.to_owned(),
+            arguments,
+            limits: Limits {
+                memory: self.config.process_memory,
+                tasks: u64::MAX,
+                files: MAX_FILES,
+            },
+            reach: Reach {
+                sandbox: Sandbox::None,
+                hidden: self.config.hidden.clone(),
+                read_only: Vec::new(),
+                writable: vec![environments.clone()],
+                model: directory.to_owned(),
+            },
+            temporary: PathBuf::new(),
+            cgroup: None,
+            outlives: true,
+        };
+        let mut command = Command::new(&self.config.keeper.path);
+        command
+            .args(&self.config.keeper.arguments)
+            .arg("run")
+            .arg(serde_json::to_string(&order)?)
+            .current_dir(directory)
+            .env_clear()
+            .envs(inherited())
+            .envs(installer_variables())
+            // Models cannot write to these, unlike to those of the worker's user.
+            .env("UV_CACHE_DIR", environments.join(".cache/uv"))
+            .env("PIP_CACHE_DIR", environments.join(".cache/pip"))
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        Ok(command)
+    }
+
+    /// Runs an installer; its output goes to the log.
+    async fn run(
+        &self,
+        program: &Path,
+        arguments: Vec<String>,
+        directory: &Path,
+    ) -> Result<(), PredictError> {
+        let output = self
+            .command(program, arguments, directory)
+            .map_err(|error| PredictError::internal("the installer cannot be described", error))?
+            .output();
+        let failed = |message: String| {
+            PredictError::invalid(format!(
+                "the packages of the model cannot be installed: {message}"
+            ))
+            .with_origin(ErrorOrigin::Model)
+        };
+        let output = tokio::time::timeout(INSTALL_TIMEOUT, output)
+            .await
+            .map_err(|_| failed("the installer did not end within 30 minutes".to_owned()))?
+            .map_err(|error| failed(format!("the installer cannot be started: {error}")))?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        for line in errors
+            .lines()
+            .rev()
+            .take(50)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+        {
+            tracing::info!(text = line, "Python installer");
+        }
+        if output.status.success() {
+            return Ok(());
+        }
+        let mut lines = errors
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty());
+        let told = lines
+            .clone()
+            .find(|line| line.starts_with("ERROR:") || line.starts_with("error:"));
+        let told = told.or_else(|| lines.next_back()).unwrap_or("no output");
+        Err(failed(told.chars().take(300).collect()))
+    }
+
+    /// The version of an interpreter, such as `3.12`.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it cannot be started or is too old.
+    async fn check_version(
+        &self,
+        interpreter: &Path,
+        directory: &Path,
+    ) -> Result<String, PredictError> {
+        let name = interpreter
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy();
+        let program = "import sys; print('%d.%d' % sys.version_info[:2])";
+        let missing = || {
+            PredictError::invalid(format!(
+                "the Python interpreter '{name}' cannot be started on this worker; install it, or set \
+                 'python.interpreter' or the parameter 'python'"
+            ))
+        };
+        let arguments = ["-I", "-c", program].map(str::to_owned).to_vec();
+        let output = self
+            .command(interpreter, arguments, directory)
+            .map_err(|error| missing().with_source(error))?
+            .output();
+        let output = tokio::time::timeout(VERSION_TIMEOUT, output)
+            .await
+            .map_err(|_| missing())?
+            .map_err(|error| missing().with_source(error))?;
+        let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let numbers = version.split_once('.');
+        let numbers = numbers.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        match numbers {
+            Some(numbers) if MIN_VERSION <= numbers => Ok(version),
+            Some(_) => Err(PredictError::invalid(format!(
+                "the Python interpreter '{name}' has version {version}; Volley supports {}.{} and later",
+                MIN_VERSION.0, MIN_VERSION.1
+            ))),
+            None => Err(missing()),
+        }
+    }
 }
 
-/// Runs an installer; its output goes to the log.
-async fn run(command: &mut Command, directory: &Path) -> Result<(), PredictError> {
-    let output = command
-        .current_dir(directory)
-        .env_remove("PYTHONPATH")
-        .env_remove("PYTHONHOME")
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let failed = |message: String| {
-        PredictError::invalid(format!(
-            "the packages of the model cannot be installed: {message}"
-        ))
-        .with_origin(ErrorOrigin::Model)
-    };
-    let output = tokio::time::timeout(INSTALL_TIMEOUT, output)
-        .await
-        .map_err(|_| failed("the installer did not end within 30 minutes".to_owned()))?
-        .map_err(|error| failed(format!("the installer cannot be started: {error}")))?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    for line in errors
-        .lines()
-        .rev()
-        .take(50)
-        .collect::<Vec<_>>()
-        .into_iter()
-        .rev()
-    {
-        tracing::info!(text = line, "Python installer");
-    }
-    if output.status.success() {
-        return Ok(());
-    }
-    let mut lines = errors
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty());
-    let told = lines
-        .clone()
-        .find(|line| line.starts_with("ERROR:") || line.starts_with("error:"));
-    let told = told.or_else(|| lines.next_back()).unwrap_or("no output");
-    Err(failed(told.chars().take(300).collect()))
+fn installer_variables() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| {
+        let name = name.to_str().unwrap_or_default();
+        let mut prefixes = INSTALLER_PREFIXES.iter();
+        INSTALLER_VARIABLES.contains(&name) || prefixes.any(|prefix| name.starts_with(prefix))
+    })
 }
 
 /// The path of an interpreter that is named by its path or its version.
@@ -266,44 +402,6 @@ fn named_interpreter(named: &str) -> PathBuf {
     match named.starts_with(|first: char| first.is_ascii_digit()) {
         true => PathBuf::from(format!("python{named}")),
         false => PathBuf::from(named),
-    }
-}
-
-/// The version of an interpreter, such as `3.12`.
-///
-/// # Errors
-/// `InvalidInput` when it cannot be started or is too old.
-async fn check_version(interpreter: &Path) -> Result<String, PredictError> {
-    let name = interpreter
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy();
-    let program = "import sys; print('%d.%d' % sys.version_info[:2])";
-    let output = Command::new(interpreter)
-        .args(["-I", "-c", program])
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let missing = || {
-        PredictError::invalid(format!(
-            "the Python interpreter '{name}' cannot be started on this worker; install it, or set \
-             'python.interpreter' or the parameter 'python'"
-        ))
-    };
-    let output = tokio::time::timeout(VERSION_TIMEOUT, output)
-        .await
-        .map_err(|_| missing())?
-        .map_err(|error| missing().with_source(error))?;
-    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    let numbers = version.split_once('.');
-    let numbers = numbers.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-    match numbers {
-        Some(numbers) if MIN_VERSION <= numbers => Ok(version),
-        Some(_) => Err(PredictError::invalid(format!(
-            "the Python interpreter '{name}' has version {version}; Volley supports {}.{} and later",
-            MIN_VERSION.0, MIN_VERSION.1
-        ))),
-        None => Err(missing()),
     }
 }
 
@@ -321,26 +419,22 @@ mod tests {
     #[test]
     fn packages_come_from_either_file_and_their_key_from_their_lines() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(Requirements::of(directory.path()).unwrap(), None);
+        assert_eq!(Requirements::of(directory.path(), &[]).unwrap(), None);
         let project = "[project]\nname = \"m\"\ndependencies = [\"six==1.16.0\"]\n";
         std::fs::write(directory.path().join("pyproject.toml"), project).unwrap();
-        let found = Requirements::of(directory.path()).unwrap().unwrap();
+        let found = Requirements::of(directory.path(), &[]).unwrap().unwrap();
         assert_eq!(found.text, "six==1.16.0");
         std::fs::write(directory.path().join("requirements.txt"), "# none\n\n").unwrap();
-        assert_eq!(Requirements::of(directory.path()).unwrap(), None);
+        assert_eq!(Requirements::of(directory.path(), &[]).unwrap(), None);
+        let further = ["seven".to_owned()];
+        let both = Requirements::of(directory.path(), &further)
+            .unwrap()
+            .unwrap();
+        assert_eq!(both.text.lines().last(), Some("seven"));
         let spaced = Requirements {
             text: "six==1.16.0  \n".to_owned(),
         };
         assert_eq!(spaced.key("3.11"), found.key("3.11"));
         assert_ne!(found.key("3.12"), found.key("3.11"));
-    }
-
-    #[tokio::test]
-    async fn an_interpreter_that_is_missing_is_named() {
-        let error = check_version(Path::new("/nowhere/python9"))
-            .await
-            .unwrap_err();
-        assert!(error.message.contains("'python9'"), "{error}");
-        assert!(!error.message.contains("nowhere"), "{error}");
     }
 }

@@ -116,6 +116,12 @@ pub(crate) struct Interface {
     pub(crate) any_parameter: bool,
     /// Calls that the process runs at once.
     pub(crate) concurrency: usize,
+    /// Most rows of a call; requests share calls up to this.
+    #[serde(default)]
+    pub(crate) max_rows: Option<usize>,
+    /// How long a request waits for others that share its call.
+    #[serde(default)]
+    pub(crate) batch_window_seconds: Option<f64>,
     /// Length of the vectors of an embedding model.
     #[serde(default)]
     pub(crate) dimensions: Option<usize>,

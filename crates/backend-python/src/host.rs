@@ -86,36 +86,52 @@ const FILES: &[(&str, &str)] = &[
     ("wire.py", include_str!("../host/wire.py")),
 ];
 
-/// The host program on this machine's disk. Dropping it removes the files.
+const PROGRAM: &str = "host";
+const TEMPORARY: &str = "temporary";
+
+/// The host program on this machine's disk, and the place for the temporary files of all models.
+/// Dropping it removes them.
 #[derive(Debug)]
 pub(crate) struct HostProgram(TempDir);
 
 impl HostProgram {
-    /// Writes the program to a new directory that only this user can read.
+    /// Writes the program to a new directory in `parent`, which only this user can read.
     ///
     /// # Errors
-    /// `Unavailable` when the directory for temporary files cannot be written.
-    pub(crate) fn write() -> Result<Self, PredictError> {
+    /// `Unavailable` when the directory cannot be written.
+    pub(crate) fn write(parent: &Path) -> Result<Self, PredictError> {
         let failed = |error: std::io::Error| {
-            let message = "the program for Python models cannot be written; check the directory \
-                           for temporary files";
+            let message = "the directory for Python environments cannot be written; set \
+                           'python.environments_dir'";
             PredictError::new(volley_types::ErrorCode::Unavailable, message).with_source(error)
         };
-        let directory = tempfile::Builder::new().prefix("volley-python-").tempdir();
+        std::fs::create_dir_all(parent).map_err(failed)?;
+        let directory = tempfile::Builder::new().prefix(".host-").tempdir_in(parent);
         let directory = directory.map_err(failed)?;
         for (name, text) in FILES {
-            let file: PathBuf = directory.path().join(name);
+            let file: PathBuf = directory.path().join(PROGRAM).join(name);
             if let Some(parent) = file.parent() {
                 std::fs::create_dir_all(parent).map_err(failed)?;
             }
             std::fs::write(&file, text).map_err(failed)?;
         }
+        std::fs::create_dir_all(directory.path().join(TEMPORARY)).map_err(failed)?;
         Ok(Self(directory))
     }
 
-    /// The program's directory, which Python runs.
-    pub(crate) fn path(&self) -> &Path {
+    /// The directory of everything, which no model may open.
+    pub(crate) fn root(&self) -> &Path {
         self.0.path()
+    }
+
+    /// The program's directory, which Python runs.
+    pub(crate) fn program(&self) -> PathBuf {
+        self.0.path().join(PROGRAM)
+    }
+
+    /// The directory in which each process gets one for its temporary files.
+    pub(crate) fn temporary(&self) -> PathBuf {
+        self.0.path().join(TEMPORARY)
     }
 }
 
@@ -144,7 +160,8 @@ mod tests {
         found.sort();
         let listed: Vec<_> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
         assert_eq!(listed, found);
-        let program = HostProgram::write().unwrap();
-        assert!(program.path().join("interfaces/plain.py").is_file());
+        let parent = tempfile::tempdir().unwrap();
+        let program = HostProgram::write(parent.path()).unwrap();
+        assert!(program.program().join("interfaces/plain.py").is_file());
     }
 }

@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use futures::future::select_all;
 use volley_backend::{Backend, LossFuture};
+use volley_model_host::HostedModel;
 use volley_types::{
     ChunkStream, ModelName, ModelRef, Predict, PredictError, PredictRequest, Signature,
 };
 
-/// Backends that share the requests of a replica.
+/// Processes that share the requests of a replica.
 pub(crate) struct Instances(Vec<Instance>);
 
 struct Instance {
-    backend: Arc<dyn Backend>,
+    backend: Arc<HostedModel>,
     running: Arc<AtomicUsize>,
 }
 
@@ -29,7 +30,7 @@ impl Drop for Running {
 
 impl Instances {
     /// Shares the requests between `backends`, of which there is at least one.
-    pub(crate) fn new(backends: Vec<Arc<dyn Backend>>) -> Self {
+    pub(crate) fn new(backends: Vec<Arc<HostedModel>>) -> Self {
         let instances = backends.into_iter().map(|backend| Instance {
             backend,
             running: Arc::default(),
@@ -37,9 +38,13 @@ impl Instances {
         Self(instances.collect())
     }
 
-    /// The instance with the fewest running requests.
+    /// The instance with the fewest running requests, among those whose process runs if there are
+    /// any.
     fn least_busy(&self) -> Result<&Instance, PredictError> {
-        let busy = |instance: &&Instance| instance.running.load(Ordering::Relaxed);
+        let busy = |instance: &&Instance| {
+            let running = instance.running.load(Ordering::Relaxed);
+            (!instance.backend.is_running(), running)
+        };
         self.0
             .iter()
             .min_by_key(busy)

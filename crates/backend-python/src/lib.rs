@@ -5,29 +5,42 @@
 //! a Unix socket (`frame`): columns in Arrow's layout, calls, credits and cancels. The model's
 //! code cannot reach the worker's memory, and its end is an error of its own calls only.
 //!
-//! Reading order: [`PythonLoader`] (`loader`: environment, processes), `model` (a request on one
-//! process), `session` (the connection), `frame` and `column` (the bytes), `process` (start, limits,
-//! end), `environment` (interpreters and packages), `triton` (models of Triton repositories), `host`
-//! (the Python files).
+//! Reading order: [`PythonLoader`] (`loader`), `launcher` (one instance), `batcher` (several requests
+//! in one call), `model` (a request on one process), `session` (the connection), `frame` and `column`
+//! (the bytes), `process` (start and end), `keeper` (the parent of a model's process: `usage` and
+//! `tree`, limits; `cgroup`; `sandbox`, files and network), `gpus`, `environment` (interpreters and
+//! packages), `triton` (models of Triton
+//! repositories), `host` (the Python files).
 
+mod batcher;
+mod cgroup;
 mod column;
 mod config;
 mod environment;
 mod frame;
+mod gpus;
 mod host;
+mod inferless;
 mod instances;
+mod keeper;
+mod launcher;
 mod loader;
 mod log;
 mod model;
 mod process;
+mod sandbox;
 mod session;
 mod settings;
+mod tree;
 mod triton;
+mod usage;
 
 use volley_types::registry::{BackendInfo, BackendName, SourceKind};
 
-pub use crate::config::PythonConfig;
+pub use crate::config::{Program, PythonConfig};
+pub use crate::keeper::main as keeper_main;
 pub use crate::loader::{Description, PythonLoader, is_python};
+pub use crate::sandbox::Sandbox;
 
 /// This backend.
 pub static INFO: BackendInfo = BackendInfo {

@@ -5,23 +5,17 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::future::try_join_all;
-use parking_lot::Mutex;
 use volley_backend::{Backend, BackendLoader, Hold, LoadProgress};
 use volley_model_directory::triton::python::{self, PythonRepository};
-use volley_model_host::{HostedModel, Launch, Launched, LoadReport, Restarts, Supervisor};
+use volley_model_host::{HostedModel, Launch, Restarts, Supervisor};
 use volley_telemetry::Metrics;
+use volley_types::PredictError;
 use volley_types::registry::{Assignment, BackendName, ModelSource};
-use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
 use crate::config::PythonConfig;
-use crate::environment::Environments;
-use crate::frame::{self, Command, Event, Interface};
-use crate::host::HostProgram;
 use crate::instances::Instances;
-use crate::log::ModelLog;
-use crate::model::PythonModel;
-use crate::process::{self, ModelProcess, Start};
-use crate::session::Session;
+use crate::launcher::{Launcher, WorkerState};
+use crate::sandbox;
 use crate::settings::Settings;
 use crate::triton;
 
@@ -33,27 +27,22 @@ const RESTARTS: usize = 20;
 
 /// Loads Python models, each instance in a process of its own.
 pub struct PythonLoader {
-    shared: Arc<LoaderState>,
+    shared: Arc<WorkerState>,
     metrics: Metrics,
-}
-
-struct LoaderState {
-    config: PythonConfig,
-    environments: Environments,
-    /// Written at the first load.
-    program: tokio::sync::OnceCell<HostProgram>,
 }
 
 impl PythonLoader {
     /// A loader with this configuration.
     #[must_use]
     pub fn new(config: PythonConfig, metrics: Metrics) -> Self {
+        if config.enabled && !sandbox::has_landlock() {
+            tracing::warn!(
+                "the kernel has no Landlock of version 3 (Linux 6.2): the code of Python models \
+                 can read every file of the worker's user, keys included"
+            );
+        }
         Self {
-            shared: Arc::new(LoaderState {
-                environments: Environments::new(config.clone()),
-                config,
-                program: tokio::sync::OnceCell::new(),
-            }),
+            shared: Arc::new(WorkerState::new(config)),
             metrics,
         }
     }
@@ -115,12 +104,9 @@ impl BackendLoader for PythonLoader {
         let settings = Settings::read(&assignment.spec.parameters)?;
         let launcher = self.launcher(assignment, settings).await?;
         let count = triton::instances(&launcher.settings, launcher.repository.as_ref())?;
-        let launches = (0..count).map(|instance| {
-            self.supervised(Launcher {
-                instance,
-                ..launcher.clone()
-            })
-        });
+        let launchers = (0..count).map(|instance| launcher.for_instance(instance));
+        let launchers = launchers.collect::<Result<Vec<_>, _>>()?;
+        let launches = launchers.into_iter().map(|it| self.supervised(it));
         let mut instances = try_join_all(launches).await?;
         Ok(match instances.len() {
             1 => instances.remove(0),
@@ -176,7 +162,7 @@ impl PythonLoader {
         let settings = Settings::read(&assignment.spec.parameters)?;
         let launcher = self.launcher(assignment, settings).await?;
         let (interpreter, seen) = (launcher.interpreter.clone(), launcher.seen.clone());
-        let backend = self.supervised(launcher).await?;
+        let backend = self.supervised(launcher.for_instance(0)?).await?;
         let (interface, description) = seen.lock().clone();
         let description = Description {
             interface,
@@ -215,12 +201,13 @@ impl PythonLoader {
             file,
             repository,
             instance: 0,
+            gpus: None,
             seen: Arc::default(),
         })
     }
 
     /// Starts one process and keeps it running.
-    async fn supervised(&self, launcher: Launcher) -> Result<Arc<dyn Backend>, PredictError> {
+    async fn supervised(&self, launcher: Launcher) -> Result<Arc<HostedModel>, PredictError> {
         let launched = launcher.launch().await?;
         let supervisor = Supervisor {
             assignment: launcher.assignment.clone(),
@@ -266,133 +253,5 @@ fn repository(
     match file {
         None => triton::find(directory, settings),
         Some(_) => Ok(None),
-    }
-}
-
-/// Starts the processes of one instance.
-#[derive(Clone)]
-struct Launcher {
-    shared: Arc<LoaderState>,
-    assignment: Assignment,
-    settings: Settings,
-    interpreter: PathBuf,
-    directory: PathBuf,
-    file: Option<String>,
-    /// The model, if it lies in a Triton repository.
-    repository: Option<PythonRepository>,
-    /// Number of the instance, from 0.
-    instance: usize,
-    /// Interface and description of the last process.
-    seen: Arc<Mutex<(String, String)>>,
-}
-
-#[async_trait]
-impl Launch for Launcher {
-    async fn launch(&self) -> Result<Launched, PredictError> {
-        let program = self
-            .shared
-            .program
-            .get_or_try_init(|| async { HostProgram::write() });
-        let program = program.await?.path().to_owned();
-        let log = ModelLog::new(self.assignment.model.clone(), self.assignment.spec.version);
-        let memory = self
-            .settings
-            .memory_limit
-            .or(self.shared.config.process_memory);
-        let start = Start {
-            interpreter: self.interpreter.clone(),
-            host: program,
-            directory: self.directory.clone(),
-            memory_limit: memory,
-        };
-        let process = process::start(start, log.clone()).await;
-        let process = process.map_err(|error| {
-            PredictError::internal("the model's process could not be started", error)
-        })?;
-        let timeout = self.settings.load_timeout;
-        let ModelProcess {
-            process,
-            group,
-            mut socket,
-        } = process;
-        let interface = match tokio::time::timeout(timeout, self.load(&mut socket)).await {
-            Ok(loaded) => loaded?,
-            Err(_) => {
-                return Err(self.failed(&format!(
-                    "it did not load within {} s; see 'load_timeout_seconds'",
-                    timeout.as_secs_f64()
-                )));
-            }
-        };
-        tracing::info!(
-            model = %self.assignment.model, interface = interface.interface,
-            description = interface.description, "Python model loaded"
-        );
-        *self.seen.lock() = (interface.interface.clone(), interface.description.clone());
-        let capacity = interface.concurrency.max(1);
-        let session = Session::new(socket, group, self.settings.cancel_grace, log);
-        let gone = session.gone();
-        let model = PythonModel::new(self.assignment.model.clone(), interface, session)?;
-        Ok(Launched {
-            process,
-            client: Arc::new(model),
-            gone,
-            report: LoadReport {
-                capacity,
-                memory_bytes: 0,
-            },
-        })
-    }
-}
-
-impl Launcher {
-    /// Has the process load the model.
-    async fn load(&self, socket: &mut tokio::net::UnixStream) -> Result<Interface, PredictError> {
-        let mut parameters = self.settings.own.clone();
-        if let Some(file) = &self.file {
-            parameters.insert("file".to_owned(), file.as_str().into());
-        }
-        let command = Command::Load {
-            directory: self.directory.to_string_lossy().into_owned(),
-            interface: self.settings.interface.clone(),
-            model: self.assignment.model.to_string(),
-            version: self.assignment.spec.version.0.into(),
-            parameters,
-            triton: self
-                .repository
-                .as_ref()
-                .map(|repository| triton::source(repository, self.instance)),
-        };
-        let broke = |error: std::io::Error| {
-            self.failed("its process ended while it was loaded; see the worker's log")
-                .with_source(error)
-        };
-        frame::write(socket, &[command], &crate::column::Body::default())
-            .await
-            .map_err(broke)?;
-        loop {
-            let frame = frame::read(socket).await.map_err(broke)?;
-            let frame = frame.ok_or_else(|| {
-                self.failed("its process ended while it was loaded; see the worker's log")
-            })?;
-            for event in frame.events {
-                match event {
-                    Event::Loaded(interface) => return Ok(interface),
-                    Event::Failed { message } => return Err(self.failed(&message)),
-                    Event::Log { level, message, .. } => {
-                        let (model, version) =
-                            (&self.assignment.model, self.assignment.spec.version);
-                        ModelLog::new(model.clone(), version).record(&level, &message);
-                    }
-                    Event::Rows { .. } | Event::End { .. } | Event::Error { .. } => {}
-                }
-            }
-        }
-    }
-
-    fn failed(&self, why: &str) -> PredictError {
-        let why: String = why.chars().take(1_024).collect();
-        let message = format!("the Python model cannot be loaded: {why}");
-        PredictError::new(ErrorCode::InvalidInput, message).with_origin(ErrorOrigin::Model)
     }
 }

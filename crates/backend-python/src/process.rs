@@ -9,11 +9,13 @@ use std::sync::LazyLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, prlimit};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 
+use crate::config::Program;
+use crate::keeper::Order;
 use crate::log::ModelLog;
 
 /// Variables of the worker's environment that a model's process gets. All others stay with the
@@ -30,44 +32,46 @@ const INHERITED: [&str; 8] = [
 ];
 /// Prefixes of further variables.
 const INHERITED_PREFIXES: [&str; 6] = ["CUDA_", "NVIDIA_", "OMP_", "MKL_", "OPENBLAS_", "HF_"];
-/// Files that a process may open, unless the worker's own limit is lower.
-const MAX_FILES: u64 = 4_096;
 
-/// A process with its children. Killing it again has no effect.
+/// A process with all that it started. Killing it again has no effect.
 #[derive(Debug)]
-pub(crate) struct ProcessGroup(Option<Pid>);
+pub(crate) struct ProcessTree(Option<OwnedFd>);
 
-impl ProcessGroup {
-    fn of(process: &Child) -> Self {
-        let id = process.id().and_then(|id| i32::try_from(id).ok());
-        Self(id.and_then(Pid::from_raw))
+impl ProcessTree {
+    /// The tree of a keeper that this process has just started.
+    fn of(keeper: &Child) -> std::io::Result<Self> {
+        let id = keeper.id().and_then(|id| i32::try_from(id).ok());
+        let id = id.and_then(Pid::from_raw);
+        let id = id.ok_or_else(|| std::io::Error::other("the process has no id"))?;
+        Ok(Self(Some(pidfd_open(id, PidfdFlags::empty())?)))
     }
 
-    /// Kills every process of the group.
+    /// Has the keeper kill every process below it.
     pub(crate) fn kill(&self) {
-        if let Some(group) = self.0
-            && let Err(error) = kill_process_group(group, Signal::KILL)
-        {
-            // The usual case: all of them have ended.
-            tracing::debug!(%error, "process group of the model not killed");
+        // A stopped keeper does not see the first signal before the second.
+        for signal in [Signal::TERM, Signal::CONT] {
+            if let Some(keeper) = &self.0
+                && let Err(error) = pidfd_send_signal(keeper, signal)
+            {
+                // The usual case: it has ended.
+                tracing::debug!(%error, "processes of the model not killed");
+            }
         }
     }
-}
 
-impl ProcessGroup {
-    /// Kills the group after `grace`, in which the model is unloaded.
+    /// Kills the processes after `grace`, in which the model is unloaded.
     pub(crate) fn kill_after(&mut self, grace: Duration) {
-        let group = Self(self.0.take());
+        let tree = Self(self.0.take());
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 tokio::time::sleep(grace).await;
-                drop(group);
+                drop(tree);
             });
         }
     }
 }
 
-impl Drop for ProcessGroup {
+impl Drop for ProcessTree {
     fn drop(&mut self) {
         self.kill();
     }
@@ -77,20 +81,21 @@ impl Drop for ProcessGroup {
 #[derive(Debug)]
 pub(crate) struct ModelProcess {
     pub(crate) process: Child,
-    pub(crate) group: ProcessGroup,
+    pub(crate) tree: ProcessTree,
     pub(crate) socket: UnixStream,
 }
 
 /// How a process is started.
 #[derive(Clone, Debug)]
 pub(crate) struct Start {
-    pub(crate) interpreter: PathBuf,
-    /// Directory of the host program.
-    pub(crate) host: PathBuf,
+    /// The keeper's program.
+    pub(crate) program: Program,
+    /// What the keeper starts.
+    pub(crate) order: Order,
     /// Directory of the model.
     pub(crate) directory: PathBuf,
-    /// Memory of the process in bytes.
-    pub(crate) memory_limit: Option<u64>,
+    /// Variables that replace those of the worker.
+    pub(crate) variables: Vec<(&'static str, String)>,
 }
 
 /// The work of the thread that starts processes.
@@ -129,23 +134,24 @@ pub(crate) async fn start(start: Start, log: ModelLog) -> std::io::Result<ModelP
 fn spawn(start: &Start, log: &ModelLog) -> std::io::Result<ModelProcess> {
     let (ours, theirs) = Socket::pair()?;
     ours.set_nonblocking(true)?;
-    let mut command = Command::new(&start.interpreter);
+    let mut command = Command::new(&start.program.path);
     command
-        .args(["-I", "-B", "-u"])
-        .arg(&start.host)
+        .args(&start.program.arguments)
+        .arg("keep")
+        .arg(serde_json::to_string(&start.order)?)
         .current_dir(&start.directory)
         .env_clear()
         .envs(inherited())
+        .envs(start.variables.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // `ProcessGroup` ends it, with its children.
+        // A signal of the terminal is for the worker.
         .process_group(0);
     let mut process = command.spawn()?;
     // The command holds the other end of the socket.
     drop(command);
-    let group = ProcessGroup::of(&process);
-    limit(&group, start.memory_limit);
+    let tree = ProcessTree::of(&process)?;
     if let Some(output) = process.stdout.take() {
         log.copy("stdout", output);
     }
@@ -154,12 +160,13 @@ fn spawn(start: &Start, log: &ModelLog) -> std::io::Result<ModelProcess> {
     }
     Ok(ModelProcess {
         process,
-        group,
+        tree,
         socket: UnixStream::from_std(ours)?,
     })
 }
 
-fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
+/// The variables of the worker that other programs get.
+pub(crate) fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| {
         let name = name.to_str().unwrap_or_default();
         let prefixed = INHERITED_PREFIXES
@@ -167,26 +174,4 @@ fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
             .any(|prefix| name.starts_with(prefix));
         INHERITED.contains(&name) || prefixed
     })
-}
-
-/// Sets the limits of a process before it has read its first message.
-fn limit(group: &ProcessGroup, memory_limit: Option<u64>) {
-    let set = |resource, bytes| {
-        let limit = Rlimit {
-            current: Some(bytes),
-            maximum: Some(bytes),
-        };
-        if let Err(error) = prlimit(group.0, resource, limit) {
-            tracing::warn!(%error, ?resource, "limit of the model process not set");
-        }
-    };
-    set(Resource::Core, 0);
-    let files = rustix::process::getrlimit(Resource::Nofile).maximum;
-    set(
-        Resource::Nofile,
-        files.map_or(MAX_FILES, |files| files.min(MAX_FILES)),
-    );
-    if let Some(bytes) = memory_limit {
-        set(Resource::Data, bytes);
-    }
 }

@@ -20,7 +20,7 @@ use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 use crate::column::{Body, Column};
 use crate::frame::{self, Command, Event};
 use crate::log::ModelLog;
-use crate::process::ProcessGroup;
+use crate::process::ProcessTree;
 
 /// Rows that a call may send before its reader has taken some.
 pub(crate) const CREDIT: u64 = 256;
@@ -60,7 +60,7 @@ struct Shared {
     next_id: AtomicU64,
     /// How long a cancelled call may go on.
     grace: Duration,
-    group: ProcessGroup,
+    tree: ProcessTree,
     gone: CancellationToken,
 }
 
@@ -87,7 +87,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // The process sees the end of its socket.
         self.gone.cancel();
-        self.group.kill_after(UNLOAD_TIMEOUT);
+        self.tree.kill_after(UNLOAD_TIMEOUT);
     }
 }
 
@@ -95,7 +95,7 @@ impl Session {
     /// A session over `socket`, whose process has loaded its model.
     pub(crate) fn new(
         socket: UnixStream,
-        group: ProcessGroup,
+        tree: ProcessTree,
         grace: Duration,
         log: ModelLog,
     ) -> Self {
@@ -106,7 +106,7 @@ impl Session {
             calls: Mutex::default(),
             next_id: AtomicU64::new(1),
             grace,
-            group,
+            tree,
             gone: CancellationToken::new(),
         });
         let gone = shared.gone.clone();
@@ -186,7 +186,7 @@ impl Session {
             };
             if shared.calls.lock().contains_key(&id) {
                 tracing::warn!(grace = ?grace, "cancelled call did not end; model process killed");
-                shared.group.kill();
+                shared.tree.kill();
             }
         };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -301,13 +301,13 @@ async fn read_frames(
         for event in frame.events {
             if !deliver(&shared, event, &frame.body, &log) {
                 tracing::warn!("model process sent more than it had credit for; killed");
-                shared.group.kill();
+                shared.tree.kill();
             }
         }
     }
     gone.cancel();
     if let Some(shared) = shared.upgrade() {
-        shared.group.kill();
+        shared.tree.kill();
         shared.calls.lock().clear();
     }
 }

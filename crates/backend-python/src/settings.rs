@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use volley_types::{ParamValue, Parameters, PredictError};
 
+use crate::sandbox::Sandbox;
+
 /// Programming interfaces that the host knows, and `auto`.
 const INTERFACES: [&str; 5] = ["auto", "plain", "inferless", "mlserver", "triton"];
 /// Most processes of one replica.
@@ -23,8 +25,14 @@ pub(crate) struct Settings {
     pub(crate) cancel_grace: Duration,
     /// How long a process may take to load the model.
     pub(crate) load_timeout: Duration,
-    /// Memory of one process in bytes.
+    /// Memory in bytes of one process and all that it starts.
     pub(crate) memory_limit: Option<u64>,
+    /// Processes and threads of one process and all that it starts.
+    pub(crate) task_limit: Option<u64>,
+    /// GPUs of one process.
+    pub(crate) gpus: Option<u64>,
+    /// What the code may not reach.
+    pub(crate) sandbox: Sandbox,
     /// All other parameters, for the host and the model.
     pub(crate) own: Map<String, Value>,
 }
@@ -57,6 +65,19 @@ impl Settings {
                     PredictError::invalid(message)
                 })
         };
+        let sandbox = match parameters.text("sandbox") {
+            None => Sandbox::None,
+            Some(name) => Sandbox::from_name(&name).ok_or_else(|| {
+                let names = Sandbox::NAMES;
+                PredictError::invalid(format!("parameter 'sandbox' must be {names}"))
+            })?,
+        };
+        let task_limit = parameters.unsigned("task_limit")?;
+        if task_limit == Some(0) {
+            return Err(PredictError::invalid(
+                "parameter 'task_limit' must be 1 or more",
+            ));
+        }
         let own = parameters.iter().filter(|(name, _)| {
             !matches!(
                 *name,
@@ -66,6 +87,9 @@ impl Settings {
                     | "cancel_grace_seconds"
                     | "load_timeout_seconds"
                     | "memory_limit_bytes"
+                    | "task_limit"
+                    | "gpus"
+                    | "sandbox"
             )
         });
         Ok(Self {
@@ -75,6 +99,9 @@ impl Settings {
             cancel_grace: seconds("cancel_grace_seconds", 5.0)?,
             load_timeout: seconds("load_timeout_seconds", 600.0)?,
             memory_limit: parameters.unsigned("memory_limit_bytes")?,
+            task_limit,
+            gpus: parameters.unsigned("gpus")?,
+            sandbox,
             own: own
                 .map(|(name, value)| (name.to_owned(), json(value)))
                 .collect(),
@@ -135,6 +162,9 @@ mod tests {
             ("interface", ParamValue::Text("cog".to_owned())),
             ("instances", ParamValue::Int(0)),
             ("cancel_grace_seconds", ParamValue::Float(-1.0)),
+            ("sandbox", ParamValue::Text("network".to_owned())),
+            ("task_limit", ParamValue::Int(0)),
+            ("gpus", ParamValue::Text("all".to_owned())),
         ] {
             let parameters: Parameters = [(name.to_owned(), value)].into_iter().collect();
             let error = Settings::read(&parameters).unwrap_err();

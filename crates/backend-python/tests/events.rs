@@ -7,6 +7,8 @@
     reason = "a test that fails panics"
 )]
 
+#[path = "support/files.rs"]
+#[allow(dead_code, reason = "each file of tests uses its part")]
 mod files;
 
 use std::sync::Arc;

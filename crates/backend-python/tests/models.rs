@@ -7,6 +7,8 @@
     reason = "a test that fails panics"
 )]
 
+#[path = "support/files.rs"]
+#[allow(dead_code, reason = "each file of tests uses its part")]
 mod files;
 
 use std::sync::Arc;
@@ -15,45 +17,12 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type};
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 use futures::StreamExt;
-use volley_backend::{Backend, BackendLoader};
+use volley_backend::BackendLoader;
 use volley_backend_python::{PythonConfig, PythonLoader};
 use volley_telemetry::Metrics;
-use volley_types::{
-    ErrorCode, GenerationRow, Input, ModelName, ModelRef, ParamValue, PredictError, PredictRequest,
-};
+use volley_types::{ErrorCode, ModelName, ModelRef, ParamValue};
 
-use crate::files::{Files, until};
-
-fn prompt(text: &str) -> PredictRequest {
-    let prompts: ArrayRef = Arc::new(StringArray::from(vec![text]));
-    let rows = RecordBatch::try_from_iter_with_nullable([("prompt", prompts, true)]).unwrap();
-    request(rows)
-}
-
-fn request(rows: RecordBatch) -> PredictRequest {
-    let model = ModelRef::deployed(ModelName::new("m").unwrap());
-    PredictRequest::new(model, Input::Batch(rows))
-}
-
-/// The texts of an answer, and the error that ended it.
-async fn read(backend: &dyn Backend, request: PredictRequest) -> (String, Option<PredictError>) {
-    let mut stream = match backend.predict(request).await {
-        Ok(stream) => stream,
-        Err(error) => return (String::new(), Some(error)),
-    };
-    let mut text = String::new();
-    while let Some(batch) = stream.next().await {
-        match batch {
-            Ok(batch) => {
-                for row in GenerationRow::rows(&batch).unwrap() {
-                    text.push_str(row.text().unwrap_or_default());
-                }
-            }
-            Err(error) => return (text, Some(error)),
-        }
-    }
-    (text, None)
-}
+use files::{Files, prompt, read, request, until};
 
 const WORDS: &str = r#"
 class Model:
@@ -261,4 +230,62 @@ def predict(x: int) -> int:
     let one = process(one.next().await.unwrap().unwrap());
     let other = process(other.next().await.unwrap().unwrap());
     assert_ne!(one, other);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interpreter_that_is_missing_is_named() {
+    let files = Files::new(WORDS);
+    let python = ParamValue::Text("/nowhere/python9".to_owned());
+    let error = files.load(&[("python", python)]).await.err().unwrap();
+    assert!(error.message.contains("'python9'"), "{error}");
+    assert!(!error.message.contains("nowhere"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_share_calls_up_to_the_rows_that_the_model_declares() {
+    let files = Files::new(
+        r#"
+class Model:
+    max_batch_rows = 2
+    batch_window_seconds = 60
+
+    def predict(self, x: list[int]) -> list[int]:
+        return [len(x)] * len(x)
+"#,
+    );
+    let model = files.load(&[]).await.unwrap();
+    assert_eq!(model.capacity(), 2);
+    let call = async || {
+        let column: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+        let rows = RecordBatch::try_from_iter([("x", column)]).unwrap();
+        let mut stream = model.predict(request(rows)).await.unwrap();
+        let batch = stream.next().await.unwrap().unwrap();
+        batch.column(0).as_primitive::<Int64Type>().value(0)
+    };
+    assert_eq!(tokio::join!(call(), call()), (2, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_sees_the_gpus_that_it_was_given_and_no_others() {
+    let files = Files::new(
+        r#"
+import os
+
+def generate(prompt: str):
+    yield os.environ["CUDA_VISIBLE_DEVICES"]
+"#,
+    );
+    let gpus = |ids: &[&str]| {
+        let ids: Vec<_> = ids.iter().map(|id| (*id).to_owned()).collect();
+        move |config: &mut PythonConfig| config.gpus = Some(ids)
+    };
+    let (none, two) = (gpus(&[]), gpus(&["3", "5"]));
+    let model = files.load_with(&[], none).await.unwrap();
+    assert_eq!(read(&*model, prompt("go")).await.0, "");
+    let both = [("gpus", ParamValue::Int(2))];
+    let model = files.load_with(&both, two.clone()).await.unwrap();
+    assert_eq!(read(&*model, prompt("go")).await.0, "3,5");
+    let three = [("gpus", ParamValue::Int(3))];
+    let error = files.load_with(&three, two).await.err().unwrap();
+    assert!(error.message.contains("'gpus' is 3"), "{error}");
 }

@@ -8,6 +8,10 @@
     reason = "a test that fails panics"
 )]
 
+#[path = "support/files.rs"]
+#[allow(dead_code, reason = "each file of tests uses its part")]
+mod files;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -105,6 +109,7 @@ impl Repository {
             enabled: true,
             environments: self.path().join("environments"),
             interpreter,
+            keeper: files::keeper(),
             ..PythonConfig::default()
         };
         let parameters = parameters.iter();

@@ -12,12 +12,14 @@ use volley_telemetry::LogFormat;
 
 mod access;
 mod config;
+mod dev;
 mod named;
 #[cfg(any(feature = "sql", test))]
 mod sql;
 
 pub(crate) use access::{Key, KeyQuota, Secret};
 pub(crate) use config::{Config, Migrate};
+pub(crate) use dev::Dev;
 pub(crate) use named::{Alias, Pipeline};
 #[cfg(any(feature = "sql", test))]
 pub(crate) use sql::Sql;
@@ -73,6 +75,8 @@ impl From<Format> for LogFormat {
 pub(crate) enum Command {
     /// Run a whole cluster in this process: one coordinator, one worker and two demo models.
     Up(Up),
+    /// Serve one Python file while you write it: reload on save, and print requests and responses.
+    Dev(Dev),
     /// Run a coordinator.
     Coordinator(Coordinator),
     /// Run a worker.

@@ -4,6 +4,7 @@ mod args;
 mod command;
 mod config;
 mod node;
+mod printed;
 mod signals;
 mod terminal;
 mod traced;
@@ -31,6 +32,13 @@ fn main() -> ExitCode {
     {
         tracing::debug!("crypto provider already installed");
     }
+    // Before any other thread starts: it restricts itself and becomes another program.
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|it| it == "python-host")
+    {
+        return volley_backend_python::keeper_main();
+    }
     let matches = Arguments::command().get_matches();
     let names_url = matches.value_source("url") != Some(ValueSource::DefaultValue);
     let arguments = match Arguments::from_arg_matches(&matches) {
@@ -40,7 +48,7 @@ fn main() -> ExitCode {
     let filter = arguments
         .log
         .clone()
-        .unwrap_or_else(|| default_filter(&arguments.command));
+        .unwrap_or_else(|| node::default_filter(&arguments.command));
     if let Err(error) = init_logging(arguments.log_format.into(), &filter) {
         return fail(&anyhow::Error::msg(error.to_string()));
     }
@@ -56,18 +64,6 @@ fn main() -> ExitCode {
         Err(error) if terminal::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
-}
-
-/// Nodes log their activity; client commands log only problems.
-fn default_filter(command: &Command) -> String {
-    match command {
-        Command::Coordinator { .. } | Command::Worker { .. } | Command::ModelHost => {
-            "info,openraft=warn"
-        }
-        Command::Up(_) => "warn,openraft=off",
-        _ => "error",
-    }
-    .to_owned()
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
@@ -97,6 +93,7 @@ async fn run(arguments: Arguments, names_url: bool) -> anyhow::Result<()> {
             command::doctor::run(&scope).await
         }
         Command::Up(up) => node::up::run(up).await,
+        Command::Dev(dev) => node::dev::run(dev).await,
         Command::Coordinator(given) => {
             let file = config::coordinator::read_with(&given.config, &given.cors_origins)?;
             node::coordinator::run_until_signal(file).await

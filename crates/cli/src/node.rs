@@ -1,6 +1,7 @@
 //! The node roles. Each role wires crates together, serves, and drains in order.
 
 pub(crate) mod coordinator;
+pub(crate) mod dev;
 pub(crate) mod failures;
 mod gate;
 pub(crate) mod model_host;
@@ -19,6 +20,8 @@ use tonic::transport::server::Router;
 use volley_security::nodes::{Callers, incoming};
 use volley_security::tls::NodeTls;
 use volley_telemetry::otlp::{Exporter, OtlpConfig, Resource, Tracer};
+
+use crate::args::Command;
 
 /// How long internal connections may stay open after the drain.
 const INTERNAL_GRACE: Duration = Duration::from_millis(500);
@@ -108,4 +111,17 @@ pub(crate) async fn serve_internal(
         served = server => served.context("the internal listener failed"),
         () = late => Ok(()),
     }
+}
+
+/// Nodes log their activity; client commands log only problems.
+pub(crate) fn default_filter(command: &Command) -> String {
+    match command {
+        Command::Coordinator { .. } | Command::Worker { .. } | Command::ModelHost => {
+            "info,openraft=warn"
+        }
+        Command::Up(_) => "warn,openraft=off",
+        Command::Dev(_) => "error,openraft=off,volley_backend_python::log=info",
+        _ => "error",
+    }
+    .to_owned()
 }

@@ -249,11 +249,30 @@ pub struct PythonSection {
     /// Whether packages come from wheels only, and from no package index.
     /// Default: `false`
     pub offline: Option<bool>,
-    /// Memory that each process of a model may use, unless the model sets `memory_limit_bytes`.
+    /// Memory that a process of a model may use together with all that it starts, unless the model
+    /// sets `memory_limit_bytes`.
     /// Beyond: An allocation fails in Python with `MemoryError`, or the process ends and is started
     /// again.
-    /// Default: no limit
+    /// Default: four fifths of the machine's memory
     pub process_memory: Option<Size>,
+    /// Processes and threads that a process of a model may have together with all that it starts,
+    /// unless the model sets `task_limit`.
+    /// Beyond: All of them are killed, and the process is started again.
+    /// Default: `1024`
+    pub process_tasks: Option<Count>,
+    /// Restriction of every model's code: `none`, `files` (files are read-only) or
+    /// `files_and_network` (and no network). A model may have a stricter one. A worker whose kernel
+    /// cannot enforce it loads no Python models.
+    /// Default: `"none"`
+    pub sandbox: Option<String>,
+    /// Files and directories that no model may open, besides those that this configuration names
+    /// for keys, certificates and fetched models.
+    /// Default: none
+    pub hidden_paths: Option<Vec<PathBuf>>,
+    /// GPUs for models, as `CUDA_VISIBLE_DEVICES` names them: indexes or UUIDs. Each process gets
+    /// as many as the model's parameter `gpus`, the least used first. An empty list gives none.
+    /// Default: the GPUs that the worker may use
+    pub gpus: Option<Vec<String>>,
 }
 
 /// The section `[remote]`: models at other servers.

@@ -148,6 +148,14 @@ impl HostedModel {
     }
 }
 
+impl HostedModel {
+    /// Whether a process serves the model now; between two processes none does.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        matches!(*self.life.state.borrow(), State::Up(_))
+    }
+}
+
 impl Backend for HostedModel {
     fn capacity(&self) -> usize {
         self.report.capacity

@@ -47,6 +47,8 @@ class Model:
     is_async = False
     concurrency = 1
     max_rows: Optional[int] = None
+    #: Seconds that a request waits for others that share its call; None for the worker's default.
+    batch_window: Optional[float] = None
     any_parameter = False
     dimensions: Optional[int] = None
     description = ""
@@ -96,6 +98,7 @@ class Model:
             "any_parameter": self.any_parameter,
             "concurrency": max(1, self.concurrency),
             "max_rows": self.max_rows,
+            "batch_window_seconds": self.batch_window,
             "dimensions": self.dimensions,
             "description": self.description[:LONGEST_DESCRIPTION],
             "route": self.route,

@@ -80,6 +80,10 @@ def load_untyped(instance: Any, schema: types.ModuleType) -> Model:
         from . import inferless_stream
         return inferless_stream.load(instance, inputs, getattr(schema, "OUTPUT_SCHEMA", None))
     model = Whole(instance, inputs, int(getattr(schema, "BATCH_SIZE", 1) or 1))
+    window = getattr(schema, "BATCH_WINDOW", None)
+    if window is not None:
+        # In milliseconds.
+        model.batch_window = float(window) / 1_000
     declared = getattr(schema, "OUTPUT_SCHEMA", None)
     if declared is not None:
         entries = [read_entry("OUTPUT_SCHEMA", *entry) for entry in declared.items()]

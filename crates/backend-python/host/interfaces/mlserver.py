@@ -217,7 +217,10 @@ class Table(MlServer):
         self.outputs = [field_of("output", tensor) for tensor in outputs]
         self._declared_in = list(inputs)
         self.declared_out = list(outputs)
-        self.max_rows = settings.max_batch_size or None
+        # As in MLServer, requests are put together when both are set.
+        if (settings.max_batch_size or 0) > 1 and settings.max_batch_time:
+            self.max_rows = settings.max_batch_size
+            self.batch_window = float(settings.max_batch_time)
 
     async def answer(self, rows: int, columns: Dict[str, Column],
                      parameters: Dict[str, Any]) -> List[Column]:

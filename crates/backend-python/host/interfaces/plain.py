@@ -3,8 +3,8 @@
 A class is named Model or Predictor, or is the only one with a method `predict`, `generate`,
 `stream` or `embed`; otherwise the file has a function of such a name. `__init__` is the load step
 and gets the settings of the model that it names. `unload` or `close` is called at the end.
-Attributes of the class or the file: `concurrency`, `inputs`, `outputs`, `max_batch_rows`,
-`dimensions`, `route`.
+`warm_up` is called after it. Attributes of the class or the file: `concurrency`, `inputs`,
+`outputs`, `max_batch_rows`, `batch_window_seconds`, `dimensions`, `route`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,21 @@ def load(source: Source) -> Model:
         model = plain_table.load(function, getattr(holder, "inputs", None),
                                  getattr(holder, "outputs", None))
     default = 64 if model.is_async else 1
-    model.concurrency = int(getattr(holder, "concurrency", default))
-    model.max_rows = getattr(holder, "max_batch_rows", None)
+    model.concurrency = number(holder, "concurrency", int, default)
+    model.max_rows = number(holder, "max_batch_rows", int, None)
+    model.batch_window = number(holder, "batch_window_seconds", float, None)
     model.route = route_of(holder, model)
+    if model.task in ("generate", "events") and model.max_rows is not None:
+        raise LoadError("'max_batch_rows' is for models of columns and of embeddings; a model that "
+                        "streams is called once for each request")
     is_class = not isinstance(holder, types.ModuleType)
     texts = (type(holder).__doc__ if is_class else None, function.__doc__, module.__doc__)
     model.description = inspect.cleandoc(next(filter(None, texts), ""))
     if is_class:
         model.unload = getattr(holder, "unload", None) or getattr(holder, "close", model.unload)
+    warm_up = getattr(holder, "warm_up", None)
+    if callable(warm_up):
+        warm_up()
     if isinstance(model, plain_text.Embedding):
         model.learn_dimensions(getattr(holder, "dimensions", None))
     return model
@@ -66,6 +73,18 @@ def route_of(holder: Any, model: Model) -> Optional[str]:
         raise LoadError("the model declares the route '%s' and does not stream; only a generator "
                         "has a route" % route)
     return route
+
+
+def number(holder: Any, name: str, type: Any, default: Any) -> Any:
+    """A declared number."""
+    value = getattr(holder, name, None)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != type(value) or (
+            value < (1 if type is int else 0)):
+        raise LoadError("'%s' must be %s and is %r" % (
+            name, "a whole number from 1" if type is int else "a number of seconds", value))
+    return type(value)
 
 
 def find_file(source: Source) -> str:

@@ -2,14 +2,16 @@
 
 mod artifacts;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use volley_artifacts::ArtifactConfig;
 use volley_backend_onnx::{Device, OnnxConfig};
-use volley_backend_python::PythonConfig;
+use volley_backend_python::{PythonConfig, Sandbox};
 use volley_backend_remote::RemoteConfig;
 use volley_backends::{Isolation, OnnxPlan};
+use volley_config::WorkerSecurity;
 use volley_config::worker::{OnnxSection, PythonSection, RemoteSection, WorkerFile};
 use volley_flight::server::FlightServerConfig;
 use volley_gateway::EdgeConfig;
@@ -19,7 +21,7 @@ use volley_worker::WorkerConfig;
 use super::otlp;
 use super::security::SecurityPlan;
 use super::{hosts, read_file, set, set_count, set_size, set_span};
-use crate::node::worker::WorkerPlan;
+use crate::node::worker::{WorkerPlan, python_defaults};
 
 /// Reads and validates the file of a worker.
 ///
@@ -67,6 +69,8 @@ fn plan(file: WorkerFile) -> anyhow::Result<WorkerPlan> {
     );
     let id =
         WorkerId::new(node.id).map_err(|error| anyhow::anyhow!("'node.id': {}", error.message))?;
+    let artifacts = artifacts::config(artifacts)?;
+    let python = python_config(python, own_files(&security, &artifacts))?;
     let security = SecurityPlan::worker(security, id.clone())?;
     let key =
         "'security.metrics_key_file'; or, on an isolated network, set 'security.insecure = true'";
@@ -100,11 +104,12 @@ fn plan(file: WorkerFile) -> anyhow::Result<WorkerPlan> {
             .drain_timeout
             .map_or(Duration::from_secs(30), |span| span.0),
         onnx,
-        python: python_config(python),
+        python,
         remote: remote_config(remote)?,
         security,
-        artifacts: artifacts::config(artifacts)?,
+        artifacts,
         allow_fake: false,
+        prints: false,
         otlp: otlp::plan(telemetry)?,
     })
 }
@@ -156,17 +161,43 @@ fn onnx_config(section: OnnxSection) -> anyhow::Result<OnnxConfig> {
     Ok(config)
 }
 
-fn python_config(section: PythonSection) -> PythonConfig {
-    let mut config = PythonConfig::default();
+fn python_config(section: PythonSection, own: Vec<PathBuf>) -> anyhow::Result<PythonConfig> {
+    let mut config = python_defaults();
     set(&mut config.enabled, section.enabled);
     set(&mut config.interpreter, section.interpreter);
     set(&mut config.environments, section.environments_dir);
     set(&mut config.offline, section.offline);
-    PythonConfig {
-        wheels: section.wheels_dir,
-        process_memory: section.process_memory.map(|size| size.0),
-        ..config
+    if let Some(count) = section.process_tasks {
+        config.process_tasks = count.0 as u64;
     }
+    if let Some(name) = section.sandbox {
+        config.sandbox = Sandbox::from_name(&name).with_context(|| {
+            let names = Sandbox::NAMES;
+            format!("'python.sandbox' is '{name}'; it must be {names}")
+        })?;
+    }
+    config.hidden = own;
+    config
+        .hidden
+        .extend(section.hidden_paths.unwrap_or_default());
+    let memory = section.process_memory.map(|size| size.0);
+    Ok(PythonConfig {
+        wheels: section.wheels_dir,
+        process_memory: memory.or(config.process_memory),
+        gpus: section.gpus,
+        ..config
+    })
+}
+
+/// The files of the worker that its models may not open.
+fn own_files(security: &WorkerSecurity, artifacts: &ArtifactConfig) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = security.metrics_key_file.iter().cloned().collect();
+    files.extend(security.master_key_files.iter().cloned());
+    if let Some(nodes) = &security.nodes {
+        files.extend([nodes.certificate.clone(), nodes.key.clone()]);
+    }
+    files.extend(artifacts.cache_dir.clone());
+    files
 }
 
 fn remote_config(section: RemoteSection) -> anyhow::Result<RemoteConfig> {

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 use volley_artifacts::ArtifactConfig;
 use volley_backend_onnx::OnnxConfig;
 use volley_backend_python::PythonConfig;
 use volley_backend_remote::RemoteConfig;
 use volley_backends::OnnxPlan;
 use volley_cluster::ClusterConfig;
-use volley_coordinator::CoordinatorConfig;
+use volley_coordinator::{Coordinator, CoordinatorConfig};
 use volley_flight::server::FlightServerConfig;
 use volley_gateway::{ApiConfig, EdgeConfig, GrpcFlavor, Origins};
 use volley_types::{NodeId, WorkerId};
@@ -54,7 +55,43 @@ struct Addresses {
 
 /// Runs until a signal, then drains.
 pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
+    let data_dir = up.data_dir.clone().map_or_else(default_data_dir, Ok)?;
+    let serve = async |cluster: &LocalCluster<'_>| {
+        demo::deploy(cluster.coordinator, &cluster.data_dir.join("models")).await?;
+        let text = banner::greeting(&cluster.addresses, cluster.data_dir, cluster.has_keys);
+        Terminal::stdout().raw(text.as_bytes())?;
+        cluster.shutdown.cancelled().await;
+        anyhow::Ok(())
+    };
+    run_with(up, &data_dir, false, serve).await
+}
+
+/// A running cluster of one process.
+pub(crate) struct LocalCluster<'a> {
+    pub(crate) coordinator: &'a Coordinator,
+    addresses: Addresses,
+    data_dir: &'a Path,
+    has_keys: bool,
+    pub(crate) shutdown: CancellationToken,
+}
+
+impl LocalCluster<'_> {
+    /// The address of the REST listener.
+    pub(crate) fn rest(&self) -> SocketAddr {
+        self.addresses.rest
+    }
+}
+
+/// Runs a cluster with its data in `data_dir` until `serve` returns or a signal comes, then drains.
+/// With `prints`, each request of the worker and its response are printed.
+pub(crate) async fn run_with(
+    up: Up,
+    data_dir: &Path,
+    prints: bool,
+    serve: impl AsyncFnOnce(&LocalCluster<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let (key, masters) = (up.bootstrap_key_file.clone(), up.master_key_files.clone());
+    let mut hidden: Vec<_> = key.iter().chain(&masters).cloned().collect();
     let security = SecurityPlan::of_key_files(key, masters)?;
     let key = "--bootstrap-key-file (or put it into VOLLEY_BOOTSTRAP_KEY)";
     security.allow_callers(
@@ -63,10 +100,10 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
         key,
     )?;
     let shutdown = signals::shutdown()?;
-    let data_dir = up.data_dir.clone().map_or_else(default_data_dir, Ok)?;
-    std::fs::create_dir_all(&data_dir)
+    std::fs::create_dir_all(data_dir)
         .with_context(|| format!("making the data directory {}", data_dir.display()))?;
     let data_dir = data_dir.canonicalize()?;
+    hidden.push(data_dir.clone());
     let listeners = Listeners::open(up.host, up.port).await?;
     let addresses = listeners.addresses()?;
     let (has_keys, own_worker) = (security.keys, security.for_own_worker());
@@ -87,25 +124,27 @@ pub(crate) async fn run(up: Up) -> anyhow::Result<()> {
     let worker = worker::start(
         WorkerPlan {
             allow_fake: up.fake.allow_fake_backend,
+            prints,
             python: PythonConfig {
                 enabled: up.allow_python,
                 environments: data_dir.join("python"),
-                ..PythonConfig::default()
+                hidden,
+                ..worker::python_defaults()
             },
             ..worker_plan(&data_dir, &addresses, own_worker)?
         },
         listeners.flight,
         listeners.http,
     )?;
-    let serve = async {
-        demo::deploy(&coordinator.coordinator, &data_dir.join("models")).await?;
-        let text = banner::greeting(&addresses, &data_dir, has_keys);
-        Terminal::stdout().raw(text.as_bytes())?;
-        shutdown.cancelled().await;
-        anyhow::Ok(())
+    let cluster = LocalCluster {
+        coordinator: &coordinator.coordinator.clone(),
+        addresses,
+        data_dir: &data_dir,
+        has_keys,
+        shutdown: shutdown.clone(),
     };
     let served = tokio::select! {
-        served = serve => served,
+        served = serve(&cluster) => served,
         () = shutdown.cancelled() => Ok(()),
         failed = coordinator.failed() => {
             worker.stop().await;
@@ -236,6 +275,7 @@ fn worker_plan(
         python: PythonConfig::default(),
         remote: RemoteConfig::default(),
         allow_fake: false,
+        prints: false,
         security,
         otlp: otlp::plan(None)?,
         artifacts: ArtifactConfig {

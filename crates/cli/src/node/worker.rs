@@ -24,7 +24,7 @@ use volley_worker::{Worker, WorkerConfig};
 
 use super::{bind, export, serve_internal};
 use crate::config::security::SecurityPlan;
-use crate::{signals, traced};
+use crate::{printed, signals, traced};
 
 /// The configuration of a worker.
 #[derive(Clone, Debug)]
@@ -43,7 +43,18 @@ pub(crate) struct WorkerPlan {
     pub(crate) artifacts: ArtifactConfig,
     /// Whether scripted models may be loaded.
     pub(crate) allow_fake: bool,
+    /// Whether each request and its response are printed.
+    pub(crate) prints: bool,
     pub(crate) otlp: Option<OtlpConfig>,
+}
+
+/// Python models without any setting: together they may not take all memory of this machine.
+pub(crate) fn python_defaults() -> PythonConfig {
+    let system = volley_worker::system_bytes();
+    PythonConfig {
+        process_memory: system.map(|bytes| bytes / 5 * 4),
+        ..PythonConfig::default()
+    }
 }
 
 /// A running worker.
@@ -92,7 +103,10 @@ pub(crate) fn start(
         allow_fake: plan.allow_fake,
     };
     let backends = volley_backends::loaders(backends, &metrics)?;
-    let loaders = traced::loaders(backends.loaders, &tracer);
+    let mut loaders = traced::loaders(backends.loaders, &tracer);
+    if plan.prints {
+        loaders = printed::loaders(loaders);
+    }
     let worker = Worker::start(plan.worker, loaders, metrics.clone());
 
     let told = Vec::new();
