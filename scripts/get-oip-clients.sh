@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes target/venv-oip, a Python environment with the gRPC clients of Triton and KServe, and
-# target/venv-mlserver, one with MLServer's messages and what its users read event streams with:
+# target/venv-mlserver, one with MLServer, two of its runtimes and what its users read event streams with:
 # the two do not fit into one. Once.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
@@ -24,4 +24,4 @@ make_venv() {
 }
 
 make_venv venv-oip "tritonclient[grpc]==2.73.0" kserve==0.21.0
-make_venv venv-mlserver mlserver==1.7.1 httpx-sse==0.4.3 httpx==0.28.1
+make_venv venv-mlserver mlserver==1.7.1 mlserver-sklearn==1.7.1 mlserver-lightgbm==1.7.1 httpx-sse==0.4.3 httpx==0.28.1

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import textwrap
 import unittest
 from array import array
 
@@ -293,6 +295,50 @@ class MlServer(HostTest):
         client.send({"op": "unload"})
         self.assertEqual(client.exit_status(), 0)
         self.assertIn("unloaded", client.log())
+
+    def runtime(self, name, train):
+        """A host of a published runtime, with the model that `train` writes."""
+        settings = {"name": "iris", "implementation": name,
+                    "parameters": {"uri": "./model.bin", "version": "v1"}}
+        directory = self.directory(**{"model-settings__json": json.dumps(settings)})
+        subprocess.run([MLSERVER, "-c", textwrap.dedent(train)], check=True, cwd=directory)
+        client = self.start(directory, python=MLSERVER)
+        self.assertIsNone(client.failed, client.log())
+        return client
+
+    def test_the_runtime_of_scikit_learn_needs_no_declarations(self):
+        client = self.runtime("mlserver_sklearn.SKLearnModel", """
+            import joblib
+            from sklearn.linear_model import LogisticRegression
+            model = LogisticRegression().fit([[0, 0], [0, 1], [4, 4], [5, 4]], [7, 7, 9, 9])
+            joblib.dump(model, "model.bin")
+        """)
+        self.assertEqual(
+            [(one["name"], one["type"], one["shape"]) for one in client.loaded["inputs"]],
+            [("predict", "fp64", [2])])
+        self.assertEqual(
+            [(one["name"], one["type"], one["shape"]) for one in client.loaded["outputs"]],
+            [("predict", "int64", []), ("predict_proba", "fp64", [2])])
+        rows = wire.Column("predict", "fp64", (2,), 2, [array("d", [0, 0, 5, 5]).tobytes()])
+        answer = client.call(1, [rows])
+        client.finish(answer)
+        self.assertEqual(answer.values("predict"), [7, 9])
+        for probabilities in answer.values("predict_proba"):
+            self.assertAlmostEqual(sum(probabilities), 1)
+
+    def test_the_runtime_of_lightgbm_needs_no_declarations(self):
+        client = self.runtime("mlserver_lightgbm.LightGBMModel", """
+            import lightgbm, numpy
+            rows = numpy.arange(60.0).reshape(20, 3)
+            data = lightgbm.Dataset(rows, label=rows[:, 0] * 2)
+            options = {"min_data_in_leaf": 1, "verbose": -1}
+            lightgbm.train(options, data, 5).save_model("model.bin")
+        """)
+        self.assertEqual([one["shape"] for one in client.loaded["inputs"]], [[3]])
+        rows = wire.Column("predict", "fp64", (3,), 1, [array("d", [57, 58, 59]).tobytes()])
+        answer = client.call(1, [rows])
+        client.finish(answer)
+        self.assertGreater(answer.values("predict")[0], 57)
 
     def test_texts_in_and_out(self):
         column = {"datatype": "BYTES", "shape": [-1], "parameters": {"content_type": "str"}}

@@ -63,6 +63,13 @@ def load(source: Source) -> Model:
     if streams and is_text and not outputs:
         name = declared[0].name if declared else PROMPT
         return Streaming(instance, settings, model_context, name)
+    requested = None
+    if not declared and not outputs:
+        from . import mlserver_runtimes
+        found_by_runtime = mlserver_runtimes.declare(instance, settings, model_context)
+        if found_by_runtime is not None:
+            declared, outputs = found_by_runtime
+            requested = mlserver_runtimes.requested([output.name for output in outputs])
     for name, found in (("inputs", declared), ("outputs", outputs)):
         if not found:
             raise LoadError(
@@ -71,7 +78,9 @@ def load(source: Source) -> Model:
     if streams:
         from .mlserver_events import Events
         return Events(instance, settings, model_context, declared, outputs)
-    return Table(instance, settings, model_context, declared, outputs)
+    model = Table(instance, settings, model_context, declared, outputs)
+    model.requested = requested
+    return model
 
 
 def add_settings(settings: Any, parameters: Dict[str, Any]) -> None:
@@ -210,6 +219,9 @@ def field_of(kind: str, tensor: Any) -> Field:
 class Table(MlServer):
     """A class with `predict`."""
 
+    #: The outputs that each request names; None for the model's default.
+    requested: Optional[List[Any]] = None
+
     def __init__(self, instance: Any, settings: Any, context: Any, inputs: Sequence[Any],
                  outputs: Sequence[Any]) -> None:
         super().__init__(instance, settings, context)
@@ -241,7 +253,9 @@ class Table(MlServer):
         """The request of a call."""
         pairs = zip(self.inputs, self._declared_in)
         inputs = [self._input(field, tensor, columns, rows) for field, tensor in pairs]
-        return self.request(inputs, parameters)
+        request = self.request(inputs, parameters)
+        request.outputs = self.requested
+        return request
 
     def named(self, response: Any) -> Dict[str, Any]:
         """The outputs of a response by name; the only one has the name of the only declared one."""
