@@ -103,7 +103,9 @@ pub(crate) fn prepare() -> std::result::Result<PathBuf, String> {
     }
     // Root may write to every group; systemd marks those that it has given away.
     if rustix::process::getuid().is_root() && !is_contained() && !is_delegated(&own) {
-        return Err("the control group is not delegated; set 'Delegate=yes' in its unit".to_owned());
+        return Err(
+            "the control group is not delegated; set 'Delegate=yes' in its unit".to_owned(),
+        );
     }
     let members = text("cgroup.procs");
     let me = std::process::id().to_string();

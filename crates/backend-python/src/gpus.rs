@@ -75,7 +75,9 @@ impl GpuLease {
     pub(crate) fn visible(&self) -> String {
         let gpus = self.all.0.lock();
         let held = self.held.iter().filter_map(|index| gpus.get(*index));
-        held.map(|gpu| gpu.id.as_str()).collect::<Vec<_>>().join(",")
+        held.map(|gpu| gpu.id.as_str())
+            .collect::<Vec<_>>()
+            .join(",")
     }
 }
 
@@ -122,7 +124,10 @@ mod tests {
         let gpus = Gpus::new(Some(vec!["0".to_owned(), "GPU-b".to_owned()]));
         let first = gpus.lease(None).unwrap();
         let second = gpus.lease(Some(1)).unwrap();
-        assert_eq!((first.visible(), second.visible()), ("0".into(), "GPU-b".into()));
+        assert_eq!(
+            (first.visible(), second.visible()),
+            ("0".into(), "GPU-b".into())
+        );
         drop(first);
         assert_eq!(gpus.lease(None).unwrap().visible(), "0");
         assert_eq!(gpus.lease(Some(2)).unwrap().visible(), "0,GPU-b");

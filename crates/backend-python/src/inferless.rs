@@ -204,7 +204,10 @@ fn driver_version(printed: &str) -> Option<&str> {
 /// What a program of this machine prints; `None` when it cannot be run.
 async fn output_of(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = tokio::time::timeout(QUERY_TIMEOUT, output).await.ok()?.ok()?;
+    let output = tokio::time::timeout(QUERY_TIMEOUT, output)
+        .await
+        .ok()?
+        .ok()?;
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -227,7 +230,10 @@ mod tests {
         let quoted = RuntimeFile::parse("build:\n  cuda_version: \"12.1.1\"\n", FILES[0]);
         let version = quoted.unwrap().build.unwrap().cuda_version.unwrap();
         assert_eq!(version.to_string(), "12.1.1");
-        assert_eq!(RuntimeFile::parse("\n", FILES[1]).unwrap(), RuntimeFile::default());
+        assert_eq!(
+            RuntimeFile::parse("\n", FILES[1]).unwrap(),
+            RuntimeFile::default()
+        );
     }
 
     #[test]

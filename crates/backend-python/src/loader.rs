@@ -8,8 +8,8 @@ use futures::future::try_join_all;
 use volley_backend::{Backend, BackendLoader, Hold, LoadProgress};
 use volley_model_host::{HostedModel, Launch, Restarts, Supervisor};
 use volley_telemetry::Metrics;
-use volley_types::registry::{Assignment, BackendName, ModelSource};
 use volley_types::PredictError;
+use volley_types::registry::{Assignment, BackendName, ModelSource};
 
 use crate::config::PythonConfig;
 use crate::instances::Instances;

@@ -66,7 +66,10 @@ pub(crate) fn below(root: i32) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     for entry in entries {
-        let id = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        let id = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
         if let Some(process) = id.and_then(Process::read) {
             children.entry(process.parent).or_default().push(process);
         }

@@ -37,9 +37,8 @@ struct Neighbour {
 
 impl Neighbour {
     async fn start() -> Self {
-        let files = Files::new(
-            "def generate(prompt: str):\n    yield 'still '\n    yield 'here'\n",
-        );
+        let files =
+            Files::new("def generate(prompt: str):\n    yield 'still '\n    yield 'here'\n");
         let model = files.load(&[]).await.unwrap();
         let (stop, answers) = (Arc::new(AtomicBool::new(false)), Arc::default());
         let asking = {
@@ -240,7 +239,10 @@ async fn an_import_that_never_returns_fails_its_load() {
     let error = files.load(&timeout).await.err().unwrap();
     assert!(error.message.contains("load_timeout_seconds"), "{error}");
     let id = files.written("started").await;
-    until("its process ends", async || (!is_running(&id)).then_some(())).await;
+    until("its process ends", async || {
+        (!is_running(&id)).then_some(())
+    })
+    .await;
     neighbour.is_well().await;
 }
 

@@ -33,7 +33,10 @@ fn main() -> ExitCode {
         tracing::debug!("crypto provider already installed");
     }
     // Before any other thread starts: it restricts itself and becomes another program.
-    if std::env::args_os().nth(1).is_some_and(|it| it == "python-host") {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|it| it == "python-host")
+    {
         return volley_backend_python::keeper_main();
     }
     let matches = Arguments::command().get_matches();

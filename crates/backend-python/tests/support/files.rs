@@ -126,7 +126,10 @@ pub(crate) fn request(rows: RecordBatch) -> PredictRequest {
 }
 
 /// The texts of an answer, and the error that ended it.
-pub(crate) async fn read(backend: &dyn Backend, request: PredictRequest) -> (String, Option<PredictError>) {
+pub(crate) async fn read(
+    backend: &dyn Backend,
+    request: PredictRequest,
+) -> (String, Option<PredictError>) {
     let mut stream = match backend.predict(request).await {
         Ok(stream) => stream,
         Err(error) => return (String::new(), Some(error)),
@@ -144,4 +147,3 @@ pub(crate) async fn read(backend: &dyn Backend, request: PredictRequest) -> (Str
     }
     (text, None)
 }
-

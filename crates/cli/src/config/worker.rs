@@ -177,7 +177,9 @@ fn python_config(section: PythonSection, own: Vec<PathBuf>) -> anyhow::Result<Py
         })?;
     }
     config.hidden = own;
-    config.hidden.extend(section.hidden_paths.unwrap_or_default());
+    config
+        .hidden
+        .extend(section.hidden_paths.unwrap_or_default());
     let memory = section.process_memory.map(|size| size.0);
     Ok(PythonConfig {
         wheels: section.wheels_dir,

@@ -138,7 +138,10 @@ impl DevModel {
             let status = cluster.coordinator.model_status(&self.name);
             let status = status.context("the model was deleted")?;
             let mut replicas = status.replicas.iter();
-            match replicas.find(|it| it.version == version).map(|it| &it.state) {
+            match replicas
+                .find(|it| it.version == version)
+                .map(|it| &it.state)
+            {
                 Some(ReplicaState::Ready) => return Ok(version),
                 Some(ReplicaState::Failed(reason)) => bail!("{reason}"),
                 Some(ReplicaState::Loading | ReplicaState::Draining) | None => {}
