@@ -257,7 +257,7 @@ fn tasks_of_user() -> u64 {
         let id: i32 = entry.file_name().to_str()?.parse().ok()?;
         (entry.metadata().ok()?.uid() == user).then_some(id)
     });
-    ids.filter_map(tree::Process::read)
+    ids.filter_map(tree::ProcessUsage::read)
         .map(|process| process.tasks)
         .sum()
 }
