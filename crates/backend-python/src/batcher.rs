@@ -68,20 +68,20 @@ pub(crate) struct Batcher(Arc<Shared>);
 struct Shared {
     model: Arc<dyn Predict>,
     rules: BatchRules,
-    open: Mutex<Open>,
+    open: Mutex<NextCall>,
 }
 
 /// The requests of the next call.
 #[derive(Default)]
-struct Open {
-    waiting: Vec<Waiting>,
+struct NextCall {
+    waiting: Vec<QueuedRequest>,
     rows: usize,
     /// Number of the call, for its timer.
     turn: u64,
 }
 
 /// A request that waits for its answer.
-struct Waiting {
+struct QueuedRequest {
     request: Shell,
     rows: RecordBatch,
     answer: oneshot::Sender<Result<RecordBatch, PredictError>>,
@@ -178,7 +178,7 @@ async fn answer(
         return call(&*shared.model, shell, rows).await;
     }
     let (sender, answer) = oneshot::channel();
-    shared.add(Waiting {
+    shared.add(QueuedRequest {
         request: shell.clone(),
         rows,
         answer: sender,
@@ -189,7 +189,7 @@ async fn answer(
 
 impl Shared {
     /// Adds a request to the next call, and runs that call when it is full.
-    fn add(self: &Arc<Self>, waiting: Waiting) {
+    fn add(self: &Arc<Self>, waiting: QueuedRequest) {
         let rows = waiting.rows.num_rows();
         let mut open = self.open.lock();
         let fits = open.rows + rows <= self.rules.rows
@@ -218,7 +218,7 @@ impl Shared {
     }
 
     /// Runs the waiting requests as one call.
-    fn run(self: &Arc<Self>, open: &mut Open) {
+    fn run(self: &Arc<Self>, open: &mut NextCall) {
         open.turn += 1;
         open.rows = 0;
         let mut waiting = std::mem::take(&mut open.waiting);
@@ -230,7 +230,7 @@ impl Shared {
     }
 }
 
-async fn run(model: Arc<dyn Predict>, mut waiting: Vec<Waiting>) {
+async fn run(model: Arc<dyn Predict>, mut waiting: Vec<QueuedRequest>) {
     let answers = tokio::select! {
         answers = together(&*model, &waiting) => answers,
         // Dropping the call cancels it.
@@ -265,7 +265,7 @@ async fn run(model: Arc<dyn Predict>, mut waiting: Vec<Waiting>) {
 }
 
 /// Completes when no caller waits any more.
-async fn all_left(waiting: &[Waiting]) {
+async fn all_left(waiting: &[QueuedRequest]) {
     let interval = Duration::from_millis(20);
     while waiting.iter().any(|one| !one.answer.is_closed()) {
         tokio::time::sleep(interval).await;
@@ -275,7 +275,7 @@ async fn all_left(waiting: &[Waiting]) {
 /// The answers to several requests, by one call.
 async fn together(
     model: &dyn Predict,
-    waiting: &[Waiting],
+    waiting: &[QueuedRequest],
 ) -> Result<Vec<RecordBatch>, PredictError> {
     let Some(first) = waiting.first() else {
         return Ok(Vec::new());

@@ -7,7 +7,7 @@ use crate::sandbox::Sandbox;
 
 /// The program that keeps a model's process. It runs [`keeper_main`](crate::keeper_main).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Program {
+pub struct KeeperProgram {
     /// The executable.
     pub path: PathBuf,
     /// Its first arguments.
@@ -40,7 +40,7 @@ pub struct PythonConfig {
     /// the worker may use.
     pub gpus: Option<Vec<String>>,
     /// The program of each model's process: this executable with the argument `python-host`.
-    pub keeper: Program,
+    pub keeper: KeeperProgram,
 }
 
 impl Default for PythonConfig {
@@ -56,7 +56,7 @@ impl Default for PythonConfig {
             sandbox: Sandbox::None,
             hidden: Vec::new(),
             gpus: None,
-            keeper: Program {
+            keeper: KeeperProgram {
                 // Also when the file has been replaced since the start.
                 path: PathBuf::from("/proc/self/exe"),
                 arguments: vec![OsString::from("python-host")],

@@ -19,6 +19,7 @@ use tokio::process::Command;
 use volley_types::{ErrorCode, ErrorOrigin, PredictError};
 
 use crate::config::PythonConfig;
+use crate::host::HOSTS;
 use crate::inferless::RuntimeFile;
 use crate::keeper::Order;
 use crate::process::inherited;
@@ -29,6 +30,10 @@ use crate::usage::Limits;
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(1_800);
 /// How long an interpreter may take to print its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
+/// Name of a new environment in its temporary directory.
+const BUILT: &str = "environment";
+/// Name of the directory of the installers' caches.
+const CACHE: &str = ".cache";
 /// Files that an installer may open.
 const MAX_FILES: u64 = 16_384;
 /// Variables of the worker's environment that installers get besides those of models.
@@ -185,7 +190,7 @@ impl Environments {
                            'python.environments_dir'";
             PredictError::new(ErrorCode::Unavailable, message).with_source(error)
         };
-        tokio::fs::create_dir_all(&self.config.environments)
+        tokio::fs::create_dir_all(self.config.environments.join(CACHE))
             .await
             .map_err(unwritable)?;
         let aside = tempfile::Builder::new()
@@ -195,20 +200,17 @@ impl Environments {
         let file = aside.path().join("volley-requirements.txt");
         std::fs::write(&file, &requirements.text).map_err(unwritable)?;
         self.install(aside.path(), &file, directory).await?;
-        match std::fs::rename(aside.path(), &place) {
-            // The directory has moved; there is nothing left to remove.
-            Ok(()) => _ = aside.keep(),
-            Err(_) if python.exists() => {}
-            Err(error) => return Err(unwritable(error)),
+        match std::fs::rename(aside.path().join(BUILT), &place) {
+            Err(error) if !python.exists() => Err(unwritable(error)),
+            _ => Ok(python),
         }
-        Ok(python)
     }
 
-    /// Creates an environment in `place` and installs the packages of `file`, whose relative paths
+    /// Creates an environment in `aside` and installs the packages of `file`, whose relative paths
     /// start at the model's `directory`.
     async fn install(
         &self,
-        place: &Path,
+        aside: &Path,
         file: &Path,
         directory: &Path,
     ) -> Result<(), PredictError> {
@@ -217,15 +219,16 @@ impl Environments {
         tracing::info!(packages = %file.display(), uv = uv.is_some(), "building a Python environment");
         let started = tokio::time::Instant::now();
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        let (place_text, base_text) = (text(place), text(base));
+        let place = aside.join(BUILT);
+        let (place_text, base_text) = (text(&place), text(base));
         let create = match &uv {
             Some(_) => vec!["venv", "--quiet", "--python", &base_text],
             None => vec!["-m", "venv"],
         };
         let mut create: Vec<String> = create.into_iter().map(str::to_owned).collect();
         create.extend(["--clear".to_owned(), place_text]);
-        self.run(uv.as_deref().unwrap_or(base), create, directory)
-            .await?;
+        let creator = uv.as_deref().unwrap_or(base);
+        self.run(creator, create, directory, aside).await?;
         let python = place.join("bin/python");
         let python_text = text(&python);
         let install = match &uv {
@@ -246,7 +249,7 @@ impl Environments {
         }
         install.extend(["-r".to_owned(), text(file)]);
         let installer = uv.as_deref().unwrap_or(&python);
-        let installed = self.run(installer, install, directory).await;
+        let installed = self.run(installer, install, directory, aside).await;
         tracing::info!(
             seconds = started.elapsed().as_secs(),
             ok = installed.is_ok(),
@@ -256,14 +259,22 @@ impl Environments {
     }
 
     /// A program that runs code of a model or its packages: it reaches what models reach, and may
-    /// write environments.
+    /// write to `writable`.
     fn command(
         &self,
         program: &Path,
         arguments: Vec<String>,
         directory: &Path,
+        writable: Vec<PathBuf>,
     ) -> std::io::Result<Command> {
         let environments = &self.config.environments;
+        let entries = std::fs::read_dir(environments)
+            .into_iter()
+            .flatten()
+            .flatten();
+        let hosts = entries.filter(|it| it.file_name().to_string_lossy().starts_with(HOSTS));
+        let mut hidden = self.config.hidden.clone();
+        hidden.extend(hosts.map(|entry| entry.path()));
         let order = Order {
             interpreter: program.to_owned(),
             arguments,
@@ -274,9 +285,9 @@ impl Environments {
             },
             reach: Reach {
                 sandbox: Sandbox::None,
-                hidden: self.config.hidden.clone(),
-                read_only: Vec::new(),
-                writable: vec![environments.clone()],
+                hidden,
+                read_only: vec![environments.clone()],
+                writable,
                 model: directory.to_owned(),
             },
             temporary: PathBuf::new(),
@@ -293,8 +304,8 @@ impl Environments {
             .envs(inherited())
             .envs(installer_variables())
             // Models cannot write to these, unlike to those of the worker's user.
-            .env("UV_CACHE_DIR", environments.join(".cache/uv"))
-            .env("PIP_CACHE_DIR", environments.join(".cache/pip"))
+            .env("UV_CACHE_DIR", environments.join(CACHE).join("uv"))
+            .env("PIP_CACHE_DIR", environments.join(CACHE).join("pip"))
             .stdin(Stdio::null())
             .kill_on_drop(true);
         Ok(command)
@@ -306,9 +317,11 @@ impl Environments {
         program: &Path,
         arguments: Vec<String>,
         directory: &Path,
+        aside: &Path,
     ) -> Result<(), PredictError> {
+        let cache = self.config.environments.join(CACHE);
         let output = self
-            .command(program, arguments, directory)
+            .command(program, arguments, directory, vec![aside.to_owned(), cache])
             .map_err(|error| PredictError::internal("the installer cannot be described", error))?
             .output();
         let failed = |message: String| {
@@ -368,7 +381,7 @@ impl Environments {
         };
         let arguments = ["-I", "-c", program].map(str::to_owned).to_vec();
         let output = self
-            .command(interpreter, arguments, directory)
+            .command(interpreter, arguments, directory, Vec::new())
             .map_err(|error| missing().with_source(error))?
             .output();
         let output = tokio::time::timeout(VERSION_TIMEOUT, output)

@@ -86,6 +86,8 @@ const FILES: &[(&str, &str)] = &[
     ("wire.py", include_str!("../host/wire.py")),
 ];
 
+/// How the names of the directories of host programs start.
+pub(crate) const HOSTS: &str = ".host-";
 const PROGRAM: &str = "host";
 const TEMPORARY: &str = "temporary";
 
@@ -106,7 +108,7 @@ impl HostProgram {
             PredictError::new(volley_types::ErrorCode::Unavailable, message).with_source(error)
         };
         std::fs::create_dir_all(parent).map_err(failed)?;
-        let directory = tempfile::Builder::new().prefix(".host-").tempdir_in(parent);
+        let directory = tempfile::Builder::new().prefix(HOSTS).tempdir_in(parent);
         let directory = directory.map_err(failed)?;
         for (name, text) in FILES {
             let file: PathBuf = directory.path().join(PROGRAM).join(name);

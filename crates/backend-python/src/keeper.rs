@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cgroup::Cgroup;
-use crate::sandbox::{Reach, Refused};
+use crate::sandbox::{Failure, Reach};
 use crate::tree;
 use crate::usage::{Limits, Watch};
 
@@ -83,7 +83,7 @@ fn report(text: &str) {
 }
 
 /// Runs the interpreter in a process below this one until its end.
-fn keep(mut order: Order, prefix: Vec<OsString>) -> Result<ExitCode, Refused> {
+fn keep(mut order: Order, prefix: Vec<OsString>) -> Result<ExitCode, Failure> {
     // Before anything else is started: a worker that has ended already is not the parent.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     set_child_subreaper(Some(getpid()))?;
@@ -126,7 +126,7 @@ enum End {
 }
 
 /// Waits until the interpreter has ended, the processes use too much, or the worker ends them.
-async fn wait(interpreter: i32, mut watch: Watch, cgroup: Option<&Cgroup>) -> Result<End, Refused> {
+async fn wait(interpreter: i32, mut watch: Watch, cgroup: Option<&Cgroup>) -> Result<End, Failure> {
     let mut children = signal(SignalKind::child())?;
     let mut told = signal(SignalKind::terminate())?;
     let parent = getppid();
@@ -178,7 +178,7 @@ fn end_like(end: End) -> ExitCode {
 }
 
 /// Restricts this process and becomes the interpreter. Returns only an error.
-fn run(order: &Order) -> Refused {
+fn run(order: &Order) -> Failure {
     if let Err(error) = restrict(order) {
         return error;
     }
@@ -186,7 +186,7 @@ fn run(order: &Order) -> Refused {
     command.args(&order.arguments).exec().into()
 }
 
-fn restrict(order: &Order) -> Result<(), Refused> {
+fn restrict(order: &Order) -> Result<(), Failure> {
     if !order.outlives {
         let keeper = getppid();
         set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -212,13 +212,21 @@ fn restrict(order: &Order) -> Result<(), Refused> {
         let most = getrlimit(Resource::Nproc).maximum.unwrap_or(u64::MAX);
         setrlimit(Resource::Nproc, only(tasks.min(most)))?;
     }
+    // Nothing new can be created beside a directory that leads to a hidden file, and the home
+    // directory may be one. Libraries that download models need this.
+    if let Some(home) = std::env::var_os("HOME")
+        && let Err(error) = std::fs::create_dir(PathBuf::from(home).join(".cache"))
+        && error.kind() != std::io::ErrorKind::AlreadyExists
+    {
+        report(&format!("the directory '.cache' is not created: {error}"));
+    }
     order.reach.enforce()?;
     drop_capabilities()
 }
 
 /// Takes the rights of root away, except to files of other users: they reach past what is hidden.
 /// The interpreter cannot get them back, because it gains no privileges from now on.
-fn drop_capabilities() -> Result<(), Refused> {
+fn drop_capabilities() -> Result<(), Failure> {
     let now = capabilities(None)?;
     let kept = now.permitted & CapabilitySet::DAC_OVERRIDE;
     set_no_new_privs(true)?;
@@ -249,7 +257,7 @@ fn tasks_of_user() -> u64 {
         let id: i32 = entry.file_name().to_str()?.parse().ok()?;
         (entry.metadata().ok()?.uid() == user).then_some(id)
     });
-    ids.filter_map(tree::Process::read)
+    ids.filter_map(tree::ProcessUsage::read)
         .map(|process| process.tasks)
         .sum()
 }

@@ -37,7 +37,7 @@ mod usage;
 
 use volley_types::registry::{BackendInfo, BackendName, SourceKind};
 
-pub use crate::config::{Program, PythonConfig};
+pub use crate::config::{KeeperProgram, PythonConfig};
 pub use crate::keeper::main as keeper_main;
 pub use crate::loader::{Description, PythonLoader, is_python};
 pub use crate::sandbox::Sandbox;

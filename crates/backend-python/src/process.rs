@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 
-use crate::config::Program;
+use crate::config::KeeperProgram;
 use crate::keeper::Order;
 use crate::log::ModelLog;
 
@@ -89,7 +89,7 @@ pub(crate) struct ModelProcess {
 #[derive(Clone, Debug)]
 pub(crate) struct Start {
     /// The keeper's program.
-    pub(crate) program: Program,
+    pub(crate) program: KeeperProgram,
     /// What the keeper starts.
     pub(crate) order: Order,
     /// Directory of the model.

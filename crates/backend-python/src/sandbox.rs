@@ -87,14 +87,14 @@ pub(crate) struct Reach {
 }
 
 /// A failure to restrict this process.
-pub(crate) type Refused = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Reach {
     /// Restricts this thread and what it executes. Irrevocable.
     ///
     /// # Errors
     /// When the kernel refuses a part of it; nothing may be executed then.
-    pub(crate) fn enforce(&self) -> Result<(), Refused> {
+    pub(crate) fn enforce(&self) -> Result<(), Failure> {
         if self.sandbox == Sandbox::None && !has_landlock() {
             // The worker has logged that its files are not hidden.
             return Ok(());
@@ -119,7 +119,7 @@ impl Reach {
     }
 
     /// What is allowed, and how.
-    fn rules(&self) -> Result<Vec<(PathBuf, BitFlags<AccessFs>)>, Refused> {
+    fn rules(&self) -> Result<Vec<(PathBuf, BitFlags<AccessFs>)>, Failure> {
         let all = AccessFs::from_all(NEEDED);
         let read = AccessFs::from_read(NEEDED);
         let existing = |paths: &[PathBuf]| -> Vec<PathBuf> {
@@ -172,7 +172,7 @@ fn allow(
     ruleset: RulesetCreated,
     path: &Path,
     access: BitFlags<AccessFs>,
-) -> Result<RulesetCreated, Refused> {
+) -> Result<RulesetCreated, Failure> {
     let opened = match PathFd::new(path) {
         Ok(opened) => opened,
         // It ended, or was removed, since its directory was listed; or nobody may open it.
@@ -191,7 +191,7 @@ fn list_beside(
     directory: &Path,
     carved: &[PathBuf],
     found: &mut Vec<PathBuf>,
-) -> Result<(), Refused> {
+) -> Result<(), Failure> {
     if !carved.iter().any(|path| path.starts_with(directory)) {
         found.push(directory.to_owned());
         return Ok(());
@@ -214,7 +214,7 @@ fn list_beside(
 }
 
 /// A filter that has no sockets except those between processes of this machine.
-fn no_network() -> Result<BpfProgram, Refused> {
+fn no_network() -> Result<BpfProgram, Failure> {
     let local = u64::try_from(libc::AF_UNIX)?;
     let other = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, local)?;
     let other = SeccompRule::new(vec![other])?;

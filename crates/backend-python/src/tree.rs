@@ -10,7 +10,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A process as `/proc` describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Process {
+pub(crate) struct ProcessUsage {
     pub(crate) id: i32,
     pub(crate) parent: i32,
     /// Threads.
@@ -21,7 +21,7 @@ pub(crate) struct Process {
     pub(crate) is_zombie: bool,
 }
 
-impl Process {
+impl ProcessUsage {
     /// The process of that id; `None` when it has ended.
     pub(crate) fn read(id: i32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
@@ -62,15 +62,15 @@ impl Process {
 }
 
 /// All processes below `root`, ended ones included.
-pub(crate) fn below(root: i32) -> Vec<Process> {
-    let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
+pub(crate) fn below(root: i32) -> Vec<ProcessUsage> {
+    let mut children: HashMap<i32, Vec<ProcessUsage>> = HashMap::new();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     for entry in entries {
         let id = entry
             .file_name()
             .to_str()
             .and_then(|name| name.parse().ok());
-        if let Some(process) = id.and_then(Process::read) {
+        if let Some(process) = id.and_then(ProcessUsage::read) {
             children.entry(process.parent).or_default().push(process);
         }
     }
@@ -116,11 +116,11 @@ mod tests {
     #[test]
     fn a_name_with_parentheses_does_not_shift_the_fields() {
         let stat = "7 (a) b (c) S 3 7 7 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 5 0 99 4096 10 0 0";
-        let process = Process::parse(7, stat).unwrap();
+        let process = ProcessUsage::parse(7, stat).unwrap();
         let page = rustix::param::page_size() as u64;
         assert_eq!((process.parent, process.tasks), (3, 5));
         assert_eq!((process.resident, process.is_zombie), (10 * page, false));
-        assert_eq!(Process::parse(7, "7 (short) S 1"), None);
+        assert_eq!(ProcessUsage::parse(7, "7 (short) S 1"), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::tree::{self, Process};
+use crate::tree::{self, ProcessUsage};
 
 /// Looks after which the processes are listed again, even when the machine has started none.
 const LIST_AGAIN: u32 = 20;
@@ -22,7 +22,7 @@ pub(crate) struct Limits {
 pub(crate) struct Watch {
     limits: Limits,
     root: i32,
-    known: Vec<Process>,
+    known: Vec<ProcessUsage>,
     /// The last process that this machine has started.
     newest: String,
     looks: u32,
@@ -55,7 +55,7 @@ impl Watch {
             return None;
         }
         // Pages that processes share count once; reading that takes longer.
-        let used: u64 = self.known.iter().map(Process::proportional).sum();
+        let used: u64 = self.known.iter().map(ProcessUsage::proportional).sum();
         (limit < used).then(|| {
             let mebibytes = |bytes: u64| bytes >> 20;
             format!(
@@ -77,7 +77,7 @@ impl Watch {
             self.known = tree::below(self.root);
         } else {
             let known = self.known.iter();
-            self.known = known.filter_map(|it| Process::read(it.id)).collect();
+            self.known = known.filter_map(|it| ProcessUsage::read(it.id)).collect();
         }
         self.known.retain(|process| !process.is_zombie);
     }

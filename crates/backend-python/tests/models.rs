@@ -289,3 +289,34 @@ def generate(prompt: str):
     let error = files.load_with(&three, two).await.err().unwrap();
     assert!(error.message.contains("'gpus' is 3"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_packages_of_inferless_list_are_installed() {
+    let files = Files::new("import tiny\n\ndef generate(prompt: str):\n    yield tiny.NAME\n");
+    // A package index is not needed: wheels beside the model are found.
+    let wheel = r#"
+import sys, zipfile
+with zipfile.ZipFile(sys.argv[1], "w") as wheel:
+    wheel.writestr("tiny.py", "NAME = 'tiny'")
+    about = "tiny-1.0.dist-info/"
+    wheel.writestr(about + "METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+    wheel.writestr(about + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    wheel.writestr(about + "RECORD", "")
+"#;
+    let wheels = files.path().join("wheels");
+    std::fs::create_dir(&wheels).unwrap();
+    let made = std::process::Command::new("python3")
+        .args(["-c", wheel])
+        .arg(wheels.join("tiny-1.0-py3-none-any.whl"))
+        .status();
+    assert!(made.unwrap().success());
+    let list = files.path().join("inferless-runtime-config.yaml");
+    std::fs::write(&list, "build:\n  python_packages:\n    - tiny==1.0\n").unwrap();
+    let offline = |config: &mut PythonConfig| config.offline = true;
+    let model = files.load_with(&[], offline).await.unwrap();
+    assert_eq!(read(&*model, prompt("go")).await.0, "tiny");
+
+    std::fs::write(&list, "build:\n  run:\n    - make\n").unwrap();
+    let error = files.load_with(&[], offline).await.err().unwrap();
+    assert!(error.message.contains("'build.run'"), "{error}");
+}

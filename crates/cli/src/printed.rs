@@ -56,7 +56,7 @@ impl BackendLoader for PrintingLoader {
 
     async fn load(&self, assignment: &Assignment) -> Result<Arc<dyn Backend>, PredictError> {
         let backend = self.0.load(assignment).await?;
-        let printed = Arc::new(Printing {
+        let printed = Arc::new(RequestPrinter {
             inner: backend.clone(),
             requests: AtomicU64::new(1),
         });
@@ -64,13 +64,13 @@ impl BackendLoader for PrintingLoader {
     }
 }
 
-struct Printing {
+struct RequestPrinter {
     inner: Arc<dyn Predict>,
     requests: AtomicU64,
 }
 
 #[async_trait]
-impl Predict for Printing {
+impl Predict for RequestPrinter {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         let mut asked = match request.input.try_clone().map(|input| input.into_inner()) {

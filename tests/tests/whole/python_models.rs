@@ -2,8 +2,9 @@
 //! dialects of others, crashed, and kept out where they are not allowed.
 
 use serde_json::{Value, json};
+use volley_tests::cluster::Cluster;
 use volley_tests::judges::{nothing_runs, python, root, steps};
-use volley_tests::process::free_port;
+use volley_tests::process::{Process, free_port};
 use volley_tests::{process, until};
 
 use super::clients::Up;
@@ -355,4 +356,116 @@ async fn a_model_answers_programs_and_browsers_on_a_route_of_its_own() {
         status == 404 && text.contains("declares no route"),
         "{text}"
     );
+}
+
+/// Answers with its process; a crashed one is not back before a file `release` exists.
+const TWINS: &str = r#"
+import os, time
+
+class Model:
+    def __init__(self):
+        here = os.path.dirname(__file__)
+        if len([name for name in os.listdir(here) if name.startswith("load")]) >= 2:
+            while not os.path.exists(os.path.join(here, "release")):
+                time.sleep(0.01)
+        open(os.path.join(here, "load.%d" % os.getpid()), "w").close()
+
+    def generate(self, prompt: str):
+        if prompt == "crash":
+            os._exit(9)
+        yield str(os.getpid())
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_replica_takes_over_while_a_crashed_process_is_started_again() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut cluster = Cluster::new(1, 2);
+    for worker in &cluster.workers {
+        let text = std::fs::read_to_string(&worker.config).unwrap();
+        let environments = cluster.folder().join(&worker.name).join("python");
+        let python = format!("\n[python]\nenabled = true\nenvironments_dir = {environments:?}\n");
+        std::fs::write(&worker.config, text + &python).unwrap();
+    }
+    let directory = cluster.folder().join("twins");
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(directory.join("model.py"), TWINS).unwrap();
+    cluster.run().await;
+    let (url, path) = (
+        format!("http://{}", cluster.coordinators[0].http),
+        directory.to_string_lossy(),
+    );
+    let register = ["model", "register", "twins", "--url", &url];
+    let register = [&register[..], &["--backend", "python", "--path", &path]].concat();
+    let (printed, done) = process::run(&register).await;
+    assert!(done, "{printed}");
+    let deploy = ["model", "deploy", "twins", "--url", &url];
+    let deploy = [&deploy[..], &["--replicas", "2", "--wait"]].concat();
+    let (printed, done) = process::run(&deploy).await;
+    assert!(done, "{printed}");
+
+    let ask = async |prompt: &str| {
+        let body = json!({ "model": "twins", "prompt": prompt });
+        let reply = reqwest::Client::new()
+            .post(format!("{url}/v1/completions"))
+            .json(&body)
+            .send();
+        let reply = reply.await.unwrap();
+        (reply.status().as_u16(), reply.text().await.unwrap())
+    };
+    let (status, text) = ask("crash").await;
+    assert!(500 <= status && text.contains("code 9"), "{status} {text}");
+    for _ in 0..20 {
+        let (status, text) = ask("go").await;
+        assert_eq!(status, 200, "{text}");
+    }
+    std::fs::write(directory.join("release"), "now").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_development_mode_reloads_on_save_and_prints_requests() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("shout.py");
+    std::fs::write(&file, SHOUT).unwrap();
+    let path = file.to_string_lossy();
+    let dev = Process::start("dev", &["dev", &path, "--port", "0"], folder.path());
+    let prints = async |text: &str| {
+        until(&format!("it prints {text}"), async || {
+            let printed = dev.output();
+            printed.contains(text).then_some(printed)
+        })
+        .await
+    };
+    let printed = prints("shout:1 serves at").await;
+    let (_, url) = printed.split_once("serves at ").unwrap();
+    let url = url.split(';').next().unwrap().to_owned();
+    let ask = async || {
+        let body = json!({ "model": "shout", "prompt": "good morning" });
+        let client = reqwest::Client::new();
+        let reply = client
+            .post(format!("{url}/v1/completions"))
+            .json(&body)
+            .send();
+        let answer: Value = reply.await.unwrap().json().await.unwrap();
+        answer["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(ask().await, "GOOD! MORNING! ");
+    prints("prompt=good morning").await;
+    prints("ms GOOD! MORNING!").await;
+
+    std::fs::write(
+        &file,
+        SHOUT.replace("mark: str = \"!\"", "mark: str = \"?\""),
+    )
+    .unwrap();
+    prints("shout:2 serves at").await;
+    until("the new version answers", async || {
+        (ask().await == "GOOD? MORNING? ").then_some(())
+    })
+    .await;
+
+    std::fs::write(&file, "def generate(prompt: str:\n").unwrap();
+    prints("shout:2 goes on").await;
+    assert!(dev.output().contains("error: "), "{}", dev.output());
+    assert_eq!(ask().await, "GOOD? MORNING? ");
 }

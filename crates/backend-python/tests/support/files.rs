@@ -8,7 +8,7 @@ use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use futures::StreamExt;
 use tempfile::TempDir;
 use volley_backend::{Backend, BackendLoader};
-use volley_backend_python::{INFO, Program, PythonConfig, PythonLoader};
+use volley_backend_python::{INFO, KeeperProgram, PythonConfig, PythonLoader};
 use volley_telemetry::Metrics;
 use volley_types::registry::{Assignment, ModelSource, ModelVersionSpec};
 use volley_types::{
@@ -34,8 +34,8 @@ pub(crate) async fn until<T>(what: &str, mut found: impl AsyncFnMut() -> Option<
 }
 
 /// The keeper of this crate, which does what `volley python-host` does.
-pub(crate) fn keeper() -> Program {
-    Program {
+pub(crate) fn keeper() -> KeeperProgram {
+    KeeperProgram {
         path: PathBuf::from(env!("CARGO_BIN_EXE_volley-python-host")),
         arguments: Vec::new(),
     }

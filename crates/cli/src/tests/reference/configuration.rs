@@ -126,6 +126,7 @@ fn another_value(name: &str, kind: &str, default: &str) -> Option<&'static str> 
         "uploads.store" => "'s3://bucket/models/'",
         "onnx.device" => "'cpu'",
         "onnx.isolation" => "'none'",
+        "python.sandbox" => "'files'",
         "artifacts.allowed_urls" => "['https://a.example/']",
         _ => match kind {
             "boolean" if default == "`true`" => "false",
@@ -135,7 +136,7 @@ fn another_value(name: &str, kind: &str, default: &str) -> Option<&'static str> 
             "duration" => "'2345ms'",
             "size" => "'3MiB'",
             "string" | "path" => "'other'",
-            "list of strings" => "['a.example']",
+            "list of strings" | "list of paths" => "['a.example']",
             "table of strings" => "{ zone = 'a' }",
             kind => panic!("{name}: no value of the type {kind}"),
         },
