@@ -274,7 +274,14 @@ fn encode_column(field: &Field, array: &ArrayRef, body: &mut Body) -> Result<Col
         column.shape = signed(&shape(field).unwrap_or_else(|| vec![size]));
         return Ok(column);
     }
-    if let Some(tensors) = variable::Tensors::of(array) {
+    if variable::parts(array.data_type()).is_some() {
+        let tensors = variable::Tensors::of(array, field).ok_or_else(|| {
+            let message = format!(
+                "input column '{name}' has a row whose shape is not the one that the model \
+                 declares, or does not fit its values"
+            );
+            PredictError::invalid(message)
+        })?;
         let (value, mut buffers) = leaves(&tensors.values, any_bytes).ok_or_else(unsupported)?;
         let open = vec![-1; tensors.rank];
         buffers.push(Buffer::from_vec(tensors.dims));

@@ -95,6 +95,22 @@ fn tensors_of_texts_and_of_any_shape_come_back() {
     assert_eq!(there_and_back(&batch).unwrap(), batch);
     let part = batch.slice(1, 2);
     assert_eq!(there_and_back(&part).unwrap(), part);
+
+    let wide: ArrayRef = Arc::new(Float32Array::from(vec![0.0; 3]));
+    let any = variable::field(
+        "open",
+        &Arc::new(Field::new("item", DataType::Float32, false)),
+        &[-1, -1],
+        false,
+    );
+    let wide = tensors(&any, wide, &[&[1, 3]]);
+    let declared = batch.schema();
+    let error = encode_column(declared.field(1), &wide, &mut Body::default()).unwrap_err();
+    assert_eq!(error.code, volley_types::ErrorCode::InvalidInput);
+    assert!(
+        error.message.contains("'open' has a row whose shape"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -55,8 +55,9 @@ pub(super) struct Tensors {
 }
 
 impl Tensors {
-    /// Reads a column; `None` if it is not one of tensors, or its shapes do not fit its values.
-    pub(super) fn of(array: &ArrayRef) -> Option<Self> {
+    /// Reads a column of such a type, whose rows must have shapes that `declared` allows; `None` if
+    /// they do not.
+    pub(super) fn of(array: &ArrayRef, declared: &Field) -> Option<Self> {
         let (_, rank) = parts(array.data_type())?;
         let columns = array.as_struct_opt()?;
         let data = columns.column_by_name(DATA)?.as_list_opt::<i32>()?;
@@ -66,42 +67,54 @@ impl Tensors {
             false => shapes.value_offset(0).as_usize(),
         };
         let dims = shapes.values().slice(first, shapes.len() * rank);
-        let dims = dims.as_primitive_opt::<Int32Type>()?.values().to_vec();
+        let dims = dims.as_primitive_opt::<Int32Type>()?.values().iter();
+        let dims: Vec<i64> = dims.map(|length| i64::from(*length)).collect();
+        let (declared, open) = (uniform(declared)?, vec![None; rank]);
         let fits = (0..data.len()).all(|row| {
-            let lengths = dims[row * rank..(row + 1) * rank].iter();
-            let mut lengths = lengths.map(|length| usize::try_from(*length).ok());
-            let size = lengths.try_fold(1_usize, |size, length| size.checked_mul(length?));
+            let allowed = match array.is_null(row) {
+                true => &open,
+                false => &declared,
+            };
+            let size = size(&dims[row * rank..(row + 1) * rank], allowed);
             size == Some(data.value_length(row).as_usize())
         });
         let (start, end) = (data.value_offsets().first()?, data.value_offsets().last()?);
         let (start, end) = (start.as_usize(), end.as_usize());
         fits.then(|| Self {
             values: data.values().slice(start, end - start),
-            dims: dims.into_iter().map(i64::from).collect(),
+            dims,
             rank,
         })
     }
 }
 
+/// The declared lengths of a row; `None` for open ones.
+fn uniform(field: &Field) -> Option<Vec<Option<i64>>> {
+    let declared = field.metadata().get(EXTENSION_METADATA)?;
+    let declared: serde_json::Value = serde_json::from_str(declared).ok()?;
+    serde_json::from_value(declared.get("uniform_shape")?.clone()).ok()
+}
+
+/// The number of values of a row of `shape`; `None` if it is not of the `declared` one.
+fn size(shape: &[i64], declared: &[Option<i64>]) -> Option<usize> {
+    if shape.len() != declared.len() {
+        return None;
+    }
+    let mut lengths = shape.iter().zip(declared).map(|(length, declared)| {
+        let is_declared = declared.is_none_or(|declared| declared == *length);
+        usize::try_from(*length).ok().filter(|_| is_declared)
+    });
+    lengths.try_fold(1_usize, |size, length| size.checked_mul(length?))
+}
+
 /// The lengths of all rows for their shapes, if they fit `rows` rows of the column `field`.
 pub(super) fn lengths(field: &Field, dims: &[i64], rows: usize) -> Option<Vec<usize>> {
     let (_, rank) = parts(field.data_type())?;
-    let declared = field.metadata().get(EXTENSION_METADATA);
-    let declared: serde_json::Value = serde_json::from_str(declared?).ok()?;
-    let declared: Vec<Option<i64>> =
-        serde_json::from_value(declared.get("uniform_shape")?.clone()).ok()?;
-    if declared.len() != rank || Some(dims.len()) != rows.checked_mul(rank) {
+    let declared = uniform(field)?;
+    if Some(dims.len()) != rows.checked_mul(rank) {
         return None;
     }
-    let size = |row: &[i64]| {
-        let pairs = row.iter().zip(&declared);
-        let mut lengths = pairs.map(|(length, declared)| {
-            let is_declared = declared.is_none_or(|declared| declared == *length);
-            usize::try_from(*length).ok().filter(|_| is_declared)
-        });
-        lengths.try_fold(1_usize, |size, length| size.checked_mul(length?))
-    };
-    let rows = (0..rows).map(|row| size(&dims[row * rank..(row + 1) * rank]));
+    let rows = (0..rows).map(|row| size(&dims[row * rank..(row + 1) * rank], &declared));
     rows.collect()
 }
 

@@ -15,6 +15,8 @@ use super::{FILE, json, wrong};
 const BACKEND: &str = "python";
 /// The usual name of the model's file.
 const MODEL: &str = "model.py";
+/// The usual name of a graph of ONNX Runtime.
+const GRAPH: &str = "model.onnx";
 /// The parameter with the path of a Python environment.
 const ENVIRONMENT: &str = "EXECUTION_ENV_PATH";
 /// Stands for the model's directory in that path.
@@ -79,7 +81,9 @@ fn configuration(directory: &Path, given: Option<&str>) -> Result<Option<Message
         (None, Err(_)) => Err("the file cannot be read as text".to_owned()),
     };
     let message = message.map_err(wrong)?;
-    let has_model = || !folders(directory, MODEL).is_empty();
+    // Code beside a graph may belong to its export.
+    let has_graph = || !folders(directory, GRAPH).is_empty();
+    let has_model = || !folders(directory, MODEL).is_empty() && !has_graph();
     let Some(message) = message else {
         let found = has_model() && !has_code(directory);
         return Ok(found.then(Message::default));
@@ -227,6 +231,9 @@ mod tests {
         assert!(!found(&[], None));
         assert!(!found(&["1"], Some("backend: 'onnxruntime'")));
         assert!(!found(&["1"], Some("platform: 'ensemble'")));
+        let both = model(&["1"], Some("max_batch_size: 8"));
+        std::fs::write(both.path().join("1").join(GRAPH), "").unwrap();
+        assert!(!is_python(both.path()));
         let directory = model(&["1"], None);
         std::fs::write(directory.path().join("app.py"), "").unwrap();
         assert!(!is_python(directory.path()), "code of its own comes first");
