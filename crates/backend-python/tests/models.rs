@@ -7,6 +7,7 @@
     reason = "a test that fails panics"
 )]
 
+#[path = "setup/files.rs"]
 mod files;
 
 use std::sync::Arc;
