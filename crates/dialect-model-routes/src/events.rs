@@ -172,10 +172,9 @@ mod tests {
     #[test]
     fn an_event_is_an_object_a_list_or_a_text() {
         let tokens: ArrayRef = Arc::new(StringArray::from(vec!["a"]));
-        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1]));
         assert_eq!(
-            written(vec![("token", tokens.clone()), ("n", numbers)]),
-            "data: {\"n\":1,\"token\":\"a\"}\n\ndata: [DONE]\n\n"
+            written(vec![("token", tokens)]),
+            "data: {\"token\":\"a\"}\n\ndata: [DONE]\n\n"
         );
         assert_eq!(
             written(vec![("output", Arc::new(Int64Array::from(vec![1, 2])))]),

@@ -83,7 +83,7 @@ async fn post(
     context: RequestContext,
     UntypedJsonObject(body): UntypedJsonObject,
 ) -> Result<Response, ApiError> {
-    answer(&caller, &path, &context, Given::Json(body)).await
+    answer(&caller, &path, &context, RouteFields::Json(body)).await
 }
 
 async fn get(
@@ -92,11 +92,11 @@ async fn get(
     context: RequestContext,
     uri: Uri,
 ) -> Result<Response, ApiError> {
-    answer(&caller, &path, &context, Given::Query(uri)).await
+    answer(&caller, &path, &context, RouteFields::Query(uri)).await
 }
 
 /// The inputs and parameters of a request.
-enum Given {
+enum RouteFields {
     Json(Map<String, Value>),
     Query(Uri),
 }
@@ -107,7 +107,7 @@ async fn answer(
     caller: &Caller,
     path: &RoutePath,
     context: &RequestContext,
-    given: Given,
+    fields: RouteFields,
 ) -> Result<Response, ApiError> {
     let begun = async {
         let model = requests::reference(&path.model)?;
@@ -115,9 +115,9 @@ async fn answer(
         if route_of(&signature) != Some(path.route.as_str()) {
             return Err(no_route(path));
         }
-        let fields = match given {
-            Given::Json(fields) => fields,
-            Given::Query(uri) => input::of_query(&uri, &signature)?,
+        let fields = match fields {
+            RouteFields::Json(fields) => fields,
+            RouteFields::Query(uri) => input::of_query(&uri, &signature)?,
         };
         let (rows, parameters) = input::rows(fields, &signature)?;
         let request = requests::request(model, rows, &parameters, context)?;

@@ -311,8 +311,8 @@ async fn a_model_answers_programs_and_browsers_on_a_route_of_its_own() {
     let up = Up::with(&["--allow-python"]).await;
     let (printed, done) = register(&up, "team/counter", ROUTED, &[]).await;
     assert!(done, "{printed}");
-    let expected = "data: {\"number\":0,\"token\":\"a b!\"}\n\n\
-                    data: {\"number\":1,\"token\":\"a b!\"}\n\ndata: [DONE]\n\n";
+    let expected = "data: {\"token\":\"a b!\",\"number\":0}\n\n\
+                    data: {\"token\":\"a b!\",\"number\":1}\n\ndata: [DONE]\n\n";
 
     let path = "/models/team/counter/generate-stream";
     let body = json!({ "prompt": "a b", "count": 2, "mark": "!" });

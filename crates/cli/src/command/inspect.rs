@@ -11,7 +11,7 @@ use volley_backend_onnx::{OnnxConfig, OnnxLoader, Runtime, describe, resolve_dev
 use volley_backend_python::{PythonConfig, PythonLoader, is_python};
 use volley_telemetry::Metrics;
 use volley_types::registry::{Assignment, BackendName, ModelSource, ModelVersionSpec};
-use volley_types::signature::DIMENSIONS;
+use volley_types::signature::{DIMENSIONS, route_of};
 use volley_types::{ModelName, ModelRef, ModelVersion, ParamValue, Parameters, PredictError, Task};
 
 use crate::terminal::Terminal;
@@ -66,8 +66,10 @@ async fn inspect_python(
         .await
         .map_err(told)?;
     let interpreter = description.interpreter.display().to_string();
+    let route = route_of(&signature).map(|route| format!("/models/NAME/{route}"));
     let details = [
         ("interface", description.interface),
+        ("route", route.unwrap_or_default()),
         ("description", description.description),
         ("interpreter", interpreter),
     ];
@@ -75,7 +77,7 @@ async fn inspect_python(
         kind: "python",
         task: signature.task,
         inputs: columns(&signature.input),
-        outputs: columns(&signature.output),
+        outputs: columns(&signature.declared_output()),
         device: "a process of its own".to_owned(),
         capacity: backend.capacity(),
         memory_bytes: backend.memory_bytes(),

@@ -15,13 +15,11 @@ use futures::{FutureExt, Stream, StreamExt};
 use tonic::{Status, Streaming};
 use tracing::Instrument;
 use volley_proto::inference::triton::{ModelInferRequest, ModelInferResponse};
-use volley_types::{
-    ChunkStream, Deadline, ErrorCode, GenerationRow, PredictError, RequestId, Task,
-};
+use volley_types::{ChunkStream, Deadline, ErrorCode, GenerationRow, PredictError, RequestId};
 
 use super::GrpcFlavor;
 use super::context::{CallContext, status};
-use super::reply::{GenerationEnd, Reply};
+use super::reply::{GenerationEnd, OutputEncoding, Reply};
 use super::request::{ModelInferCall, rows};
 use super::service::InferenceService;
 use crate::state::OipCaller;
@@ -79,9 +77,6 @@ pub(super) fn answers(
                     return;
                 }
                 read = reading.next(), if !reading.is_empty() => match read {
-                    Some(Ok(asked)) if asked.found.signature.task == Task::Events => {
-                        pieces.push(events::messages(&context.caller, asked).boxed());
-                    }
                     Some(Ok(asked)) if asked.streams => pieces.push(generation(&context.caller, asked).boxed()),
                     Some(Ok(asked)) => whole.push_back(at_once(&context.caller, asked)),
                     Some(Err((id, error))) => {
@@ -180,7 +175,7 @@ fn at_once(caller: &OipCaller, asked: ModelInferCall) -> BoxFuture<'static, Mess
     work.in_current_span().boxed()
 }
 
-/// The pieces of a generated text.
+/// The pieces of a generated text, or the events of a model that streams them.
 fn generation(
     caller: &OipCaller,
     asked: ModelInferCall,
@@ -239,9 +234,11 @@ async fn next(
     end: &mut GenerationEnd,
 ) -> Result<(Vec<Message>, bool), PredictError> {
     let next = tokio::time::timeout_at(until, chunks.next()).await;
-    let batch = next
-        .map_err(|_| too_late())?
-        .unwrap_or_else(|| Err(sse::silent_end()))?;
+    let next = next.map_err(|_| too_late())?.transpose()?;
+    if let OutputEncoding::Tensors { .. } = reply.form {
+        return events::messages(next, reply);
+    }
+    let batch = next.ok_or_else(sse::silent_end)?;
     let mut said = Vec::new();
     for row in GenerationRow::rows(&batch)? {
         answer::failure(&row)?;
