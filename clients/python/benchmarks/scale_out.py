@@ -64,6 +64,13 @@ def check(table, rows, tokens):
     assert pc.all(pc.equal(pc.list_value_length(table["embedding"]), 16)).as_py()
 
 
+def wait_for_a_third(cluster, rows):
+    """Returns when about a third of the rows that are sent from now on is answered."""
+    before = cluster.answered(MODEL)
+    enough = before + rows // 1024 // 3
+    until("a third of the rows is answered", lambda: cluster.answered(MODEL) >= enough, 3_600)
+
+
 def exchange(cluster, rows, tokens, _):
     """One DoExchange with nothing but pyarrow, as crates/bench/peers/bulk.py."""
     client = flight.connect(cluster.flight[0])
@@ -192,7 +199,7 @@ def spark(cluster, rows, tokens, folder, kill=False):
         killed = []
 
         def lose():
-            until("a task is done", lambda: len(list(out.rglob("*.parquet"))) > 1)
+            wait_for_a_third(cluster, rows)
             killed.append(running.executors()[0])
             os.kill(killed[0], signal.SIGKILL)
 
@@ -231,7 +238,7 @@ def ray(cluster, rows, tokens, folder, kill=False):
         killed = []
 
         def lose():
-            until("rows were written", lambda: out.exists() and any(out.glob("*.parquet")))
+            wait_for_a_third(cluster, rows)
             actors = [pid for pid, _, command in processes() if "MapWorker" in command]
             killed.append(actors[0])
             os.kill(killed[0], signal.SIGKILL)

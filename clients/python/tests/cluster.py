@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,9 +21,9 @@ BINARY = os.environ.get("VOLLEY_BINARY", str(ROOT / "target/debug/volley"))
 PATIENCE = 60.0
 
 
-def until(what, condition):
-    """Waits for a condition and returns its value; fails after a minute."""
-    end = time.monotonic() + PATIENCE
+def until(what, condition, patience=PATIENCE):
+    """Waits for a condition and returns its value; fails after a minute, or after `patience`."""
+    end = time.monotonic() + patience
     while True:
         found = condition()
         if found:
@@ -30,16 +32,57 @@ def until(what, condition):
         time.sleep(0.05)
 
 
+class Ports:
+    """Ports of this process, above those that the system gives to connections, so that a node finds
+    its own free. Other processes of tests lock other blocks."""
+
+    FIRST, SIZE, BLOCKS = 61_000, 200, 22
+
+    def __init__(self):
+        self._lock, first = self._locked_block()
+        self._range = range(first, first + self.SIZE)
+        self._next = 0
+
+    def _locked_block(self):
+        for block in range(self.BLOCKS):
+            lock = open(Path(tempfile.gettempdir()) / f"volley-client-ports-{block}", "a")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                lock.close()
+                continue
+            return lock, self.FIRST + block * self.SIZE
+        raise AssertionError("all blocks of ports are in use")
+
+    def take(self, count):
+        """Neighbouring ports that are free."""
+        for _ in range(2 * self.SIZE):
+            if self._next + count > len(self._range):
+                self._next = 0
+            found = list(self._range[self._next : self._next + count])
+            self._next += count
+            if all(map(self._is_free, found)):
+                return found
+        raise AssertionError(f"no {count} neighbouring ports are free")
+
+    @staticmethod
+    def _is_free(port):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+            return True
+
+
+_ports = None
+
+
 def free_ports(count):
-    """Ports that are free now, none twice."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for held in sockets:
-            held.bind(("127.0.0.1", 0))
-        return [held.getsockname()[1] for held in sockets]
-    finally:
-        for held in sockets:
-            held.close()
+    """Neighbouring ports that are free now."""
+    global _ports
+    _ports = _ports or Ports()
+    return _ports.take(count)
 
 
 def environment():
@@ -192,10 +235,17 @@ class Cluster:
 
     def active_streams(self, model):
         """Streams of a model that run now, on all coordinators."""
+        return self._metric(f'volley_active_streams{{model="{model}"}}')
+
+    def answered(self, model):
+        """Requests to a model that succeeded, on all coordinators."""
+        return self._metric(f'volley_requests_total{{model="{model}",code="ok"}}')
+
+    def _metric(self, sample):
         total = 0
         for url in self.rest:
-            for line in httpx.get(f"{url}/metrics", timeout=5).text.splitlines():
-                if line.startswith(f'volley_active_streams{{model="{model}"}} '):
+            for line in httpx.get(f"{url}/metrics", timeout=30).text.splitlines():
+                if line.startswith(f"{sample} "):
                     total += int(float(line.split()[-1]))
         return total
 
@@ -204,7 +254,7 @@ class Up:
     """`volley up`: a whole cluster in one process, with its demo models."""
 
     def __init__(self, folder, keys=False):
-        self.port = self._four_ports()
+        self.port = free_ports(4)[0]
         self.key = None
         arguments = ["up", "--port", str(self.port), "--data-dir", str(folder / "data")]
         if keys:
@@ -222,19 +272,6 @@ class Up:
             f"grpc://127.0.0.1:{self.port + 1}",
         )
         self.urls = [self.flight, self.rest]
-
-    @staticmethod
-    def _four_ports():
-        """The first of four neighbouring ports that are free, below those of connections."""
-        for first in range(20_000 + os.getpid() % 1_000 * 4, 32_000, 4):
-            try:
-                for port in range(first, first + 4):
-                    with socket.socket() as held:
-                        held.bind(("127.0.0.1", port))
-                return first
-            except OSError:
-                continue
-        raise AssertionError("no four neighbouring ports are free")
 
     def __enter__(self):
         self.node.start()

@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts connections in the middle of what the server sends."""
+"""A TCP proxy that aborts connections in the middle of what the server sends."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import socket
 import threading
 
 
-class CuttingProxy:
-    """Forwards connections to `target`; cuts each of the first `cuts` after `after` bytes of the
+class AbortingProxy:
+    """Forwards connections to `target`; aborts each of the first `aborts` after `after` bytes of the
     server, with a reset as of a lost host."""
 
-    def __init__(self, target, after, cuts):
+    def __init__(self, target, after, aborts):
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
         self._after = after
-        self._left = cuts
+        self._left = aborts
         self._lock = threading.Lock()
-        self.cut = 0
+        self.aborted = 0
         self.connections = 0
         self._server = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
@@ -52,7 +52,7 @@ class CuttingProxy:
                 if piece:
                     sink.sendall(piece)
                 if allowed is not None and allowed <= 0:
-                    self.cut += 1
+                    self.aborted += 1
                     break
         except OSError:
             pass

@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from cluster import free_ports
-from proxy import CuttingProxy
+from proxy import AbortingProxy
 from volley_client import Client, ConnectionLostError, Retry, errors
 
 ROWS = 40_000
@@ -74,15 +74,15 @@ def test_a_frozen_coordinator_is_left(mortal, transport, expected):
         each_once(embedded(client, transport, after=stop, batch_size=512), expected)
 
 
-def test_rows_behind_cut_connections_are_sent_again(cluster, transport, expected):
+def test_rows_behind_aborted_connections_are_sent_again(cluster, transport, expected):
     addresses = cluster.internal if transport == "flight" else cluster.public
     scheme = "grpc" if transport == "flight" else "http"
-    # A cut in the middle of an answer to 1,024 rows of 64 bytes.
-    with CuttingProxy(addresses[0], after=100_000, cuts=4) as proxy:
+    # An abort in the middle of an answer to 1,024 rows of 64 bytes.
+    with AbortingProxy(addresses[0], after=100_000, aborts=4) as proxy:
         urls = [f"{scheme}://{proxy.address}", f"{scheme}://{addresses[1]}"]
         with cluster.client(urls) as client:
             each_once(embedded(client, transport), expected)
-        assert proxy.cut >= 1, "a connection was cut"
+        assert proxy.aborted >= 1, "a connection was aborted"
 
 
 def test_generations_of_a_lost_coordinator_are_repeated(mortal):

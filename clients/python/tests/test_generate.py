@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from cluster import until
-from proxy import CuttingProxy
+from proxy import AbortingProxy
 from volley_client import StreamGoneError, errors
 
 PROMPT = "Tell me a story about a fox."
@@ -110,13 +110,13 @@ def test_a_cancelled_stream_stops_the_model(cluster, client, transport, how):
     until("no stream runs", lambda: cluster.active_streams("drill") == 0)
 
 
-def test_a_cut_stream_goes_on_at_another_coordinator(cluster):
-    with CuttingProxy(cluster.public[0], after=2_000, cuts=1) as proxy:
+def test_an_aborted_stream_continues_at_another_coordinator(cluster):
+    with AbortingProxy(cluster.public[0], after=2_000, aborts=1) as proxy:
         urls = [f"http://{proxy.address}", *cluster.rest[1:]]
         with cluster.client(urls) as client:
             stream = client.generate_stream("drill", "x", resumable=True, parameters=SCRIPT)
             chunks = list(stream)
-            assert proxy.cut == 1, "the connection was cut"
+            assert proxy.aborted == 1, "the connection was aborted"
     assert "".join(chunk.text for chunk in chunks) == SCRIPTED
     ids = [chunk.event_id for chunk in chunks]
     assert len(set(ids)) == len(ids), "nothing came twice"
@@ -147,8 +147,8 @@ def test_streams_over_flight_are_not_resumable(cluster, client):
             flight.generate_stream("drill", "x", resumable=True)
 
 
-def test_a_plain_stream_that_is_cut_reports_the_lost_connection(cluster):
-    with CuttingProxy(cluster.public[0], after=2_000, cuts=99) as proxy:
+def test_a_plain_stream_that_is_aborted_reports_the_lost_connection(cluster):
+    with AbortingProxy(cluster.public[0], after=2_000, aborts=99) as proxy:
         with cluster.client([f"http://{proxy.address}"]) as client:
             stream = client.generate_stream("drill", "x", parameters=SCRIPT)
             with pytest.raises(errors.ConnectionLostError, match="connection"):

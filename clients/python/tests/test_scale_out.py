@@ -10,7 +10,8 @@ import volley_client.spark
 
 
 def part(rows):
-    return pa.record_batch({"id": list(rows), "text": [f"row {row}" for row in rows]})
+    columns = {"id": list(rows), "text": [f"row {row}" for row in rows]}
+    return pa.record_batch(columns, pa.schema([("id", pa.int64()), ("text", pa.string())]))
 
 
 def test_a_partition_of_spark_is_streamed(cluster):

@@ -56,6 +56,8 @@ async fn the_python_client_works_with_asyncio_duckdb_and_polars_and_manages() {
 async fn the_wheel_of_the_python_client_is_typed_shows_progress_and_uses_tls() {
     let files = [
         "tests/test_docs.py",
+        "tests/test_memory.py",
+        "tests/test_parts.py",
         "tests/test_wheel.py",
         "tests/test_progress.py",
         "tests/test_tls.py",
