@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
+use futures::FutureExt;
 use volley_telemetry::init_logging;
 
 use crate::args::{Arguments, Command, Key, Model, Secret};
@@ -56,7 +57,8 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     let result = match runtime {
-        Ok(runtime) => runtime.block_on(run(arguments, names_url)),
+        // `block_on` has a copy of its future's code for each kind of runtime, unless that is boxed.
+        Ok(runtime) => runtime.block_on(run(arguments, names_url).boxed_local()),
         Err(error) => Err(anyhow::Error::new(error).context("starting the runtime")),
     };
     match result {
