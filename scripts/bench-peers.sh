@@ -4,6 +4,7 @@
 #   bench-peers.sh decoders   transformers and onnxruntime-genai
 #   bench-peers.sh bulk       a million texts through one Flight DoExchange
 #   bench-peers.sh variants   quantised graphs beside plain ones, on ONNX Runtime alone
+#   bench-peers.sh python     the same Python classes on MLServer
 #   bench-peers.sh isolation  models in the worker beside models in processes of their own
 # Further arguments go to the program in crates/bench/peers. The first run fetches the peers into
 # target/venv-peers and target/venv-peers-torch (gigabytes).
@@ -12,6 +13,7 @@ source "$(dirname "$0")/lib.sh"
 
 MODELS="$root/target/peers"
 PEERS=(mlserver==1.7.1 fastapi uvicorn onnxruntime tokenizers psutil pyarrow)
+PYTHON=(mlserver==1.7.1 mlserver-sklearn==1.7.1 psutil)
 PYTRITON=(nvidia-pytriton==0.7.0 onnxruntime tokenizers)
 TORCH=(torch transformers onnx onnx-ir onnxruntime onnxruntime-genai psutil)
 
@@ -29,8 +31,8 @@ venv() {
 
 kind="${1:-}"
 case "$kind" in
-  encoders | decoders | bulk | variants | isolation) shift ;;
-  *) give_up "usage: scripts/bench-peers.sh encoders|decoders|bulk|variants|isolation" ;;
+  encoders | decoders | bulk | python | variants | isolation) shift ;;
+  *) give_up "usage: scripts/bench-peers.sh encoders|decoders|bulk|python|variants|isolation" ;;
 esac
 
 # Whatever the kind needs is looked for before anything is fetched or built.
@@ -40,6 +42,14 @@ case "$kind" in
 esac
 scripts/get-ort.sh
 peers="$root/target/venv-peers"
+if [ "$kind" = python ]; then
+  venv python3 "$root/target/venv-peers-python" "${PYTHON[@]}"
+  step "building (minutes the first time)"
+  cargo build --release --locked --package volley-cli
+  step "measuring"
+  exec "$root/target/venv-peers-python/bin/python" crates/bench/peers/python_models.py \
+    --volley target/release/volley "$@"
+fi
 pytriton="$root/target/venv-peers-pytriton"
 torch="$root/target/venv-peers-torch"
 venv python3 "$torch" "${TORCH[@]}"
