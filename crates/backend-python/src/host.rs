@@ -44,6 +44,10 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../host/interfaces/mlserver_events.py"),
     ),
     (
+        "interfaces/mlserver_runtimes.py",
+        include_str!("../host/interfaces/mlserver_runtimes.py"),
+    ),
+    (
         "interfaces/plain.py",
         include_str!("../host/interfaces/plain.py"),
     ),

@@ -6,6 +6,7 @@
 
 mod classes;
 mod constant;
+mod element_type;
 mod heap;
 mod integer_division;
 mod own_graph;
@@ -20,7 +21,8 @@ use volley_types::PredictError;
 use self::classes::ClassMaps as FoundClasses;
 pub use self::classes::Classes;
 use self::constant::{Constant, HALVES};
-use self::own_graph::{GraphNode, OwnGraph, STRING};
+use self::element_type::STRING;
+use self::own_graph::{GraphNode, OwnGraph};
 
 /// Maximum nesting depth of messages; ONNX Runtime has the same limit.
 const MAX_DEPTH: usize = 100;
@@ -392,8 +394,7 @@ impl<R: Read + Seek> Walk<R> {
                 self.own.input(name, kind);
             }
             Part::Tensor => {
-                let safe = self.constant.divides_safely();
-                self.own.constant(name, kind, safe);
+                self.own.constant(name, kind, &self.constant);
             }
             Part::Node => {
                 if depth == OWN_DEPTH {

@@ -155,7 +155,7 @@ pub fn load(
     model: ModelName,
     declared: Option<&TritonConfig>,
     own: &Overrides,
-    config: OnnxConfig,
+    mut config: OnnxConfig,
 ) -> Result<Arc<dyn Backend>, PredictError> {
     let (session, place) = session::build_placed(runtime, path, &config)?;
     let outline = graph::outline(path)?;
@@ -181,7 +181,7 @@ pub fn load(
     };
     let signature = served.on(signature);
     let mut runners = vec![run::Runner::new(session, ports.clone())];
-    while runners.len() < config.instances {
+    for _ in 1..config.instances {
         let (session, _) = session::build_placed(runtime, path, &config)?;
         runners.push(run::Runner::new(session, ports.clone()));
     }
@@ -193,7 +193,6 @@ pub fn load(
         .transpose()?;
     let policies = declared.map(|declared| declared.queue.clone());
     let policies = policies.unwrap_or_default();
-    let mut config = config;
     if let Some(most) = policies.most() {
         // Requests beyond the policy's limit must reach this queue and be rejected here, not wait
         // elsewhere.

@@ -169,7 +169,7 @@ async fn a_stream_of_columns_reaches_the_clients_of_others_event_by_event() {
         ("venv-oip", "get-oip-clients", "--triton", &up.rest, 4),
         ("venv", "get-pyarrow", "--flight", &up.internal, 2),
     ] {
-        let mut client = python(environment, script, "examples/sdks/events.py");
+        let mut client = python(environment, script, "examples/sdks/column_events.py");
         client.args([flavor, address, "--model", "words"]);
         assert_eq!(steps(&mut client).await, count, "{flavor}");
     }
@@ -279,7 +279,7 @@ async fn mlservers_documented_text_model_runs_with_its_own_clients() {
     let mut client = python(
         "venv-mlserver",
         "get-oip-clients",
-        "examples/sdks/events.py",
+        "examples/sdks/column_events.py",
     );
     let grpc = format!("127.0.0.1:{grpc}");
     client.args(["--mlserver", &up.rest, "--grpc", &grpc]);

@@ -62,11 +62,7 @@ fn plan(file: WorkerFile) -> anyhow::Result<WorkerPlan> {
         !cluster.coordinators.is_empty(),
         "'cluster.coordinators' is empty"
     );
-    let advertise = listen.advertise.unwrap_or_else(|| listen.flight.clone());
-    ensure!(
-        !advertise.starts_with("0.0.0.0:") && !advertise.starts_with("[::]:"),
-        "'listen.advertise' is missing: coordinators cannot call {advertise}"
-    );
+    let advertise = advertised(listen.advertise, &listen.flight)?;
     let id =
         WorkerId::new(node.id).map_err(|error| anyhow::anyhow!("'node.id': {}", error.message))?;
     let artifacts = artifacts::config(artifacts)?;
@@ -112,6 +108,16 @@ fn plan(file: WorkerFile) -> anyhow::Result<WorkerPlan> {
         prints: false,
         otlp: otlp::plan(telemetry)?,
     })
+}
+
+/// The address for coordinators: `given`, or that of the listener.
+fn advertised(given: Option<String>, listener: &str) -> anyhow::Result<String> {
+    let advertise = given.unwrap_or_else(|| listener.to_owned());
+    ensure!(
+        !advertise.starts_with("0.0.0.0:") && !advertise.starts_with("[::]:"),
+        "'listen.advertise' is missing: coordinators cannot call {advertise}"
+    );
+    Ok(advertise)
 }
 
 fn onnx_plan(mut section: OnnxSection) -> anyhow::Result<OnnxPlan> {

@@ -125,12 +125,7 @@ pub(crate) async fn run_with(
         WorkerPlan {
             allow_fake: up.fake.allow_fake_backend,
             prints,
-            python: PythonConfig {
-                enabled: up.allow_python,
-                environments: data_dir.join("python"),
-                hidden,
-                ..worker::python_defaults()
-            },
+            python: python_config(&up, &data_dir, hidden),
             ..worker_plan(&data_dir, &addresses, own_worker)?
         },
         listeners.flight,
@@ -155,6 +150,16 @@ pub(crate) async fn run_with(
     worker.stop().await;
     coordinator.stop().await;
     served
+}
+
+/// The settings of Python models, which cannot read the `hidden` paths.
+fn python_config(up: &Up, data_dir: &Path, hidden: Vec<PathBuf>) -> PythonConfig {
+    PythonConfig {
+        enabled: up.allow_python,
+        environments: data_dir.join("python"),
+        hidden,
+        ..worker::python_defaults()
+    }
 }
 
 impl Listeners {

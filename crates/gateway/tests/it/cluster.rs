@@ -22,6 +22,7 @@ use volley_types::registry::{
     ModelVersionSpec, RaftStatus, RegistryCommand, RegistryReply, RegistryState, ReplicaState,
 };
 use volley_types::scale::ScaleSignal;
+use volley_types::signature::with_route;
 use volley_types::{
     ChunkStream, ClusterView, ConnectorCheck, Deadline, Dialect, ErrorCode, GenerationChunk,
     GenerationChunks, GpuReport, Incarnation, Input, Membership, ModelName, ModelRef, ModelVersion,
@@ -229,6 +230,7 @@ impl Predict for Cluster {
             Some(
                 Script::Tensors(signature, _) | Script::Echo(signature) | Script::Deaf(signature),
             ) => Ok(signature.clone()),
+            Some(Script::Channel(_)) => with_route(Signature::generation(), "/own"),
             Some(_) => Ok(Signature::generation()),
             None if self.registry.lock().models.contains_key(&model.name) => Err(
                 PredictError::new(ErrorCode::NotDeployed, "the model is not deployed"),

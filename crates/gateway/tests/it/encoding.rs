@@ -40,6 +40,7 @@ fn body(path: &str) -> String {
             json!({ "model": "m", "stream": true, "max_tokens": 9, "messages": messages })
         }
         "chat" => json!({ "model": "m", "stream": true, "messages": messages }),
+        "own" => json!({ "prompt": "tell" }),
         "generate" => json!({ "model": "m", "prompt": "tell" }),
         "generate_stream" => json!({ "text_input": "tell" }),
         "infer_stream" => json!({ "inputs": [
@@ -146,6 +147,7 @@ async fn every_stream_has_its_head_its_comments_and_its_events_at_once_however_c
         let path = template
             .replace("{id}", "m")
             .replace("{model}", "m")
+            .replace("{route}", "own")
             .replace("{version}", "1");
         for (accepted, encoding) in [
             ("", None),
@@ -156,7 +158,9 @@ async fn every_stream_has_its_head_its_comments_and_its_events_at_once_however_c
                 let feed = edge.cluster.feed("m");
                 feed.send(chunk("first")).await.unwrap();
                 let route = format!("{method} {template}, '{accepted}', held: {held}");
-                let asked = if method == "GET" {
+                let asked = if method == "GET" && path.ends_with("/own") {
+                    request(Method::GET, &format!("{path}?prompt=tell"), "")
+                } else if method == "GET" {
                     let mut begin = request(Method::POST, STREAM, &body(STREAM));
                     let headers = begin.headers_mut();
                     headers.insert("x-volley-stream", "detached".parse().unwrap());

@@ -1,7 +1,9 @@
 //! The parts of a constant (`TensorProto` of `onnx.proto`) that are read: its type, its number of
 //! elements, and the elements of small integer constants.
 
-use super::own_graph::{ElementType, INT32, INT64};
+use std::collections::HashSet;
+
+use super::element_type::{ElementType, INT32, INT64};
 
 /// `FLOAT16` and `BFLOAT16` of ONNX's `TensorProto.DataType`.
 pub(crate) const HALVES: [ElementType; 2] = [10, 16];
@@ -34,6 +36,16 @@ impl Default for Constant {
 }
 
 impl Constant {
+    /// The scalar `value`.
+    #[cfg(test)]
+    pub(super) fn integer(value: i64) -> Self {
+        Self {
+            kind: Some(INT64),
+            values: vec![value],
+            ..Self::default()
+        }
+    }
+
     /// Whether the bytes of a field are read, if they are few.
     pub(super) fn wants(field: u64) -> bool {
         matches!(field, DIMS | INT32_DATA | INT64_DATA | RAW_DATA)
@@ -77,10 +89,24 @@ impl Constant {
     /// Whether dividing integers by this constant is safe: all of its elements are known, and none
     /// is -1. Types other than 32-bit and 64-bit integers are always safe.
     pub(super) fn divides_safely(&self) -> bool {
+        match self.kind {
+            None => false,
+            Some(INT32 | INT64) => self.integers().is_some_and(|it| !it.contains(&-1)),
+            Some(_) => true,
+        }
+    }
+
+    /// Whether it consists of integers that are all known and differ from each other.
+    pub(super) fn is_distinct(&self) -> bool {
+        let integers = self.integers();
+        integers.is_some_and(|it| it.iter().collect::<HashSet<_>>().len() == it.len())
+    }
+
+    /// All elements; `None` if they are not known or no integers of 32 or 64 bits.
+    fn integers(&self) -> Option<Vec<i64>> {
         let raw = |width: usize, read: fn(&[u8]) -> i64| self.raw.chunks_exact(width).map(read);
         let values: Vec<i64> = match self.kind {
-            None => return false,
-            Some(_) if self.raw.is_empty() => self.values.clone(),
+            Some(INT32 | INT64) if self.raw.is_empty() => self.values.clone(),
             Some(INT32) => raw(4, |bytes| {
                 i64::from(i32::from_le_bytes(bytes.try_into().unwrap_or_default()))
             })
@@ -89,13 +115,10 @@ impl Constant {
                 i64::from_le_bytes(bytes.try_into().unwrap_or_default())
             })
             .collect(),
-            Some(_) => return true,
+            _ => return None,
         };
-        if !matches!(self.kind, Some(INT32 | INT64)) {
-            return true;
-        }
-        let known = u64::try_from(values.len()) == Ok(self.elements);
-        known && !values.contains(&-1)
+        let is_whole = u64::try_from(values.len()) == Ok(self.elements);
+        is_whole.then_some(values)
     }
 }
 
@@ -150,6 +173,21 @@ mod tests {
         let mut scalar = constant(INT64, &[]);
         scalar.number(INT64_DATA, 7);
         assert!(scalar.divides_safely());
+    }
+
+    #[test]
+    fn integers_are_distinct_if_all_are_known() {
+        let numbers = |numbers: &[i64]| {
+            let mut constant = constant(INT64, &[2]);
+            for number in numbers {
+                constant.number(INT64_DATA, number.cast_unsigned());
+            }
+            constant.is_distinct()
+        };
+        assert!(numbers(&[0, 2]));
+        assert!(!numbers(&[2, 2]));
+        assert!(!numbers(&[2]), "one is not known");
+        assert!(!constant(1, &[0]).is_distinct());
     }
 
     #[test]

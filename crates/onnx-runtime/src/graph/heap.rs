@@ -11,7 +11,8 @@
 
 use std::collections::HashSet;
 
-use super::own_graph::{OwnGraph, STRING};
+use super::element_type::STRING;
+use super::own_graph::{GraphNode, OwnGraph};
 
 /// Bytes of a constant text up to which its copies are small beside the tensor that holds them.
 const SHORT_TEXT: u64 = 64;
@@ -55,6 +56,13 @@ fn repeats(operator: &str) -> bool {
     )
 }
 
+/// Whether the node selects each element of its first input at most once.
+fn selects(node: &GraphNode, graph: &OwnGraph) -> bool {
+    let is_selection = matches!(node.operator.as_str(), "ArrayFeatureExtractor" | "Gather");
+    let indices = node.inputs.get(1);
+    is_selection && indices.is_some_and(|indices| graph.distinct.contains(indices))
+}
+
 /// Operators that make numbers, or short labels, of texts.
 fn reduces(operator: &str) -> bool {
     matches!(
@@ -96,15 +104,16 @@ pub(super) fn grows(graph: &OwnGraph) -> bool {
     let (mut has_maps, mut repeats_values) = (nested(makes_maps), nested(repeats));
     for node in &graph.nodes {
         let operator = node.operator.as_str();
+        let repeats = repeats(operator) && !selects(node, graph);
         let reads_texts = node.inputs.iter().any(|name| texts.contains(name.as_str()));
         if has_containers(operator)
             || has_long_constants && labels(operator)
-            || reads_texts && repeats(operator)
+            || reads_texts && repeats
         {
             return true;
         }
         has_maps |= makes_maps(operator);
-        repeats_values |= repeats(operator) && operator != "ArrayFeatureExtractor";
+        repeats_values |= repeats && operator != "ArrayFeatureExtractor";
         let is_long_constant =
             has_long_constants && operator == "Constant" && node.kind == Some(STRING);
         if is_long_constant || reads_texts && !reduces(operator) {
@@ -123,7 +132,8 @@ fn makes_maps(operator: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::own_graph::{GraphNode, INT64};
+    use super::super::constant::Constant;
+    use super::super::element_type::INT64;
     use super::*;
 
     fn node(operator: &str, inputs: &[&str], output: &str) -> GraphNode {
@@ -139,8 +149,8 @@ mod tests {
         let mut graph = OwnGraph::default();
         graph.input("number".to_owned(), Some(INT64));
         graph.input("text".to_owned(), Some(STRING));
-        graph.constant("labels".to_owned(), Some(STRING), true);
-        graph.constant("columns".to_owned(), Some(INT64), true);
+        graph.constant("labels".to_owned(), Some(STRING), &Constant::default());
+        graph.constant("columns".to_owned(), Some(INT64), &Constant::integer(1));
         for node in nodes {
             graph.node(node.clone(), false);
         }
@@ -169,6 +179,7 @@ mod tests {
     fn numbers_and_short_labels_are_not() {
         assert!(!found(&[node("Expand", &["number", "number"], "y")]));
         assert!(!found(&[node("StringNormalizer", &["text"], "y")]));
+        assert!(!found(&[node("Gather", &["text", "columns"], "y")]));
         let encoded = node("OneHotEncoder", &["text"], "encoded");
         assert!(!found(&[
             encoded,

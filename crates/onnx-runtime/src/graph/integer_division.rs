@@ -10,7 +10,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::own_graph::{BOOL, ElementType, FLOAT, INT32, INT64, OwnGraph};
+use super::element_type::{BOOL, ElementType, FLOAT, INT32, INT64};
+use super::own_graph::OwnGraph;
 
 /// Whether the graph has an unsafe division, or is too large to examine.
 pub(super) fn divides(graph: &OwnGraph) -> bool {
@@ -69,6 +70,7 @@ pub(super) fn divides(graph: &OwnGraph) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::constant::Constant;
     use super::super::own_graph::GraphNode;
     use super::*;
 
@@ -90,8 +92,8 @@ mod tests {
         found.input("whole".to_owned(), Some(INT64));
         found.input("other".to_owned(), Some(INT32));
         found.input("part".to_owned(), Some(FLOAT));
-        found.constant("two".to_owned(), Some(INT64), true);
-        found.constant("minus".to_owned(), Some(INT64), false);
+        found.constant("two".to_owned(), Some(INT64), &Constant::integer(2));
+        found.constant("minus".to_owned(), Some(INT64), &Constant::integer(-1));
         divides(&found)
     }
 

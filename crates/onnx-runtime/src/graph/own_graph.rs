@@ -2,13 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// An element type of ONNX's `TensorProto.DataType`, such as `INT32` or `INT64`.
-pub(crate) type ElementType = u64;
-pub(super) const FLOAT: ElementType = 1;
-pub(super) const INT32: ElementType = 6;
-pub(super) const INT64: ElementType = 7;
-pub(super) const STRING: ElementType = 8;
-pub(super) const BOOL: ElementType = 9;
+use super::constant::Constant;
+use super::element_type::{ElementType, STRING};
 
 /// Maximum bytes of names that are examined.
 const MAX_BYTES: usize = 64 << 20;
@@ -44,6 +39,8 @@ pub(super) struct OwnGraph {
     /// Types of the inputs and constants.
     pub(super) kinds: HashMap<String, ElementType>,
     pub(super) constants: HashSet<String>,
+    /// Constants of integers that differ from each other.
+    pub(super) distinct: HashSet<String>,
     /// Constants that are safe divisors.
     pub(super) safe_divisors: HashSet<String>,
     /// Operators of nested graphs and of functions.
@@ -61,15 +58,13 @@ impl OwnGraph {
         self.kinds.extend(kind.map(|kind| (name, kind)));
     }
 
-    /// Records a constant of the model's graph, and whether dividing integers by it is safe.
-    pub(super) fn constant(
-        &mut self,
-        name: String,
-        kind: Option<ElementType>,
-        divides_safely: bool,
-    ) {
-        if divides_safely {
+    /// Records a constant of the model's graph.
+    pub(super) fn constant(&mut self, name: String, kind: Option<ElementType>, value: &Constant) {
+        if value.divides_safely() {
             self.safe_divisors.insert(name.clone());
+        }
+        if value.is_distinct() {
+            self.distinct.insert(name.clone());
         }
         self.constants.insert(name.clone());
         self.input(name, kind);

@@ -1,9 +1,9 @@
 """Streams of columns, read with the clients of others: tritonclient and MLServer's own messages over
 gRPC, httpx-sse over REST, and pyarrow over Arrow Flight.
 
-    python events.py --triton 127.0.0.1:8420 --model words
-    python events.py --mlserver 127.0.0.1:8420 --grpc 127.0.0.1:8081 --model text-model
-    python events.py --flight 127.0.0.1:8421 --model words
+    python column_events.py --triton 127.0.0.1:8420 --model words
+    python column_events.py --mlserver 127.0.0.1:8420 --grpc 127.0.0.1:8081 --model text-model
+    python column_events.py --flight 127.0.0.1:8421 --model words
 
 The model `words` streams an event for each word of a prompt: its `token` and its `score`. The model
 `text-model` is the one of MLServer's documentation. Prints one line for each step; fails on the
