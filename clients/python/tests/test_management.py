@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster import MODELS, until
+from cluster import MODELS, known, until
 from volley_client import errors
 
 
@@ -13,7 +13,7 @@ def test_a_model_is_registered_deployed_and_deleted(cluster, client):
         {"name": "passing", "function_name": "onnx", "path": str(MODELS / "text-embed")}
     )
     with pytest.raises(errors.NotDeployedError):
-        client.embed("passing", ["x"])
+        known(lambda: client.embed("passing", ["x"]))
     client.models.deploy("passing", replicas=1)
     client.wait_until_deployed("passing", 60)
     assert len(client.embed("passing:1", ["x"])) == 1
@@ -39,7 +39,7 @@ def test_a_failed_deployment_says_why(client):
 def test_an_alias_is_called_and_its_revisions_are_kept(client, transport):
     name = f"encoder-{transport}"
     made = client.aliases.set(name, {"targets": [{"model": "text-embed"}]})
-    rows = client.embed(name, ["a dog"], transport=transport)
+    rows = known(lambda: client.embed(name, ["a dog"], transport=transport))
     assert rows.to_pylist() == client.embed("text-embed", ["a dog"]).to_pylist()
     assert name in [alias["name"] for alias in client.aliases.list()["aliases"]]
     with pytest.raises(errors.ConflictError):
@@ -57,7 +57,8 @@ def test_a_pipeline_is_called_like_a_model(client, transport):
         {"name": "near", "similarity": {"left": "q.embedding", "right": "d.embedding"}},
     ]
     client.pipelines.set(name, {"task": "rerank", "steps": steps})
-    best = client.rerank(name, "a dog", ["the bridge", "a dog"], transport=transport)
+    documents = ["the bridge", "a dog"]
+    best = known(lambda: client.rerank(name, "a dog", documents, transport=transport))
     assert best["index"].to_pylist()[0] == 1 and best["score"][0].as_py() == pytest.approx(
         1, abs=1e-4
     )
