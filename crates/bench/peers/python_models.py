@@ -81,8 +81,8 @@ print((asyncio.run(count()), time.process_time() - begin))
 
 TEXT = [{"name": "prompt", "datatype": "BYTES", "shape": [1], "parameters": {"content_type": "str"}}]
 TOKEN = [{"name": "token", "datatype": "BYTES", "shape": [1], "parameters": {"content_type": "str"}}]
-#: 16 MiB of 32-bit numbers.
-NUMBERS = 4 << 20
+#: 32-bit numbers of a row of 1 MiB, and the rows of a request of 16 MiB.
+NUMBERS, ROWS = 1 << 18, 16
 SETTINGS = {
     "words": {"implementation": "models.Words", "inputs": TEXT, "outputs": TOKEN},
     "paced": {"implementation": "models.Paced", "inputs": TEXT, "outputs": TOKEN},
@@ -232,9 +232,9 @@ def measure_table(server, port):
 def measure_tensor(_, port):
     """Binary tensors, which MLServer's REST does not take, over Volley only."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    size = NUMBERS * 4
+    size = NUMBERS * ROWS * 4
     head = json.dumps({"inputs": [{
-        "name": "x", "datatype": "FP32", "shape": [1, NUMBERS],
+        "name": "x", "datatype": "FP32", "shape": [ROWS, NUMBERS],
         "parameters": {"binary_data_size": size}}],
         "parameters": {"binary_data_output": True}}).encode()
     headers = {"inference-header-content-length": str(len(head))}
