@@ -69,7 +69,7 @@ pub(crate) struct TritonSource {
 #[serde(tag = "op", rename_all = "snake_case")]
 pub(crate) enum Event {
     /// The model is loaded.
-    Loaded(Interface),
+    Loaded(Box<Interface>),
     /// The model cannot be loaded; the process ends.
     Failed { message: String },
     /// Part of an answer; one whole event of a model that streams events.

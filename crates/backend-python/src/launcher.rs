@@ -251,7 +251,7 @@ impl Launcher {
             })?;
             for event in frame.events {
                 match event {
-                    Event::Loaded(interface) => return Ok(interface),
+                    Event::Loaded(interface) => return Ok(*interface),
                     Event::Failed { message } => return Err(self.failed(&message)),
                     Event::Log { level, message, .. } => {
                         let (model, version) =

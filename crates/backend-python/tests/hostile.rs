@@ -65,7 +65,7 @@ impl Neighbour {
     }
 
     /// Checks that it goes on to answer, and that this process has not grown.
-    async fn is_well(self) {
+    async fn still_answers(self) {
         let before = self.answers.load(Ordering::Relaxed);
         until("the neighbour goes on", async || {
             let answers = self.answers.load(Ordering::Relaxed);
@@ -140,7 +140,7 @@ def generate(prompt: str):
     })
     .await;
     comes_back(&*model).await;
-    neighbour.is_well().await;
+    neighbour.still_answers().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -175,7 +175,7 @@ def generate(prompt: str):
     // Several stay below it, and are too many together.
     broken(&*model, "children").await;
     comes_back(&*model).await;
-    neighbour.is_well().await;
+    neighbour.still_answers().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,7 +189,7 @@ async fn a_segmentation_fault_is_the_error_of_its_caller() {
     let error = broken(&*model, "crash").await;
     assert!(error.message.contains("segmentation fault"), "{error}");
     comes_back(&*model).await;
-    neighbour.is_well().await;
+    neighbour.still_answers().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -206,7 +206,7 @@ async fn a_loop_that_never_yields_is_killed_after_its_caller_left() {
     let left = tokio::time::timeout(Duration::from_secs(1), asked).await;
     assert!(left.is_err(), "it hangs until its caller leaves");
     comes_back(&*model).await;
-    neighbour.is_well().await;
+    neighbour.still_answers().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -226,7 +226,7 @@ def generate(prompt: str):
     );
     let model = files.load(&[]).await.unwrap();
     assert_eq!(read(&*model, prompt("go")).await.0, "printed");
-    neighbour.is_well().await;
+    neighbour.still_answers().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -244,7 +244,7 @@ async fn an_import_that_never_returns_fails_its_load() {
         (!is_running(&id)).then_some(())
     })
     .await;
-    neighbour.is_well().await;
+    neighbour.still_answers().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -64,7 +64,7 @@ pub(crate) async fn stream(
             let mut chunks = events::whole(chunks, &signature);
             let first = chunks.try_next().await?;
             let first = first.unwrap_or_else(|| RecordBatch::new_empty(chunks.schema()));
-            let events = ColumnEvents::default();
+            let events = ColumnEvents;
             return Ok(sse::response(first, chunks, events, keep_alive, &context));
         }
         if signature.task != Task::Generate {
