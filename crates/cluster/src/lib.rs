@@ -2,11 +2,12 @@
 //! crate that names the consensus library, and its interface exposes none of the library's types.
 //! [`volley_registry::apply`] defines what a command does to the registry.
 //!
-//! Reading order: [`Cluster`] (the interface), `write` (how a write reaches the leader), `election`
-//! (which voter stands for election), `founding` (how a cluster starts), `membership`,
-//! `feature_level`, `store`, `network` and `service`. [`backup`] moves a registry out of a cluster
-//! and into a new one. `cluster_epoch`, `identity`, `witness` and `admission` keep out coordinators
-//! that must not return.
+//! Reading order: [`Cluster`] (the interface), `write` (how a write reaches the leader),
+//! `visibility` (when the other coordinators have applied it), `election` (which voter stands for
+//! election), `founding` (how a cluster starts), `membership`, `feature_level`, `store`, `network`
+//! and `service`. [`backup`] moves a registry out of a cluster and into a new one.
+//! `cluster_epoch`, `identity`, `witness` and `admission` keep out coordinators that must not
+//! return.
 
 mod admission;
 pub mod backup;
@@ -26,6 +27,7 @@ pub mod service;
 mod sim;
 mod status;
 mod store;
+mod visibility;
 mod witness;
 mod write;
 

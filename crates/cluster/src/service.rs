@@ -10,7 +10,7 @@ use volley_proto::raft::v1::snapshot_part::Part;
 use volley_proto::registry::v1 as registry;
 use volley_proto::registry_records::{command_from_wire, reply_to_wire};
 use volley_types::registry::CoordinatorMember;
-use volley_types::{ErrorCode, NodeId, PredictError};
+use volley_types::{ErrorCode, NodeId, PredictError, Revision};
 
 use crate::Cluster;
 use crate::cluster_epoch::History;
@@ -221,6 +221,18 @@ impl MembershipService for MembershipEndpoint {
         let taken = self.0.lead_now(request.get_ref().term).await;
         let reply = |()| Response::new(wire::TimeoutNowReply {});
         taken.map(reply).map_err(|error| to_status(&error))
+    }
+
+    async fn await_revision(
+        &self,
+        request: Request<wire::AwaitRevisionRequest>,
+    ) -> Result<Response<wire::AwaitRevisionReply>, Status> {
+        self.0.0.identity.check_member(&request)?;
+        let revision = Revision(request.get_ref().revision);
+        let applied = self.0.await_revision(revision).await;
+        Ok(Response::new(wire::AwaitRevisionReply {
+            revision: applied.0,
+        }))
     }
 
     async fn describe(

@@ -25,3 +25,5 @@ mod secrets;
 mod stories;
 #[path = "it/tasks.rs"]
 mod tasks;
+#[path = "it/visibility.rs"]
+mod visibility;

@@ -30,7 +30,7 @@ impl Registry for Coordinator {
             RegistryCommand::Drain(..) => self.check_drain(&command)?,
             _ => {}
         }
-        self.0.cluster.write(command).await
+        self.0.cluster.write_visibly(command).await
     }
 
     async fn check_connector(

@@ -26,7 +26,8 @@ pub trait Registry: Send + Sync + 'static {
     /// The registry as this node has applied it. Cheap; never waits.
     fn state(&self) -> Arc<RegistryState>;
 
-    /// Applies a write through the leader and waits until this node has also applied it.
+    /// Applies a write through the leader, and waits until this node has also applied it and, for a
+    /// bounded time, until the other coordinators have.
     ///
     /// # Cancel safety
     /// The write runs to its end even if the caller drops the future.

@@ -134,6 +134,17 @@ pub struct DescribeReply {
     pub reach: ::core::option::Option<Reach>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AwaitRevisionRequest {
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AwaitRevisionReply {
+    /// The revision that it has applied: lower than the requested one after the wait.
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Reach {
     /// Of its vote.
     #[prost(uint64, tag = "1")]
@@ -950,6 +961,33 @@ pub mod membership_service_client {
                 .insert(GrpcMethod::new("volley.raft.v1.MembershipService", "Describe"));
             self.inner.unary(req, path, codec).await
         }
+        /// Returns once the coordinator has applied a revision of the registry, or after 2 s.
+        pub async fn await_revision(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AwaitRevisionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AwaitRevisionReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/volley.raft.v1.MembershipService/AwaitRevision",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("volley.raft.v1.MembershipService", "AwaitRevision"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1005,6 +1043,14 @@ pub mod membership_service_server {
             &self,
             request: tonic::Request<super::DescribeRequest>,
         ) -> std::result::Result<tonic::Response<super::DescribeReply>, tonic::Status>;
+        /// Returns once the coordinator has applied a revision of the registry, or after 2 s.
+        async fn await_revision(
+            &self,
+            request: tonic::Request<super::AwaitRevisionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AwaitRevisionReply>,
+            tonic::Status,
+        >;
     }
     /// Writes and membership changes, sent to any coordinator; one that does not lead forwards once
     /// to the leader that it knows, or answers UNAVAILABLE.
@@ -1385,6 +1431,52 @@ pub mod membership_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DescribeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/volley.raft.v1.MembershipService/AwaitRevision" => {
+                    #[allow(non_camel_case_types)]
+                    struct AwaitRevisionSvc<T: MembershipService>(pub Arc<T>);
+                    impl<
+                        T: MembershipService,
+                    > tonic::server::UnaryService<super::AwaitRevisionRequest>
+                    for AwaitRevisionSvc<T> {
+                        type Response = super::AwaitRevisionReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AwaitRevisionRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as MembershipService>::await_revision(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AwaitRevisionSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
