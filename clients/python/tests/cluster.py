@@ -14,7 +14,6 @@ from pathlib import Path
 import httpx
 
 from volley_client import Client
-from volley_client.errors import NotFoundError
 
 ROOT = Path(__file__).resolve().parents[3]
 MODELS = ROOT / "crates/backend-onnx/tests/models"
@@ -31,19 +30,6 @@ def until(what, condition, patience=PATIENCE):
             return found
         assert time.monotonic() < end, f"waited too long: {what}"
         time.sleep(0.05)
-
-
-def known(call):
-    """The result of a call, once its coordinator knows the name in it: a change is applied by one
-    coordinator after the other."""
-
-    def result():
-        try:
-            return [call()]
-        except NotFoundError:
-            return None
-
-    return until("the coordinators know the name", result)[0]
 
 
 class Ports:

@@ -6,6 +6,7 @@
 
 mod classes;
 mod constant;
+mod copies;
 mod element_type;
 mod heap;
 mod integer_division;

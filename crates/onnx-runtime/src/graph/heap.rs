@@ -9,8 +9,7 @@
 //! of an operator that reads texts counts as texts, unless the operator makes numbers or labels. The
 //! operators are those of ONNX Runtime 1.31.
 
-use std::collections::HashSet;
-
+use super::copies::Copies;
 use super::element_type::STRING;
 use super::own_graph::{GraphNode, OwnGraph};
 
@@ -25,6 +24,7 @@ fn has_containers(operator: &str) -> bool {
             | "DictVectorizer"
             | "NonMaxSuppression"
             | "NonZero"
+            | "SplitToSequence"
             | "StringConcat"
             | "StringSplit"
             | "Tokenizer"
@@ -63,6 +63,14 @@ fn selects(node: &GraphNode, graph: &OwnGraph) -> bool {
     is_selection && indices.is_some_and(|indices| graph.distinct.contains(indices))
 }
 
+/// Operators whose output holds all elements of several inputs.
+fn joins(operator: &str) -> bool {
+    matches!(
+        operator,
+        "Concat" | "ConcatFromSequence" | "SequenceConstruct" | "SequenceInsert"
+    )
+}
+
 /// Operators that make numbers, or short labels, of texts.
 fn reduces(operator: &str) -> bool {
     matches!(
@@ -95,17 +103,19 @@ pub(super) fn grows(graph: &OwnGraph) -> bool {
         return true;
     }
     // The values that may hold long texts.
-    let mut texts: HashSet<&str> = HashSet::new();
+    let mut texts = Copies::default();
     for (name, kind) in &graph.kinds {
         if *kind == STRING && (has_long_constants || !graph.constants.contains(name)) {
-            texts.insert(name);
+            texts.input(name);
         }
     }
     let (mut has_maps, mut repeats_values) = (nested(makes_maps), nested(repeats));
     for node in &graph.nodes {
         let operator = node.operator.as_str();
         let repeats = repeats(operator) && !selects(node, graph);
-        let reads_texts = node.inputs.iter().any(|name| texts.contains(name.as_str()));
+        let inputs = || node.inputs.iter().map(String::as_str);
+        let outputs = || node.outputs.iter().map(String::as_str);
+        let reads_texts = inputs().any(|name| texts.contains(name));
         if has_containers(operator)
             || has_long_constants && labels(operator)
             || reads_texts && repeats
@@ -114,15 +124,17 @@ pub(super) fn grows(graph: &OwnGraph) -> bool {
         }
         has_maps |= makes_maps(operator);
         repeats_values |= repeats && operator != "ArrayFeatureExtractor";
-        let is_long_constant =
-            has_long_constants && operator == "Constant" && node.kind == Some(STRING);
-        if is_long_constant || reads_texts && !reduces(operator) {
-            texts.extend(node.outputs.iter().map(String::as_str));
+        if reads_texts && !reduces(operator) {
+            texts.node(inputs(), outputs());
+        } else if has_long_constants && operator == "Constant" && node.kind == Some(STRING) {
+            outputs().for_each(|name| texts.input(name));
         }
     }
     let has_texts = !texts.is_empty() || has_long_constants && graph.nested_texts;
     // The caller's rows bound the maps if nothing repeats them.
-    has_texts && nested(repeats) || has_maps && repeats_values
+    has_texts && (nested(repeats) || nested(joins))
+        || texts.are_many()
+        || has_maps && repeats_values
 }
 
 /// Whether the operator makes a map for each row, which takes many times the memory of the row.
@@ -170,6 +182,10 @@ mod tests {
         assert!(found(&[node("Gather", &["text", "number"], "y")]));
         let renamed = node("Identity", &["text"], "same");
         assert!(found(&[renamed, node("Tile", &["same", "number"], "y")]));
+        let doubled = |from, to| node("Concat", &[from, from], to);
+        let chain = ["text", "a", "b", "c", "d"];
+        let chain: Vec<_> = chain.windows(2).map(|of| doubled(of[0], of[1])).collect();
+        assert!(found(&chain));
         let mut long = graph(&[node("Expand", &["labels", "number"], "y")]);
         long.longest_text = SHORT_TEXT + 1;
         assert!(grows(&long));
@@ -179,6 +195,7 @@ mod tests {
     fn numbers_and_short_labels_are_not() {
         assert!(!found(&[node("Expand", &["number", "number"], "y")]));
         assert!(!found(&[node("StringNormalizer", &["text"], "y")]));
+        assert!(!found(&[node("Concat", &["text", "labels"], "y")]));
         assert!(!found(&[node("Gather", &["text", "columns"], "y")]));
         let encoded = node("OneHotEncoder", &["text"], "encoded");
         assert!(!found(&[
@@ -208,6 +225,8 @@ mod tests {
         assert!(grows(&nested));
         let mut numbers = OwnGraph::default();
         numbers.node(node("Expand", &["a", "b"], "y"), true);
+        assert!(!grows(&numbers));
+        numbers.node(node("Concat", &["a", "b"], "y"), true);
         assert!(!grows(&numbers));
         numbers.node(node("Unique", &["a"], "y"), true);
         assert!(grows(&numbers));
