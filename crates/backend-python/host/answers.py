@@ -66,6 +66,8 @@ def check_names(names: Sequence[str], found: Dict[str, Any]) -> None:
 
 def column_of(field: Field, answer: Any, rows: int) -> Column:
     """A column of an answer with all rows: a list, a tuple or an array."""
+    if type(answer) is list and len(answer) == rows:
+        return of_values(field, answer)
     if hasattr(answer, "detach") and hasattr(answer, "cpu"):
         answer = answer.detach().cpu().numpy()
     if hasattr(answer, "__array_interface__") and hasattr(answer, "dtype"):
@@ -122,14 +124,16 @@ def _wrong_type(field: Field, value: Any) -> AnswerError:
 
 def of_values(field: Field, values: Sequence[Any]) -> Column:
     """A column of Python values, one per row."""
+    if field.type in TEXTS:
+        if not field.nullable and None in values:
+            raise _wrong_type(field, None)
+        texts = [value if value is None else _text(field, value) for value in values]
+        return text_column(field.name, field.type, texts)
     valid = None
-    if any(value is None for value in values):
+    if any([value is None for value in values]):
         if not field.nullable:
             raise _wrong_type(field, None)
-        valid = bytes(value is not None for value in values)
-    if field.type in TEXTS:
-        texts = [None if value is None else _text(field, value) for value in values]
-        return text_column(field.name, field.type, texts)
+        valid = bytes([value is not None for value in values])
     if field.shape and any(hasattr(value, "dtype") for value in values):
         return _of_arrays(field, values, valid)
     if field.shape:
@@ -157,6 +161,8 @@ def _of_arrays(field: Field, values: Sequence[Any], valid: Optional[bytes]) -> C
 
 
 def _text(field: Field, value: Any) -> Any:
+    if field.type == "utf8" and isinstance(value, str):
+        return value
     if field.type == "json":
         try:
             return json.dumps(value, allow_nan=False, default=_plain)
@@ -165,8 +171,6 @@ def _text(field: Field, value: Any) -> Any:
                               % (field.name, type(value).__name__)) from error
     if field.type == "bytes" and isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    if field.type == "utf8" and isinstance(value, str):
-        return value
     raise _wrong_type(field, value)
 
 

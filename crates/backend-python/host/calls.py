@@ -71,23 +71,12 @@ class Call(Stream):
 
     def send(self, columns: List[wire.Column]) -> None:
         """Sends one event; waits for credit. Raises `Cancelled`."""
-        columns = events.checked(columns)
+        event = events.Event(columns)
         while not self.cancelled:
-            if self.try_send(columns, True):
+            if self.outbox.event(self, event):
                 return
-            self.wait_for_credit(events.cost_of(columns))
+            self.wait_for_credit(event.cost)
         raise Cancelled()
-
-    def try_send(self, columns: List[wire.Column], blocking: bool) -> bool:
-        """Sends one event that was checked; False when there is not enough credit."""
-        cost = events.cost_of(columns)
-        with self.outbox.lock:
-            if self.credit < cost:
-                return False
-            self.credit -= cost
-        fields = {"op": "rows", "id": self.id, "rows": columns[0].rows, "credit": cost}
-        self.outbox.put(fields, columns, blocking=blocking)
-        return True
 
     def wait_for_credit(self, wanted: int = 1) -> None:
         """Blocks until there is so much credit or the call is cancelled."""

@@ -1,8 +1,8 @@
 """Events: the answer of a model that streams columns.
 
-An event is one message "rows" with all its rows, at least one. Its columns are those that the
-model declares. It takes credit for its rows and its bytes, so that neither many small events nor
-a few large ones fill the worker's memory.
+An event has at least one row of the columns that the model declares. It takes credit for its rows
+and its bytes, so that neither many small events nor a few large ones fill the worker's memory.
+Small events of one call that are not sent yet travel in one message "rows" (`outbox.Events`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Sequence
 from .answers import column_of
 from .hints import members
 from .interfaces.base import AnswerError
-from .wire import NUMPY, TEXTS, Column, Field
+from .wire import NUMPY, TEXTS, Column, Field, Texts
 
 #: Bytes of an event that take as much credit as a row.
 CREDIT_BYTES = 64 << 10
@@ -22,28 +22,36 @@ MOST_CREDIT = 128
 LONGEST_EVENT = 64 << 20
 
 
-def cost_of(columns: Sequence[Column]) -> int:
-    """The credit that an event takes."""
-    size = sum(column.size() for column in columns)
-    return max(1, min(MOST_CREDIT, max(columns[0].rows, size // CREDIT_BYTES)))
-
-
-def checked(columns: List[Column]) -> List[Column]:
+class Event:
     """The columns of an event, in memory that the model does not write to."""
-    if not columns:
-        raise AnswerError("the model streamed an event without columns")
-    rows = {column.name: column.rows for column in columns}
-    if len(set(rows.values())) > 1:
-        counts = ", ".join("%s %d" % entry for entry in rows.items())
-        raise AnswerError("the columns of an event have different numbers of rows: " + counts)
-    if columns[0].rows == 0:
-        raise AnswerError("the model streamed an event without rows; an event has at least one row")
-    if sum(column.size() for column in columns) > LONGEST_EVENT:
-        raise AnswerError("the model streamed an event over 64 MiB; stream smaller ones")
-    for column in columns:
-        column.buffers = [buffer if isinstance(buffer, bytes) else bytes(buffer)
-                          for buffer in column.buffers]
-    return columns
+
+    __slots__ = ("columns", "rows", "size", "cost")
+
+    def __init__(self, columns: List[Column]) -> None:
+        if not columns:
+            raise AnswerError("the model streamed an event without columns")
+        self.columns = columns
+        self.rows = columns[0].rows
+        self.size = 0
+        for column in columns:
+            if column.rows != self.rows:
+                raise _wrong_rows(columns)
+            self.size += column.size()
+            if not isinstance(column, Texts):
+                column.buffers = [buffer if isinstance(buffer, bytes) else bytes(buffer)
+                                  for buffer in column.buffers]
+        if self.rows == 0:
+            raise AnswerError(
+                "the model streamed an event without rows; an event has at least one row")
+        if self.size > LONGEST_EVENT:
+            raise AnswerError("the model streamed an event over 64 MiB; stream smaller ones")
+        #: The credit that it takes.
+        self.cost = max(1, min(MOST_CREDIT, max(self.rows, self.size // CREDIT_BYTES)))
+
+
+def _wrong_rows(columns: Sequence[Column]) -> AnswerError:
+    counts = ", ".join("%s %d" % (column.name, column.rows) for column in columns)
+    return AnswerError("the columns of an event have different numbers of rows: " + counts)
 
 
 def check_names(names: Sequence[str], found: Sequence[str]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import List, Optional
 
-from . import events
 from .calls import TURN, Call, Calls
 from .context import CURRENT, Cancelled
+from .events import Event
 from .interfaces.base import Model, row_of
 from .outbox import Outbox
 from .wire import Column
@@ -133,14 +133,14 @@ class Sender:
 
     async def __call__(self, columns: List[Column]) -> None:
         call = self._call
-        columns = events.checked(columns)
+        event = Event(columns)
         self._count += 1
         if self._count % TURN == 0:
             await asyncio.sleep(0)
         if call.cancelled:
             raise Cancelled()
-        while not call.try_send(columns, False):
-            await wait_for_credit(call, events.cost_of(columns))
+        while not call.outbox.event(call, event, False):
+            await wait_for_credit(call, event.cost)
 
 
 async def wait_for_credit(call: Call, wanted: int = 1) -> None:

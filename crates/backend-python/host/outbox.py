@@ -1,6 +1,7 @@
 """The outbox: messages to the worker, put by many threads and written as few frames.
 
-A piece of text of a stream whose previous piece is not written yet joins it in one message. The
+A piece of text of a stream whose previous piece is not written yet joins it in one message, and so
+does a small event. The
 thread that puts a message writes it at once when nothing was written for 500 µs; otherwise a
 thread of the outbox writes everything 500 µs after the last frame.
 """
@@ -16,6 +17,7 @@ from itertools import accumulate
 from typing import Any, Dict, List, Optional, Union
 
 from . import wire
+from .events import Event
 
 #: Seconds between two frames while messages come faster.
 INTERVAL = 0.0005
@@ -23,6 +25,8 @@ INTERVAL = 0.0005
 FRAME_BODY = 64 << 20
 #: Messages of a frame.
 FRAME_MESSAGES = 256
+#: Bytes of the events of one message, unless it has only one.
+EVENTS_BODY = 1 << 20
 
 TEXT_ROWS = (
     '{"op":"rows","id":%d,"rows":%d,"columns":['
@@ -36,7 +40,7 @@ class Stream:
 
     id: int
     credit: int
-    unsent: Optional["TextRows"]
+    unsent: Optional[Union["TextRows", "Events"]]
 
 
 class TextRows:
@@ -71,6 +75,41 @@ class TextRows:
         return text.encode()
 
 
+class Events:
+    """Events of one stream that travel in one message."""
+
+    __slots__ = ("stream", "events", "size", "cost")
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.events: List[Event] = []
+        self.size = 0
+        self.cost = 0
+
+    def takes(self, event: Event) -> bool:
+        """Whether an event can join."""
+        if not self.events:
+            return True
+        columns = self.events[0].columns
+        return (self.size + event.size <= EVENTS_BODY and len(columns) == len(event.columns)
+                and all(map(wire.can_join, columns, event.columns)))
+
+    def add(self, event: Event) -> None:
+        """Appends an event that can join."""
+        self.events.append(event)
+        self.size += event.size
+        self.cost += event.cost
+
+    def encode(self, body: wire.Body) -> bytes:
+        """The message; its buffers go to the body."""
+        events = [event.rows for event in self.events]
+        columns = zip(*[event.columns for event in self.events])
+        described = ",".join([body.describe(wire.join(column)) for column in columns])
+        text = '{"op":"rows","id":%d,"rows":%d,"events":%s,"credit":%d,"columns":[%s]}' % (
+            self.stream.id, sum(events), events, self.cost, described)
+        return text.encode()
+
+
 class Message:
     """Any other message, with the columns that it has."""
 
@@ -96,7 +135,7 @@ class Outbox:
         #: Guards the queue and the credits of all streams. Reentrant, because a finaliser of the
         #: model may write a log message wherever memory is allocated.
         self.lock = threading.RLock()
-        self._queue: List[Union[TextRows, Message]] = []
+        self._queue: List[Union[TextRows, Events, Message]] = []
         self._written = 0.0
         self._writing = threading.Lock()
         #: Buffers of a frame that a non-blocking write left over.
@@ -122,6 +161,24 @@ class Outbox:
                 rows.reasons[len(rows.texts)] = reason
             rows.items.append(item)
             rows.texts.append(text)
+            if self._armed:
+                return True
+            is_due = self._is_due()
+        if is_due:
+            self._write(blocking)
+        return True
+
+    def event(self, stream: Stream, event: Event, blocking: bool = True) -> bool:
+        """Puts an event; False when the stream has not enough credit."""
+        with self.lock:
+            if stream.credit < event.cost:
+                return False
+            stream.credit -= event.cost
+            unsent = stream.unsent
+            if not isinstance(unsent, Events) or not unsent.takes(event):
+                unsent = stream.unsent = Events(stream)
+                self._queue.append(unsent)
+            unsent.add(event)
             if self._armed:
                 return True
             is_due = self._is_due()
@@ -209,6 +266,8 @@ class Outbox:
             for count, entry in enumerate(taken):
                 if isinstance(entry, TextRows):
                     size += sum(map(len, filter(None, entry.texts)))
+                elif isinstance(entry, Events):
+                    size += entry.size
                 elif entry.columns:
                     size += sum(column.size() for column in entry.columns)
                 if count and size > FRAME_BODY:
@@ -216,7 +275,7 @@ class Outbox:
                     break
             del self._queue[:len(taken)]
             for entry in taken:
-                if isinstance(entry, TextRows):
+                if not isinstance(entry, Message) and entry.stream.unsent is entry:
                     entry.stream.unsent = None
             self._written = time.monotonic()
         body = wire.Body()

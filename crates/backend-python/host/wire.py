@@ -196,19 +196,83 @@ def nested(flat: Sequence[Any], shape: Sequence[int], rows: int) -> List[Any]:
     return values
 
 
+class Texts(Column):
+    """A column of texts whose buffers are made when they are needed."""
+
+    __slots__ = ("texts",)
+
+    def __init__(self, name: str, type: str, texts: List[bytes],
+                 valid: Optional[bytes] = None) -> None:
+        # The buffers are a property here.
+        # pylint: disable=super-init-not-called
+        self.name = name
+        self.type = type
+        self.shape = ()
+        self.rows = len(texts)
+        self.texts = texts
+        self.valid = valid
+        self.dims = None
+
+    @property
+    def buffers(self) -> List[Any]:  # type: ignore[override]
+        """The offsets and the bytes."""
+        offsets = array("q", accumulate(map(len, self.texts), initial=0))
+        return [memoryview(offsets).cast("B"), b"".join(self.texts)]
+
+    def slice(self, start: int, stop: int) -> Column:
+        valid = None if self.valid is None else self.valid[start:stop]
+        return Texts(self.name, self.type, self.texts[start:stop], valid)
+
+    def size(self) -> int:
+        return sum(map(len, self.texts)) + 8 * self.rows + 8 + len(self.valid or b"")
+
+
 def text_column(name: str, type: str, values: Iterable[Optional[Any]]) -> Column:
     """A column of texts (str or bytes), None for null."""
-    values = list(values)
+    values = values if isinstance(values, list) else list(values)
     valid = None
     if None in values:
-        valid = bytes(value is not None for value in values)
-    encoded = [
+        valid = bytes([value is not None for value in values])
+    return Texts(name, type, [
         value if isinstance(value, bytes) else (value or "").encode("utf-8", "replace")
         for value in values
-    ]
-    offsets = array("q", accumulate(map(len, encoded), initial=0))
-    return Column(name, type, (), len(values), [memoryview(offsets).cast("B"), b"".join(encoded)],
-                  valid)
+    ], valid)
+
+
+def can_join(first: Column, second: Column) -> bool:
+    """Whether two columns can be one."""
+    return (first.name == second.name and first.type == second.type
+            and first.shape == second.shape and (first.dims is None) == (second.dims is None))
+
+
+def join(columns: Sequence[Column]) -> Column:
+    """One column with the rows of all, which `can_join` allows."""
+    first = columns[0]
+    if len(columns) == 1:
+        return first
+    valid = None
+    if any(column.valid is not None for column in columns):
+        valid = b"".join([b"\1" * column.rows if column.valid is None else column.valid
+                          for column in columns])
+    if all(isinstance(column, Texts) for column in columns):
+        texts = [text for column in columns for text in column.texts]  # type: ignore[attr-defined]
+        return Texts(first.name, first.type, texts, valid)
+    buffers = [b"".join(parts) for parts in zip(*[column.buffers for column in columns])]
+    if first.type in TEXTS:
+        buffers[0] = joined_offsets(columns)
+    dims = None if first.dims is None else b"".join([column.dims for column in columns])
+    rows = sum(column.rows for column in columns)
+    return Column(first.name, first.type, first.shape, rows, buffers, valid, dims)
+
+
+def joined_offsets(columns: Sequence[Column]) -> bytes:
+    """The offsets of the texts of all columns; those of each column begin at 0."""
+    joined, end = array("q", [0]), 0
+    for column in columns:
+        offsets = memoryview(column.buffers[0]).cast("B").cast("q")
+        joined.extend([end + offset for offset in offsets[1:]])
+        end = joined[-1]
+    return joined.tobytes()
 
 
 def decode_columns(message: Dict[str, Any], body: memoryview) -> Dict[str, Column]:

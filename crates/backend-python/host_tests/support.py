@@ -114,7 +114,13 @@ class Client:
         elif op == "rows":
             answer = self.answers[message["id"]]
             assert answer.end is None, "rows after the end"
-            answer.columns.append(wire.decode_columns(message, body))
+            columns, start = wire.decode_columns(message, body), 0
+            events = message.get("events", [message["rows"]])
+            assert sum(events) == message["rows"]
+            for rows in events:
+                answer.columns.append({name: column.slice(start, start + rows)
+                                       for name, column in columns.items()})
+                start += rows
         else:
             assert self.answers[message["id"]].end is None, "a second end"
             self.answers[message["id"]].end = message

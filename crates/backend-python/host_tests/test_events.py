@@ -2,10 +2,15 @@
 
 import json
 import os
+import socket
+import time
+import types
 import unittest
 from array import array
 
 from support import MLSERVER, PYARROW, HostTest, wire
+from volley_host.events import Event
+from volley_host.outbox import Outbox
 
 TOKENS = '''
     from typing import Iterator, TypedDict
@@ -25,6 +30,62 @@ TOKENS = '''
 def prompts(*texts):
     """The column of the prompts."""
     return [wire.text_column("prompt", "utf8", texts)]
+
+
+def buffered(column):
+    """The same column with its buffers, as it comes from a frame."""
+    return wire.Column(column.name, column.type, column.shape, column.rows, column.buffers,
+                       column.valid, column.dims)
+
+
+class Joined(unittest.TestCase):
+    """Events of one message."""
+
+    def test_joined_columns_have_the_values_of_all(self):
+        texts = [["a", None], ["", "long text"], ["ä"]]
+        columns = [wire.text_column("t", "utf8", values) for values in texts]
+        for parts in (columns, list(map(buffered, columns)),
+                      [columns[0], buffered(columns[1]), columns[2]]):
+            joined = wire.join(parts)
+            self.assertEqual((joined.rows, joined.values()),
+                             (5, ["a", None, "", "long text", "ä"]))
+            self.assertEqual(joined.slice(1, 4).values(), [None, "", "long text"])
+            self.assertEqual(joined.size(), buffered(joined).size())
+
+    def test_numbers_and_shapes_are_joined(self):
+        def numbers(values, valid=None):
+            data = array("i", values).tobytes()
+            return wire.Column("n", "int32", (2,), len(values) // 2, [data], valid)
+
+        joined = wire.join([numbers([1, 2]), numbers([3, 4, 5, 6], b"\1\0")])
+        self.assertEqual(joined.values(), [[1, 2], [3, 4], None])
+
+        def ragged(*rows):
+            data = array("i", [value for row in rows for value in row]).tobytes()
+            dims = array("q", map(len, rows)).tobytes()
+            return wire.Column("r", "int32", (-1,), len(rows), [data], None, dims)
+
+        parts = [ragged([1]), ragged([], [2, 3])]
+        self.assertEqual(wire.join(parts).values(), [[1], [], [2, 3]])
+        self.assertFalse(wire.can_join(parts[0], numbers([1, 2])))
+
+    def test_what_is_ready_travels_in_one_message(self):
+        text = wire.text_column("t", "utf8", ["x"])
+        ours, theirs = socket.socketpair()
+        outbox = Outbox(ours)
+        stream = types.SimpleNamespace(id=7, credit=3, unsent=None)
+        with outbox.lock:
+            # Written at once only after a pause.
+            outbox._written = time.monotonic() + 60
+            sent = [outbox.event(stream, Event([text])) for _ in range(4)]
+        self.assertEqual((sent, stream.credit), ([True, True, True, False], 0))
+        outbox.put({"op": "end", "id": 7}, flush=True)
+        (rows, end), body = wire.Reader(theirs).read()
+        self.assertEqual((rows["rows"], rows["events"], rows["credit"]), (3, [1, 1, 1], 3))
+        self.assertEqual(wire.decode_columns(rows, body)["t"].values(), ["x"] * 3)
+        self.assertEqual(end["op"], "end")
+        ours.close()
+        theirs.close()
 
 
 class Plain(HostTest):

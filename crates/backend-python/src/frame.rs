@@ -72,11 +72,14 @@ pub(crate) enum Event {
     Loaded(Box<Interface>),
     /// The model cannot be loaded; the process ends.
     Failed { message: String },
-    /// Part of an answer; one whole event of a model that streams events.
+    /// Part of an answer; whole events of a model that streams events.
     Rows {
         id: u64,
         rows: usize,
         columns: Vec<Column>,
+        /// The rows of each event; one event if missing.
+        #[serde(default)]
+        events: Option<Vec<usize>>,
         /// The credit that the part took, if that is not one for each row.
         #[serde(default)]
         credit: Option<u64>,

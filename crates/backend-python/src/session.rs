@@ -35,6 +35,8 @@ const MAX_CALLS: usize = 4_096;
 /// AnswerPart of an answer.
 pub(crate) struct AnswerPart {
     pub(crate) rows: usize,
+    /// The rows of each event; one event if missing.
+    pub(crate) events: Option<Vec<usize>>,
     /// The credit that it took.
     credit: u64,
     pub(crate) columns: Vec<Column>,
@@ -319,6 +321,7 @@ fn deliver(shared: &Shared, event: Event, body: &Buffer, log: &ModelLog) -> bool
             id,
             rows,
             columns,
+            events,
             credit,
         } => {
             let body = body.clone();
@@ -326,6 +329,7 @@ fn deliver(shared: &Shared, event: Event, body: &Buffer, log: &ModelLog) -> bool
                 id,
                 Delivery::Part(AnswerPart {
                     rows,
+                    events,
                     credit: credit.unwrap_or(rows as u64),
                     columns,
                     body,

@@ -1,18 +1,19 @@
 //! Encoding of rows as messages: one batch is one message, split if it is too large, and merged
-//! with other ready batches.
+//! with other ready batches. Clients get each event of columns as a message of its own.
 
 use std::pin::Pin;
 use std::sync::LazyLock;
 use std::task::{Context, Poll};
 
 use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
 use arrow_flight::{FlightData, SchemaAsIpc};
 use arrow_ipc::MetadataVersion;
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
 use futures::Stream;
 use volley_types::signature::events::EVENT_END;
-use volley_types::{ErrorCode, PredictError};
+use volley_types::{ChunkStream, ErrorCode, PredictError};
 
 use crate::columns::{self, Columns};
 use crate::{MAX_MESSAGE_BYTES, MAX_ROWS};
@@ -163,15 +164,28 @@ impl Encoder {
     }
 }
 
-/// Merges ready batches and never waits for one. Events of columns are not merged, because their
-/// readers use each as it arrives.
+/// Merges ready batches and never waits for one.
 #[derive(Debug)]
 pub struct Coalesce<S> {
     batches: S,
     schema: SchemaRef,
-    merges: bool,
-    /// A polled item that did not fit, or that followed merged rows.
+    /// Whether each event of columns is returned as a batch of its own.
+    splits_events: bool,
+    /// A polled item that did not fit, that followed merged rows, or with further events.
     held: Option<Option<Result<RecordBatch, PredictError>>>,
+}
+
+impl Coalesce<ChunkStream> {
+    /// The batches for the reader of `encoder`. A client uses each event of columns as it arrives;
+    /// a node reads the borders of events in their columns.
+    pub fn for_reader(chunks: ChunkStream, encoder: &Encoder) -> Self {
+        let schema = chunks.schema();
+        let splits_events = !encoder.leaves_out && schema.column_with_name(EVENT_END).is_some();
+        Self {
+            splits_events,
+            ..Self::new(schema, chunks)
+        }
+    }
 }
 
 impl<S> Coalesce<S>
@@ -182,10 +196,23 @@ where
     pub fn new(schema: SchemaRef, batches: S) -> Self {
         Self {
             batches,
-            merges: schema.column_with_name(EVENT_END).is_none(),
             schema,
+            splits_events: false,
             held: None,
         }
+    }
+
+    /// The first event of `rows`; the others are held.
+    fn first_event(&mut self, rows: RecordBatch) -> RecordBatch {
+        let ends = rows.column_by_name(EVENT_END);
+        let ends = ends.and_then(|ends| ends.as_boolean_opt());
+        let first = ends.and_then(|ends| ends.values().set_indices().next());
+        let count = first.map_or(rows.num_rows(), |end| end + 1);
+        if count < rows.num_rows() {
+            let rest = rows.slice(count, rows.num_rows() - count);
+            self.held = Some(Some(Ok(rest)));
+        }
+        rows.slice(0, count)
     }
 
     fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<Option<S::Item>> {
@@ -243,9 +270,10 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         match this.poll_batch(cx) {
-            Poll::Ready(Some(Ok(first))) if this.merges => {
-                Poll::Ready(Some(this.gather(first, cx)))
+            Poll::Ready(Some(Ok(first))) if this.splits_events => {
+                Poll::Ready(Some(Ok(this.first_event(first))))
             }
+            Poll::Ready(Some(Ok(first))) => Poll::Ready(Some(this.gather(first, cx))),
             other => other,
         }
     }

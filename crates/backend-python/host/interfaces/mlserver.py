@@ -181,6 +181,13 @@ def first_text(response: Any) -> Optional[str]:
     return None
 
 
+def datatype_of(tensor: Any) -> str:
+    """The name of a tensor's datatype."""
+    datatype = tensor.datatype
+    # The value of an enumeration is a property, which takes longer.
+    return str.__str__(datatype) if isinstance(datatype, str) else str(datatype.value)
+
+
 def data_of(tensor: Any) -> Any:
     """The values of a tensor: an array, or lists."""
     return getattr(tensor.data, "root", tensor.data)
@@ -188,12 +195,16 @@ def data_of(tensor: Any) -> Any:
 
 def flat(values: Any) -> List[Any]:
     """The values of nested lists, arrays or one value."""
-    if hasattr(values, "tolist"):
-        values = values.tolist()
     if not isinstance(values, (list, tuple)):
-        return [values]
-    return [one for value in values for one in
-            (flat(value) if isinstance(value, (list, tuple)) else [value])]
+        if not hasattr(values, "tolist"):
+            return [values]
+        values = values.tolist()
+        if not isinstance(values, list):
+            return [values]
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            return [one for value in values for one in flat(value)]
+    return list(values)
 
 
 def field_of(kind: str, tensor: Any) -> Field:
@@ -228,7 +239,7 @@ class Table(MlServer):
         self.inputs = [field_of("input", tensor) for tensor in inputs]
         self.outputs = [field_of("output", tensor) for tensor in outputs]
         self._declared_in = list(inputs)
-        self.declared_out = list(outputs)
+        self.declared_out = [datatype_of(tensor) for tensor in outputs]
         # As in MLServer, requests are put together when both are set.
         if (settings.max_batch_size or 0) > 1 and settings.max_batch_time:
             self.max_rows = settings.max_batch_size
@@ -242,11 +253,11 @@ class Table(MlServer):
             response = await self.instance.predict(request)
         found = self.named(response)
         columns_out = []
-        for field, tensor in zip(self.outputs, self.declared_out):
+        for field, datatype in zip(self.outputs, self.declared_out):
             if field.name not in found:
                 raise AnswerError("the model's answer has no output '%s'; it has %s"
                                   % (field.name, ", ".join(found) or "none"))
-            columns_out.append(self.output(field, tensor, found[field.name], rows))
+            columns_out.append(self.output(field, datatype, found[field.name], rows))
         return columns_out
 
     def request_of(self, rows: int, columns: Dict[str, Column], parameters: Dict[str, Any]) -> Any:
@@ -278,14 +289,12 @@ class Table(MlServer):
                             parameters=parameters)
 
     @staticmethod
-    def output(field: Field, tensor: Any, output: Any, rows: int) -> Column:
-        """The column of an output."""
-        import numpy
-        found = getattr(output.datatype, "value", output.datatype)
-        wanted = getattr(tensor.datatype, "value", tensor.datatype)
-        if found != wanted:
+    def output(field: Field, datatype: str, output: Any, rows: int) -> Column:
+        """The column of an output, which is declared with a datatype."""
+        found = datatype_of(output)
+        if found != datatype:
             raise AnswerError("output column '%s' of the model has the type %s and declares %s"
-                              % (field.name, found, wanted))
+                              % (field.name, found, datatype))
         values = data_of(output)
         if field.type not in NUMPY:
             texts = flat(values)
@@ -293,6 +302,7 @@ class Table(MlServer):
                 texts = [text.decode("utf-8", "replace") if isinstance(text, bytes) else text
                          for text in texts]
             return column_of(field, texts, rows)
+        import numpy
         array = numpy.asarray(values, dtype=NUMPY[field.type])
         shape = (rows,) + field.shape
         if array.size != rows * field.size():

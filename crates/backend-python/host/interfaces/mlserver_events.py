@@ -48,10 +48,14 @@ class Events(Table):
 
     def columns_of(self, response: Any) -> List[Column]:
         """The columns of an event. The first length of an output's shape is its rows."""
+        outputs = response.outputs
+        if len(outputs) == len(self.outputs) == 1:
+            return [self.output(self.outputs[0], self.declared_out[0], outputs[0],
+                                rows_of(outputs[0]))]
         found = self.named(response)
         check_names([field.name for field in self.outputs], list(found))
-        return [self.output(field, tensor, found[field.name], rows_of(found[field.name]))
-                for field, tensor in zip(self.outputs, self.declared_out)]
+        return [self.output(field, datatype, found[field.name], rows_of(found[field.name]))
+                for field, datatype in zip(self.outputs, self.declared_out)]
 
 
 def rows_of(output: Any) -> int:

@@ -1,5 +1,7 @@
 //! Requests to a model that streams events: all rows of a request are one call.
 
+use std::borrow::Cow;
+
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use async_stream::try_stream;
@@ -8,6 +10,7 @@ use volley_types::signature::events::marks;
 use volley_types::{ChunkStream, ErrorCode, Input, PredictError, Signature};
 
 use super::{Caller, decoded, malformed};
+use crate::session::AnswerPart;
 
 /// Maximum size in bytes of a request.
 const MAX_INPUT: usize = 64 << 20;
@@ -22,11 +25,9 @@ pub(super) fn stream(caller: Caller, input: Input, signature: Signature) -> Chun
             let mut call = caller.rows(&rows, &signature)?;
             let mut number = 0_u32;
             while let Some(part) = call.next().await? {
-                if part.rows == 0 {
-                    Err(malformed("an event without rows"))?;
-                }
-                yield marked(&decoded(&part, &declared)?, number, &output)?;
-                number = number.wrapping_add(1);
+                let events = rows_of_events(&part)?;
+                yield marked(&decoded(&part, &declared)?, number, &events, &output)?;
+                number = number.wrapping_add(count(&events));
             }
         },
     )
@@ -58,14 +59,32 @@ async fn collect(input: Input) -> Result<RecordBatch, PredictError> {
     }
 }
 
-/// One event with the columns that mark it.
+/// The rows of each event of a part.
+fn rows_of_events(part: &AnswerPart) -> Result<Cow<'_, [usize]>, PredictError> {
+    let events = match &part.events {
+        Some(events) => Cow::Borrowed(events.as_slice()),
+        None => Cow::Owned(vec![part.rows]),
+    };
+    let sum = events.iter().try_fold(0_usize, |sum, rows| sum.checked_add(*rows));
+    match events.contains(&0) || sum != Some(part.rows) {
+        true => Err(malformed("an event without rows")),
+        false => Ok(events),
+    }
+}
+
+fn count(events: &[usize]) -> u32 {
+    u32::try_from(events.len()).unwrap_or(u32::MAX)
+}
+
+/// Events with the columns that mark them.
 fn marked(
-    event: &RecordBatch,
+    rows: &RecordBatch,
     number: u32,
+    events: &[usize],
     schema: &SchemaRef,
 ) -> Result<RecordBatch, PredictError> {
-    let columns = event.columns().iter().cloned();
-    let columns = columns.chain(marks(number, event.num_rows())).collect();
+    let columns = rows.columns().iter().cloned();
+    let columns = columns.chain(marks(number, events)).collect();
     RecordBatch::try_new(schema.clone(), columns)
         .map_err(|_| malformed("the columns of an event do not fit together"))
 }

@@ -2,7 +2,11 @@ use std::sync::Arc;
 
 use arrow_array::types::{Float32Type, Int32Type};
 use arrow_array::{ArrayRef, DictionaryArray, FixedSizeListArray, Float32Array, StringArray};
+use arrow_schema::{DataType, Field};
+use arrow_select::concat::concat_batches;
 use futures::StreamExt;
+use volley_types::Signature;
+use volley_types::signature::events::marks;
 
 use super::*;
 use crate::ingress::decode_all;
@@ -94,4 +98,31 @@ async fn merging_stops_at_the_limit_and_keeps_errors_behind_rows() {
         .map(|item| item.as_ref().map(RecordBatch::num_rows).map_err(|e| e.code))
         .collect();
     assert_eq!(rows, [Ok(1), Ok(2), Err(ErrorCode::InvalidInput)]);
+}
+
+#[tokio::test]
+async fn a_client_gets_each_event_and_a_node_as_many_as_are_ready() {
+    let text = Schema::new(vec![Field::new("text", DataType::Utf8, false)]);
+    let signature = Signature::events(Arc::new(text.clone()), &text).unwrap();
+    let batch = |values: &[&str], first, events: &[usize]| {
+        let texts: ArrayRef = Arc::new(StringArray::from(values.to_vec()));
+        let columns = [vec![texts], marks(first, events).to_vec()].concat();
+        RecordBatch::try_new(signature.output.clone(), columns).unwrap()
+    };
+    let sent = [
+        batch(&["a", "b", "c"], 0, &[1, 2]),
+        batch(&["d"], 2, &[1]),
+        batch(&["e", "f"], 3, &[1, 1]),
+    ];
+    for (is_node, expected) in [(false, vec![1, 2, 1, 1, 1]), (true, vec![6])] {
+        let ready = futures::stream::iter(sent.clone()).map(Ok);
+        let chunks = ChunkStream::new(signature.output.clone(), ready);
+        let encoder = Encoder::new(RESPONSE_MESSAGE_BYTES).leaving_out(is_node);
+        let batches = Coalesce::for_reader(chunks, &encoder);
+        let batches: Vec<_> = batches.map(|batch| batch.unwrap()).collect().await;
+        let rows: Vec<_> = batches.iter().map(RecordBatch::num_rows).collect();
+        assert_eq!(rows, expected);
+        let all = concat_batches(&signature.output, &batches).unwrap();
+        assert_eq!(all, concat_batches(&signature.output, &sent).unwrap());
+    }
 }

@@ -338,7 +338,7 @@ impl Exchange {
         encoder: &mut Encoder,
     ) -> Result<(), PredictError> {
         let mut messages = Vec::new();
-        let mut chunks = Coalesce::new(chunks.schema(), chunks);
+        let mut chunks = Coalesce::for_reader(chunks, encoder);
         while let Some(batch) = chunks.next().await {
             encoder.batch(&batch?, &mut messages)?;
             for message in messages.drain(..) {

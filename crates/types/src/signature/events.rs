@@ -9,8 +9,9 @@
 
 use std::sync::Arc;
 
+use arrow_array::builder::BooleanBuilder;
 use arrow_array::cast::AsArray;
-use arrow_array::{ArrayRef, BooleanArray, RecordBatch, UInt32Array};
+use arrow_array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use super::{Signature, Task, printable};
@@ -93,13 +94,23 @@ fn is_mark(name: &str) -> bool {
     name == EVENT || name == EVENT_END
 }
 
-/// The columns that mark the rows of one whole event.
+/// The columns that mark the rows of whole events: the number of the first event, and the rows of
+/// each.
 #[must_use]
-pub fn marks(number: u32, rows: usize) -> [ArrayRef; 2] {
-    let ends: BooleanArray = (1..=rows).map(|row| Some(row == rows)).collect();
+pub fn marks(first: u32, events: &[usize]) -> [ArrayRef; 2] {
+    let rows = events.iter().sum();
+    let mut numbers = Vec::with_capacity(rows);
+    let mut ends = BooleanBuilder::with_capacity(rows);
+    let mut number = first;
+    for event in events.iter().copied().filter(|rows| 0 < *rows) {
+        numbers.extend(std::iter::repeat_n(number, event));
+        ends.append_n(event - 1, false);
+        ends.append_value(true);
+        number = number.wrapping_add(1);
+    }
     [
-        Arc::new(UInt32Array::from_value(number, rows)),
-        Arc::new(ends),
+        Arc::new(UInt32Array::from(numbers)),
+        Arc::new(ends.finish()),
     ]
 }
 

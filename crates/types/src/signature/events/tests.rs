@@ -36,7 +36,7 @@ fn an_output_cannot_have_the_name_of_a_mark() {
 #[test]
 fn the_last_row_of_an_event_is_marked() {
     let events = Signature::events(schema(&[]), &schema(&[])).unwrap();
-    let batch = RecordBatch::try_new(events.output, marks(7, 3).to_vec()).unwrap();
+    let batch = RecordBatch::try_new(events.output, marks(7, &[3]).to_vec()).unwrap();
     assert_eq!(ends_event(&batch), Some(true));
     assert_eq!(ends_event(&batch.slice(0, 2)), Some(false));
     assert_eq!(ends_event(&batch.slice(0, 0)), None);
