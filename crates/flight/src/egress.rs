@@ -10,12 +10,13 @@ use arrow_array::cast::AsArray;
 use arrow_flight::{FlightData, SchemaAsIpc};
 use arrow_ipc::MetadataVersion;
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
-use arrow_schema::{ArrowError, Schema, SchemaRef};
+use arrow_schema::{ArrowError, SchemaRef};
 use futures::Stream;
 use volley_types::signature::events::EVENT_END;
 use volley_types::{ChunkStream, ErrorCode, PredictError};
 
 use crate::columns::{self, Columns};
+use crate::schema_cache;
 use crate::{MAX_MESSAGE_BYTES, MAX_ROWS};
 
 /// Message size in bytes at which a larger batch is split, and up to which batches are merged.
@@ -73,8 +74,12 @@ impl Encoder {
 
     /// The message that announces `schema`.
     #[must_use]
-    pub fn schema(&self, schema: &Schema) -> FlightData {
-        SchemaAsIpc::new(schema, &self.options).into()
+    pub fn schema(&self, schema: &SchemaRef) -> FlightData {
+        let encode = || FlightData::from(SchemaAsIpc::new(schema, &self.options)).data_header;
+        FlightData {
+            data_header: schema_cache::encoded(schema, encode),
+            ..FlightData::default()
+        }
     }
 
     /// Appends the messages of `batch`, or no message if it has no rows.

@@ -23,6 +23,7 @@ mod schema;
 
 use self::forms::Forms;
 use crate::columns::{Columns, malformed};
+use crate::schema_cache;
 use crate::{END, MAX_MESSAGE_BYTES};
 
 /// Maximum size of a message header in bytes.
@@ -86,12 +87,22 @@ impl Decoder {
             return Ok(if end { Ingress::End } else { Ingress::Empty });
         }
         check_size(data)?;
+        if self.schema.is_none()
+            && let Some(schema) = schema_cache::decoded(&data.data_header)
+        {
+            self.schema = Some(schema.clone());
+            return Ok(Ingress::Schema { schema, end });
+        }
         guarded(|| {
             let message = arrow_ipc::root_as_message(&data.data_header).map_err(|error| {
                 malformed("a header that is not an Arrow message").with_source(error.to_string())
             })?;
             let said = Columns::named(&data.app_metadata).filter(|_| self.fills);
-            self.decode_message(&message, &data.data_body, said, end)
+            let ingress = self.decode_message(&message, &data.data_body, said, end)?;
+            if let (Ingress::Schema { schema, .. }, None) = (&ingress, &self.forms) {
+                schema_cache::keep_decoded(&data.data_header, schema);
+            }
+            Ok(ingress)
         })
     }
 

@@ -18,6 +18,7 @@ pub mod transport;
 mod columns;
 mod describe;
 mod descriptor;
+mod schema_cache;
 mod small_buffer_codec;
 mod udf;
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use arrow_array::types::{Float32Type, Int32Type};
 use arrow_array::{ArrayRef, DictionaryArray, FixedSizeListArray, Float32Array, StringArray};
-use arrow_schema::{DataType, Field};
+use arrow_schema::{DataType, Field, Schema};
 use arrow_select::concat::concat_batches;
 use futures::StreamExt;
 use volley_types::Signature;
