@@ -17,6 +17,8 @@ import types
 from typing import Any, Dict, Optional
 
 PACKAGE = "volley_host"
+#: The oldest version of Python that runs models.
+OLDEST = (3, 8)
 #: Seconds that a model may take to unload. The worker kills the process a second later.
 UNLOAD_GRACE = 5.0
 #: Exit status when the socket has ended.
@@ -113,6 +115,10 @@ class Host:
         source = interfaces.Source(directory, message["model"], message.get("version") or 0,
                                    message.get("parameters") or {}, message.get("triton"))
         try:
+            if sys.version_info < OLDEST:
+                raise interfaces.LoadError(
+                    "the model's interpreter is Python %d.%d, and models need %d.%d or newer; choose "
+                    "another one with the parameter 'python'" % (*sys.version_info[:2], *OLDEST))
             model = interfaces.load(message.get("interface") or "auto", source)
         except BaseException as error:  # noqa: B902 - sys.exit while a model is imported
             if not isinstance(error, interfaces.LoadError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 import types
 import typing
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -15,6 +16,8 @@ from .wire import FORMATS, NUMPY, TEXTS, Field
 SCALARS = {int: "int64", float: "fp64", bool: "bool", str: "utf8", bytes: "bytes"}
 FROM_NUMPY = {name: type for type, name in NUMPY.items()}
 FROM_NUMPY.update({"str_": "utf8", "object_": "utf8", "bytes_": "bytes", "bool_": "bool"})
+#: Python 3.8 has none.
+_ANNOTATED = getattr(typing, "Annotated", object())
 _UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))
 _MISSING = inspect.Parameter.empty
 
@@ -40,6 +43,8 @@ class Hint(NamedTuple):
 def hints_of(function: Any) -> Dict[str, Any]:
     """The type hints of a function or class, with names in texts resolved."""
     try:
+        if sys.version_info < (3, 9):
+            return typing.get_type_hints(function)
         return typing.get_type_hints(function, include_extras=True)
     except Exception as error:
         raise LoadError("the type hints of '%s' cannot be read: %s"
@@ -53,7 +58,7 @@ def parse(hint: Any) -> Optional[Hint]:
     if hint in SCALARS:
         return Hint(SCALARS[hint])
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
+    if origin is _ANNOTATED:
         return _annotated(arguments[0], arguments[1:])
     if origin in _UNIONS:
         others = [argument for argument in arguments if argument is not type(None)]
@@ -181,7 +186,7 @@ def checked(name: str, hint: Any, value: Any) -> Any:
 def _classes(hint: Any) -> Optional[Tuple[type, ...]]:
     """The classes that a simple hint allows; None when it allows everything."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
+    if origin is _ANNOTATED:
         return _classes(arguments[0])
     if origin in _UNIONS:
         parts = [_classes(argument) for argument in arguments]

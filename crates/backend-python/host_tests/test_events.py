@@ -126,10 +126,10 @@ class Plain(HostTest):
         client = self.model('''
             import asyncio
             from dataclasses import dataclass
-            from typing import AsyncIterator, Optional
+            from typing import AsyncIterator, List, Optional
             @dataclass
             class Step:
-                names: list[str]
+                names: List[str]
                 value: Optional[float] = None
             class Model:
                 async def predict(self, n: int) -> AsyncIterator[Step]:
