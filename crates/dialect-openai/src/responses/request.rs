@@ -367,6 +367,15 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_field_of_an_item_is_noted_and_kept() {
+        let item = json!({ "role": "user", "content": "a", "bogus": 1 });
+        let asked = asked(&json!({ "input": [item] })).unwrap();
+        let details = asked.messages[0].details.as_deref().unwrap();
+        assert_eq!(details, r#"{"beside":"input[0].bogus"}"#);
+        assert_eq!(asked.native.body["input"][0], item);
+    }
+
+    #[test]
     fn two_lengths_that_differ_are_refused() {
         let of = |other: u64| {
             asked(&json!({ "input": "Hi", "max_output_tokens": 3, "max_tokens": other }))
