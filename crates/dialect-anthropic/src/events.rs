@@ -308,9 +308,12 @@ impl MessageEvents {
 /// and replace them with those of the last event.
 fn prompt(row: &GenerationRow<'_>) -> Usage {
     let told = row.prompt().unwrap_or_default();
+    // The first row has the complete usage if it is the last one, too.
+    let written = row.usage().map_or(0, |usage| usage.cache_write_tokens);
     Usage {
         prompt_tokens: told.prompt_tokens,
         cached_tokens: told.cached_tokens,
+        cache_write_tokens: written,
         ..Usage::default()
     }
 }

@@ -189,21 +189,7 @@ fn usage(usage: Option<Usage>, details: Option<&Details>) -> Value {
     let Some(usage) = usage else {
         return json!({ "input_tokens": null, "output_tokens": null });
     };
-    let cached = usage.cached_tokens.saturating_add(usage.cache_write_tokens);
-    let mut told = json!({
-        "input_tokens": usage.prompt_tokens.saturating_sub(cached),
-        "output_tokens": usage.completion_tokens,
-    });
-    let counts = [
-        ("cache_creation_input_tokens", usage.cache_write_tokens),
-        ("cache_read_input_tokens", usage.cached_tokens),
-    ];
-    for (name, count) in counts.into_iter().filter(|(_, count)| *count != 0) {
-        told[name] = count.into();
-    }
-    if usage.reasoning_tokens != 0 {
-        told["output_tokens_details"] = json!({ "thinking_tokens": usage.reasoning_tokens });
-    }
+    let mut told = blocks::usage(usage);
     let native = details.filter(|details| details.format.as_deref() == Some(FORMAT));
     let native = native.and_then(|details| details.usage.as_ref());
     for (name, value) in native.and_then(Value::as_object).into_iter().flatten() {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use volley_types::{ChatMessage, ModelRef, Native, PredictError};
 
 use super::FORMAT;
+use volley_dialect_kit::beside;
 use volley_dialect_kit::tools::{hosted, shown, unknown_field};
 use volley_http_edge::body::{Fields, take_flag};
 
@@ -77,6 +78,10 @@ pub(crate) fn read(
     {
         if choice["disable_parallel_tool_use"] == true {
             body.insert("parallel_tool_calls".to_owned(), false.into());
+        }
+        if let Some(field) = beside::unknown(&choice, &OF_CHOICES) {
+            lost = Some(format!("field 'tool_choice.{field}' cannot be translated"));
+            beyond = true;
         }
         body.insert("tool_choice".to_owned(), tool_choice(&choice)?);
     }
@@ -210,6 +215,9 @@ const OF_FUNCTIONS: [&str; 6] = [
     "strict",
     "type",
 ];
+
+/// Known fields of a `tool_choice`.
+const OF_CHOICES: [&str; 3] = ["type", "name", "disable_parallel_tool_use"];
 
 /// Describes the first field of a function that only a server of this format may know, for an
 /// error.
@@ -441,6 +449,16 @@ mod tests {
             let lost = lost(field, given).unwrap();
             assert!(lost.contains(&format!("{field}'")), "{lost}");
         }
+    }
+
+    #[test]
+    fn an_unknown_field_of_the_choice_is_named() {
+        let body = json!({ "model": "m", "max_tokens": 1,
+                           "tool_choice": { "type": "auto", "newest": 1 },
+                           "messages": [{ "role": "user", "content": "a" }] });
+        let native = asked(body).unwrap().native.unwrap();
+        assert!(native.lost.unwrap().contains("'tool_choice.newest'") && !native.in_parts);
+        assert_eq!(native.body["tool_choice"]["newest"], 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use volley_types::{ChatMessage, Native, PredictError};
 
 use super::FORMAT;
 
-use volley_dialect_kit::chat;
+use volley_dialect_kit::{beside, chat};
 use volley_http_edge::body::take_flag;
 
 /// Cohere's names of parameters with the internal names.
@@ -67,7 +67,10 @@ fn convert_messages(
     let mut read = Vec::with_capacity(messages.len());
     for (index, given) in messages.iter().enumerate() {
         match (message(given), unheld(given)) {
-            (Some(message), _) => read.push(message),
+            (Some(mut message), _) => {
+                beside::note(&mut message, unknown(given));
+                read.push(message);
+            }
             (None, Some(kind)) => {
                 native.lost.get_or_insert_with(|| {
                     format!("field 'messages' has content of the type '{kind}' at index {index}")
@@ -77,6 +80,35 @@ fn convert_messages(
         }
     }
     Ok(read)
+}
+
+/// Known fields of a message. Clients send back the citations of answers.
+const FIELDS: [&str; 6] = [
+    "role",
+    "content",
+    "citations",
+    "tool_call_id",
+    "tool_calls",
+    "tool_plan",
+];
+
+/// The first field of a message that only servers of this dialect know.
+fn unknown(message: &Value) -> Option<String> {
+    let parts = message["content"].as_array().into_iter().flatten();
+    let of_documents = || {
+        let mut documents = parts.map(|part| &part["document"]);
+        let field = documents.find_map(|document| {
+            // A document without `data` is all data.
+            let with_data = document.get("data").and(Some(document))?;
+            beside::unknown(with_data, &["id", "data"])
+        })?;
+        Some(format!("content[].document.{field}"))
+    };
+    let of_parts = ["type", "text", "thinking", "document"];
+    beside::unknown(message, &FIELDS)
+        .or_else(|| beside::unknown_in(&message["content"], "content", &of_parts))
+        .or_else(of_documents)
+        .or_else(|| beside::of_calls(&message["tool_calls"]))
 }
 
 /// Replaces Cohere's names and values of parameters by the internal ones, and checks the tools.
@@ -265,6 +297,41 @@ mod tests {
                                      "json_schema": { "name": "answer", "schema": schema } },
             })
         );
+    }
+
+    #[test]
+    fn unknown_fields_are_noted_in_their_messages() {
+        let noted = |message: Value| {
+            let asked = asked(json!({ "messages": [message] })).unwrap();
+            let details = asked.messages[0].details.as_deref().unwrap_or("{}");
+            serde_json::from_str::<Value>(details).unwrap()["beside"].take()
+        };
+        assert_eq!(
+            noted(json!({ "role": "user", "content": "a", "newest": 1 })),
+            "newest"
+        );
+        let part = json!({ "type": "text", "text": "a", "newest": 1 });
+        assert_eq!(
+            noted(json!({ "role": "user", "content": [part] })),
+            "content[].newest"
+        );
+        let result = |document: Value| {
+            let part = json!({ "type": "document", "document": document });
+            json!({ "role": "tool", "tool_call_id": "c", "content": [part] })
+        };
+        assert_eq!(
+            noted(result(json!({ "data": "a", "newest": 1 }))),
+            "content[].document.newest"
+        );
+        assert_eq!(noted(result(json!({ "celsius": 21 }))), Value::Null);
+        let call = json!({ "id": "c", "type": "function", "newest": 1,
+                           "function": { "name": "f", "arguments": "{}" } });
+        assert_eq!(
+            noted(json!({ "role": "assistant", "tool_calls": [call] })),
+            "tool_calls[].newest"
+        );
+        let known = json!({ "role": "assistant", "content": "a", "citations": [1] });
+        assert_eq!(noted(known), Value::Null);
     }
 
     #[test]

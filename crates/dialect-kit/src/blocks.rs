@@ -3,7 +3,7 @@
 use http::{HeaderValue, header};
 use serde_json::{Value, json};
 use volley_http_edge::axum::response::{IntoResponse, Response};
-use volley_types::{Details, ErrorCode, FinishReason, PredictError, exact};
+use volley_types::{Details, ErrorCode, FinishReason, PredictError, Usage, exact};
 
 /// Anthropic's name of a finish reason.
 pub fn stop_reason(reason: Option<FinishReason>) -> &'static str {
@@ -19,6 +19,34 @@ pub fn stop_reason(reason: Option<FinishReason>) -> &'static str {
 pub fn is_stop_sequence(details: &Details) -> bool {
     let reason = details.stop_reason.as_deref().unwrap_or_default();
     details.stop_sequence.is_some() || reason.eq_ignore_ascii_case("stop_sequence")
+}
+
+/// The counts of a usage. `input_tokens` excludes the tokens that were read from or written to a
+/// cache.
+#[must_use]
+pub fn usage(usage: Usage) -> Value {
+    let mut told = json!({
+        "input_tokens": uncached(usage),
+        "output_tokens": usage.completion_tokens,
+    });
+    let counts = [
+        ("cache_creation_input_tokens", usage.cache_write_tokens),
+        ("cache_read_input_tokens", usage.cached_tokens),
+    ];
+    for (name, count) in counts.into_iter().filter(|(_, count)| *count != 0) {
+        told[name] = count.into();
+    }
+    if usage.reasoning_tokens != 0 {
+        told["output_tokens_details"] = json!({ "thinking_tokens": usage.reasoning_tokens });
+    }
+    told
+}
+
+/// The prompt tokens that were neither read from nor written to a cache.
+#[must_use]
+pub fn uncached(usage: Usage) -> u32 {
+    let cached = usage.cached_tokens.saturating_add(usage.cache_write_tokens);
+    usage.prompt_tokens.saturating_sub(cached)
 }
 
 /// The input of a call of `name`, an object for a body that [`body`] or [`exact::write`] writes. No
@@ -62,6 +90,22 @@ pub fn body(body: &Value) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_of_a_cache_are_counted_apart() {
+        let counts = Usage {
+            prompt_tokens: 127,
+            completion_tokens: 2,
+            cached_tokens: 100,
+            cache_write_tokens: 7,
+            ..Usage::default()
+        };
+        assert_eq!(
+            usage(counts),
+            json!({ "input_tokens": 20, "output_tokens": 2,
+                    "cache_creation_input_tokens": 7, "cache_read_input_tokens": 100 })
+        );
+    }
 
     #[test]
     fn arguments_are_never_made_up() {

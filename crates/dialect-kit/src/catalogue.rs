@@ -2,7 +2,9 @@
 //! name none.
 
 use serde::Deserialize;
-use volley_types::registry::{ModelEntry, ModelSource, ModelState, RegistryState, ReplicaState};
+use volley_types::registry::{
+    ModelEntry, ModelSource, ModelState, ProviderName, RegistryState, ReplicaState,
+};
 use volley_types::{ErrorCode, ModelName, ModelRef, PredictError, Signature, Task};
 
 use volley_http_edge::edge::Caller;
@@ -119,6 +121,33 @@ pub fn runs_here(caller: &Caller, model: &ModelRef) -> bool {
     let version = model.version.or(deployed);
     let spec = version.and_then(|version| entry.versions.get(&version));
     spec.is_some_and(|spec| matches!(spec.source, ModelSource::Path(_) | ModelSource::Url { .. }))
+}
+
+/// Whether all models of a name are known to run at other providers than `provider`.
+pub fn runs_at_others(caller: &Caller, model: &ModelRef, provider: &str) -> bool {
+    let registry = caller.cluster.registry.state();
+    let is_other = |model: &ModelRef| {
+        let provider_of = provider_of(&registry, model);
+        provider_of.is_some_and(|name| name.as_str() != provider)
+    };
+    if registry.models.contains_key(&model.name) {
+        return is_other(model);
+    }
+    let alias = registry.aliases.get(&model.name);
+    alias.is_some_and(|alias| alias.spec.names().all(is_other))
+}
+
+/// The provider of a remote model. All its versions serve the same clients.
+fn provider_of(registry: &RegistryState, model: &ModelRef) -> Option<ProviderName> {
+    let entry = registry.models.get(&model.name)?;
+    let spec = match model.version {
+        Some(version) => entry.versions.get(&version),
+        None => entry.versions.values().next_back(),
+    };
+    match &spec?.source {
+        ModelSource::Connector(id) => Some(registry.connectors.get(id)?.provider),
+        _ => None,
+    }
 }
 
 fn newest_ms(entry: &ModelEntry) -> u64 {

@@ -4,6 +4,7 @@
 //! chunks), [`sse`] (streaming of chunks), [`tensors`] (JSON to Arrow and back).
 
 pub mod answer;
+pub mod beside;
 pub mod blocks;
 pub mod catalogue;
 pub mod chat;

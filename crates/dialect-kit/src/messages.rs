@@ -4,10 +4,20 @@
 use serde_json::{Map, Value, json};
 use volley_types::{ChatMessage, Native, PredictError};
 
-use crate::chat;
+use crate::{beside, chat};
 
 /// Fields of a message that Volley's format has unchanged.
 const HELD: [&str; 4] = ["role", "content", "tool_calls", "tool_call_id"];
+
+/// Known fields of a part of a message's content.
+const OF_PARTS: [&str; 6] = [
+    "type",
+    "text",
+    "image_url",
+    "refusal",
+    "cache_control",
+    "prompt_cache_breakpoint",
+];
 
 /// A conversation.
 pub struct Conversation {
@@ -50,9 +60,7 @@ pub fn take(body: &mut Map<String, Value>) -> Result<Conversation, PredictError>
     let mut in_parts = lost.is_none();
     for (index, message) in given.iter().enumerate() {
         if let Some(mut read) = chat::openai_message(message) {
-            if let Some(field) = beside(message) {
-                note(&mut read, &field);
-            }
+            beside::note(&mut read, unknown(message));
             messages.push(read);
             if calls_custom(message) {
                 in_parts = false;
@@ -63,9 +71,7 @@ pub fn take(body: &mut Map<String, Value>) -> Result<Conversation, PredictError>
         } else if let Some(kind) = unheld(message) {
             match chat::shown_message(message) {
                 Some(mut read) => {
-                    if let Some(field) = beside(message) {
-                        note(&mut read, &field);
-                    }
+                    beside::note(&mut read, unknown(message));
                     messages.push(read);
                 }
                 None => in_parts = false,
@@ -91,46 +97,33 @@ pub fn take(body: &mut Map<String, Value>) -> Result<Conversation, PredictError>
 
 /// The first field of a message that only servers of this dialect know. Clients send back some
 /// fields of answers, and servers that find cached prefixes by content need no marks for them.
-fn beside(message: &Value) -> Option<String> {
+fn unknown(message: &Value) -> Option<String> {
     let role = message["role"].as_str().unwrap_or_default();
-    let is_known = |name: &str| match name {
-        // The name of a tool is also that of its call.
-        "name" => matches!(role, "tool" | "function"),
-        "annotations" | "function_call" | "refusal" | "reasoning" | "reasoning_content"
-        | "cache_control" => true,
-        name => HELD.contains(&name),
-    };
-    let fields = message.as_object()?.iter();
-    let mut fields = fields.filter(|(name, value)| !value.is_null() && !is_known(name));
-    let of_parts = || {
-        let known = [
-            "type",
-            "text",
-            "image_url",
-            "refusal",
-            "cache_control",
-            "prompt_cache_breakpoint",
-        ];
-        let parts = message["content"].as_array()?.iter();
-        let mut fields = parts.filter_map(Value::as_object).flatten();
-        let (name, _) =
-            fields.find(|(name, value)| !value.is_null() && !known.contains(&name.as_str()))?;
-        Some(format!("content[].{name}"))
-    };
-    let field = fields
-        .next()
-        .map(|(name, _)| name.clone())
-        .or_else(of_parts);
-    field.map(|name| name.chars().filter(|c| !c.is_control()).take(64).collect())
+    let mut known = vec![
+        "annotations",
+        "function_call",
+        "refusal",
+        "reasoning",
+        "reasoning_content",
+        "cache_control",
+    ];
+    known.extend(HELD);
+    // The name of a tool is also that of its call.
+    if matches!(role, "tool" | "function") {
+        known.push("name");
+    }
+    beside::unknown(message, &known)
+        .or_else(|| beside::unknown_in(&message["content"], "content", &OF_PARTS))
+        .or_else(|| unknown_of_images(&message["content"]))
+        .or_else(|| beside::of_calls(&message["tool_calls"]))
 }
 
-/// Notes a field in the details of its message: a server of another format rejects it by name.
-fn note(message: &mut ChatMessage, field: &str) {
-    let details = message.details.as_deref();
-    let details = details.and_then(|details| serde_json::from_str(details).ok());
-    let mut details: Value = details.unwrap_or_else(|| json!({}));
-    details["beside"] = field.into();
-    message.details = Some(details.to_string());
+/// The first unknown field of the images in a content.
+fn unknown_of_images(content: &Value) -> Option<String> {
+    let mut parts = content.as_array()?.iter();
+    let known = ["url", "detail"];
+    let field = parts.find_map(|part| beside::unknown(&part["image_url"], &known))?;
+    Some(format!("content[].image_url.{field}"))
 }
 
 /// Describes a custom tool (with free text as input), which only servers of this dialect support.
@@ -173,6 +166,7 @@ fn unheld(message: &Value) -> Option<String> {
 fn is_held(message: &Value) -> bool {
     let plain = |(name, value): (&String, &Value)| match name.as_str() {
         "content" => value.is_string() || value.is_null(),
+        "tool_calls" => beside::of_calls(value).is_none(),
         name => value.is_null() || HELD.contains(&name),
     };
     message
@@ -207,6 +201,16 @@ mod tests {
         assert_eq!(
             noted(json!([{ "role": "user", "content": [part] }])),
             "content[].newest"
+        );
+        let call = json!({ "id": "c", "type": "function", "newest": 1,
+                           "function": { "name": "f", "arguments": "{}" } });
+        let called = json!([{ "role": "assistant", "content": null, "tool_calls": [call] }]);
+        assert!(taken(called.clone()).unwrap().native.is_some());
+        assert_eq!(noted(called), "tool_calls[].newest");
+        let shown = json!({ "type": "image_url", "image_url": { "url": "x", "newest": 1 } });
+        assert_eq!(
+            noted(json!([{ "role": "user", "content": [shown] }])),
+            "content[].image_url.newest"
         );
         for known in [
             json!({ "role": "tool", "content": "a", "tool_call_id": "c", "name": "f" }),

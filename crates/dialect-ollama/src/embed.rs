@@ -8,8 +8,10 @@ use volley_http_edge::axum::Json;
 use volley_types::signature::TEXT;
 use volley_types::{Dialect, Input, ModelRef, PredictError, PredictRequest, Task};
 
+use super::request::READ_OVER;
 use super::{FORMAT, Times, named};
 use volley_dialect_kit::answer;
+use volley_dialect_kit::catalogue;
 use volley_dialect_kit::row_details::{self, RowDetails};
 use volley_dialect_kit::vectors as embeddings;
 use volley_http_edge::body::{Fields, JsonObject};
@@ -100,8 +102,26 @@ pub(crate) async fn embeddings(
     ))
 }
 
-/// Fields for the server, which a local model has no use for.
-const OF_SERVER: [&str; 2] = ["options", "keep_alive"];
+/// The fields for the server. A local model has no use for them. Servers of other providers have
+/// none for `keep_alive` and for options that set how Ollama loads a model; those that remain are
+/// rejected by name there.
+fn of_server(body: &Map<String, Value>, is_foreign: bool) -> Map<String, Value> {
+    let given = ["options", "keep_alive"].map(|name| body.get_key_value(name));
+    let given = given.into_iter().flatten();
+    let mut fields: Map<_, _> = given
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    if is_foreign {
+        fields.remove("keep_alive");
+        if let Some(Value::Object(options)) = fields.get_mut("options") {
+            options.retain(|name, value| !value.is_null() && !READ_OVER.contains(&name.as_str()));
+            if options.is_empty() {
+                fields.remove("options");
+            }
+        }
+    }
+    fields
+}
 
 /// Returns the vectors of the texts, and the details of the response.
 async fn vectors(
@@ -119,10 +139,8 @@ async fn vectors(
         return Err(PredictError::invalid(message));
     }
     if row_details::forwards(&signature) {
-        let given = OF_SERVER
-            .into_iter()
-            .filter_map(|name| body.get_key_value(name));
-        parameters.extend(given.map(|(name, value)| (name.clone(), value.clone())));
+        let is_foreign = catalogue::runs_at_others(caller, &model, FORMAT);
+        parameters.extend(of_server(body, is_foreign));
     }
     let texts = Arc::new(StringArray::from(texts.to_vec())) as ArrayRef;
     let rows = RecordBatch::try_from_iter([(TEXT, texts)])
@@ -140,4 +158,26 @@ async fn vectors(
         embeddings::vectors(batch, &mut all)?;
     }
     Ok((all, RowDetails::read(&batches)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_only_ollama_has_reach_it_alone() {
+        let sent = |body: Value, is_foreign: bool| {
+            Value::Object(of_server(body.as_object().unwrap(), is_foreign))
+        };
+        let load = json!({ "input": "a", "keep_alive": "1m", "options": { "num_ctx": 5 } });
+        assert_eq!(
+            sent(load.clone(), false),
+            json!({ "keep_alive": "1m", "options": { "num_ctx": 5 } })
+        );
+        assert_eq!(sent(load, true), json!({}));
+        assert_eq!(sent(json!({ "options": {} }), true), json!({}));
+        let others = json!({ "options": { "num_ctx": 5, "seed": 1 } });
+        assert_eq!(sent(others, true), json!({ "options": { "seed": 1 } }));
+        assert_eq!(sent(json!({ "options": 1 }), true), json!({ "options": 1 }));
+    }
 }

@@ -6,6 +6,7 @@ mod embed;
 pub mod error;
 mod events;
 mod generate;
+mod messages;
 mod models;
 pub(crate) mod operations;
 mod request;

@@ -2,9 +2,10 @@
 
 use arrow_array::RecordBatch;
 use serde_json::{Map, Value, json};
-use volley_types::{ChatMessage, Native, Parameters, PredictError, Signature, exact};
+use volley_types::{ChatMessage, Native, Parameters, PredictError, Signature};
 
 use super::FORMAT;
+use super::messages::{conversation, no_images, no_messages};
 use super::sampling;
 use volley_dialect_kit::chat;
 use volley_dialect_kit::parameters;
@@ -40,7 +41,7 @@ const OPTIONS: [(&str, &str); 9] = [
     ("frequency_penalty", "frequency_penalty"),
 ];
 /// Ignored options, which set how Ollama loads and runs a model. Here the deployment sets this.
-const READ_OVER: [&str; 13] = [
+pub(super) const READ_OVER: [&str; 13] = [
     "numa",
     "num_ctx",
     "num_batch",
@@ -291,81 +292,6 @@ fn format(body: &Map<String, Value>) -> Result<Option<Value>, PredictError> {
     }
 }
 
-fn no_messages() -> PredictError {
-    PredictError::invalid(
-        "field 'messages' must be a list of objects with the strings 'role' and 'content'",
-    )
-}
-
-fn no_images(images: Option<&Value>) -> Result<(), PredictError> {
-    match images {
-        None | Some(Value::Null) => Ok(()),
-        Some(Value::Array(images)) if images.is_empty() => Ok(()),
-        Some(_) => Err(PredictError::invalid(
-            "field 'images' is not supported: models here support text only",
-        )),
-    }
-}
-
-/// Converts messages to OpenAI's format. Calls in Ollama's format have no ids, so they are
-/// numbered, and a tool's message answers the first unanswered call.
-fn conversation(messages: &[Value]) -> Result<Vec<ChatMessage>, PredictError> {
-    let (mut made, mut answered) = (0_usize, 0_usize);
-    let mut conversation = Vec::with_capacity(messages.len());
-    for message in messages {
-        let mut message = message.as_object().ok_or_else(no_messages)?.clone();
-        no_images(message.get("images"))?;
-        if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {
-            for call in calls {
-                openai_call(call, made)?;
-                made += 1;
-            }
-        }
-        if message.get("role").is_some_and(|role| role == "tool") && answered < made {
-            message.insert("tool_call_id".to_owned(), id(answered).into());
-            answered += 1;
-        }
-        let thinking = message.get("thinking").and_then(Value::as_str);
-        let thinking = thinking.filter(|text| !text.is_empty()).map(str::to_owned);
-        let read = chat::openai_message(&Value::Object(message));
-        let mut read = read.ok_or_else(no_messages)?;
-        if let Some(thinking) = thinking {
-            read.details = Some(json!({ "thinking": [{ "text": thinking }] }).to_string());
-        }
-        conversation.push(read);
-    }
-    Ok(conversation)
-}
-
-fn id(index: usize) -> String {
-    format!("call_{index}")
-}
-
-fn openai_call(call: &mut Value, index: usize) -> Result<(), PredictError> {
-    let wrong = || {
-        PredictError::invalid(
-            "each of 'tool_calls' must have a 'function' with a 'name' and 'arguments'",
-        )
-    };
-    let function = call
-        .get("function")
-        .and_then(Value::as_object)
-        .ok_or_else(wrong)?;
-    let name = function
-        .get("name")
-        .and_then(Value::as_str)
-        .ok_or_else(wrong)?;
-    let arguments = match function.get("arguments") {
-        None | Some(Value::Null) => "{}".to_owned(),
-        Some(Value::String(text)) => exact::held(text).unwrap_or(text).to_owned(),
-        Some(arguments @ Value::Object(_)) => arguments.to_string(),
-        Some(_) => return Err(wrong()),
-    };
-    let function = json!({ "name": name, "arguments": arguments });
-    *call = json!({ "id": id(index), "type": "function", "function": function });
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use volley_types::ParamValue;
@@ -400,36 +326,6 @@ mod tests {
         let unbounded = self::read(unbounded).unwrap();
         assert!(unbounded.stream && unbounded.rows.is_none());
         assert_eq!(unbounded.parameters.iter().count(), 0);
-    }
-
-    #[test]
-    fn calls_are_given_ids_and_their_answers_take_them() {
-        let call = |name: &str| json!({ "function": { "name": name, "arguments": { "a": 1 } } });
-        let messages = json!([
-            { "role": "user", "content": "x" },
-            { "role": "assistant", "content": "", "tool_calls": [call("f"), call("g")] },
-            { "role": "tool", "content": "4", "tool_name": "f" },
-            { "role": "tool", "content": "5", "tool_name": "g" },
-        ]);
-        let read = conversation(messages.as_array().unwrap()).unwrap();
-        let calls: Value = serde_json::from_str(read[1].tool_calls.as_deref().unwrap()).unwrap();
-        assert_eq!(calls[1]["id"], "call_1");
-        assert_eq!(calls[1]["function"]["arguments"], "{\"a\":1}");
-        assert_eq!(read[2].tool_call_id.as_deref(), Some("call_0"));
-        assert_eq!(read[3].tool_call_id.as_deref(), Some("call_1"));
-    }
-
-    #[test]
-    fn numbers_in_arguments_keep_their_text() {
-        let arguments = r#"{"a":12345678901234567890123,"e":1e2}"#;
-        let text = format!(
-            r#"{{"messages":[{{"role":"assistant","content":"","tool_calls":[{{"function":{{"name":"f","arguments":{arguments}}}}}]}}]}}"#
-        );
-        let mut body = serde_json::from_str(&text).unwrap();
-        exact::keep_inputs(&mut body, &text);
-        let read = conversation(body["messages"].as_array().unwrap()).unwrap();
-        let calls: Value = serde_json::from_str(read[0].tool_calls.as_deref().unwrap()).unwrap();
-        assert_eq!(calls[0]["function"]["arguments"], arguments);
     }
 
     #[test]

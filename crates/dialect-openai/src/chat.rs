@@ -83,8 +83,12 @@ async fn read(
     })
 }
 
-/// Rejects audio, which would otherwise be ignored silently.
+/// Rejects audio, which would otherwise be ignored silently, and `tools` that are no list.
 fn refuse(body: &Map<String, Value>) -> Result<(), PredictError> {
+    let tools = body.get("tools");
+    if tools.is_some_and(|tools| !tools.is_null() && !tools.is_array()) {
+        return Err(PredictError::invalid("field 'tools' must be a list"));
+    }
     let given = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
     let text = |modalities: &Value| modalities == &json!(["text"]);
     if given("audio") || given("modalities") && !body.get("modalities").is_some_and(text) {
@@ -166,4 +170,27 @@ fn choice(choice: Choice, legacy: bool) -> Value {
         supplement::supplement(&mut told, given);
     }
     told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn audio_and_tools_that_are_no_list_are_refused() {
+        for (field, value, is_refused) in [
+            ("tools", json!({}), true),
+            ("tools", json!([]), false),
+            ("tools", Value::Null, false),
+            ("modalities", json!(["text"]), false),
+            ("modalities", json!(["audio"]), true),
+        ] {
+            let mut body = Map::new();
+            body.insert(field.to_owned(), value.clone());
+            let refused = refuse(&body).err();
+            assert_eq!(refused.is_some(), is_refused, "{field}: {value}");
+            let named = refused.is_none_or(|it| it.message.contains(&format!("'{field}'")));
+            assert!(named, "{field}");
+        }
+    }
 }

@@ -192,9 +192,25 @@ fn output(choice: Choice, form: Option<UpstreamDialect>) -> Result<Value, Predic
             "completion_tokens": usage.completion_tokens,
             "total_tokens": u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
         });
-        if usage.reasoning_tokens != 0 {
-            let details = json!({ "reasoning_tokens": usage.reasoning_tokens });
-            map["usage"]["completion_tokens_details"] = details;
+        let counts = [
+            (
+                "prompt_tokens_details",
+                "cached_tokens",
+                usage.cached_tokens,
+            ),
+            (
+                "prompt_tokens_details",
+                "cache_write_tokens",
+                usage.cache_write_tokens,
+            ),
+            (
+                "completion_tokens_details",
+                "reasoning_tokens",
+                usage.reasoning_tokens,
+            ),
+        ];
+        for (object, name, count) in counts.into_iter().filter(|(.., count)| *count != 0) {
+            map["usage"][object][name] = count.into();
         }
     }
     if !choice.thinking.is_empty() {

@@ -111,6 +111,14 @@ fn write_converse(choice: &Choice, map: &mut Value) -> Result<(), PredictError> 
     let names = ["inputTokens", "outputTokens", "totalTokens"];
     if let Some(usage) = choice.usage {
         count(usage, names, &mut map["usage"]);
+        map["usage"]["inputTokens"] = anthropic::uncached(usage).into();
+        let counts = [
+            ("cacheReadInputTokens", usage.cached_tokens),
+            ("cacheWriteInputTokens", usage.cache_write_tokens),
+        ];
+        for (name, count) in counts.into_iter().filter(|(_, count)| *count != 0) {
+            map["usage"][name] = count.into();
+        }
     }
     Ok(())
 }
@@ -137,9 +145,17 @@ fn write_gemini(choice: &Choice, map: &mut Value) -> Result<(), PredictError> {
         "totalTokenCount",
     ];
     if let Some(usage) = choice.usage {
-        count(usage, names, &mut map["usageMetadata"]);
+        let told = &mut map["usageMetadata"];
+        count(usage, names, told);
         if usage.reasoning_tokens != 0 {
-            map["usageMetadata"]["thoughtsTokenCount"] = usage.reasoning_tokens.into();
+            let said = usage
+                .completion_tokens
+                .saturating_sub(usage.reasoning_tokens);
+            told["candidatesTokenCount"] = said.into();
+            told["thoughtsTokenCount"] = usage.reasoning_tokens.into();
+        }
+        if usage.cached_tokens != 0 {
+            told["cachedContentTokenCount"] = usage.cached_tokens.into();
         }
     }
     Ok(())
@@ -159,9 +175,12 @@ fn write_anthropic(choice: &Choice, map: &mut Value) -> Result<(), PredictError>
     }
     map["content"] = content;
     map["stop_reason"] = anthropic::stop_reason(choice.finish_reason).into();
-    if let Some(usage) = choice.usage {
-        map["usage"]["input_tokens"] = usage.prompt_tokens.into();
-        map["usage"]["output_tokens"] = usage.completion_tokens.into();
+    if let Some(usage) = choice.usage
+        && let Value::Object(counts) = anthropic::usage(usage)
+    {
+        for (name, count) in counts {
+            map["usage"][name.as_str()] = count;
+        }
     }
     Ok(())
 }

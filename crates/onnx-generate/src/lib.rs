@@ -148,10 +148,8 @@ impl Predict for Generator {
     async fn predict(&self, request: PredictRequest) -> Result<ChunkStream, PredictError> {
         let template = self.files.chat.as_ref().map(ChatTemplate::source);
         options::check_names(&request.parameters, template)?;
-        let parameters = request
-            .parameters
-            .or_defaults(&self.defaults)
-            .or_defaults(&self.files.recommended);
+        let parameters = options::or_defaults(request.parameters, &self.defaults);
+        let parameters = options::or_defaults(parameters, &self.files.recommended);
         let Continuation { seed, sent } = request.continuation;
         let options = Options::read(&parameters, self.files.context)?.or_seed(seed);
         options.check(self.files.vocabulary)?;

@@ -3,6 +3,7 @@
 mod known;
 mod rendering;
 mod sampling;
+mod synonyms;
 mod tools;
 
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use volley_types::{ParamValue, Parameters, PredictError};
 
 pub(crate) use self::known::check_names;
 pub(crate) use self::sampling::Sampling;
+pub(crate) use self::synonyms::or_defaults;
+use self::synonyms::{LENGTHS, named};
 use self::tools::Tools;
 use volley_chat_template::Rendering;
 use volley_constraints::ConstraintForm;
@@ -29,13 +32,6 @@ const MAX_IDS: usize = 4_096;
 /// Limits of forbidden words: their number, and the bytes of each.
 const MAX_BAD_WORDS: usize = 256;
 const MAX_BAD_WORD_BYTES: usize = 256;
-/// The names of the parameter for the maximum length of an answer.
-const LENGTHS: [&str; 4] = [
-    "max_tokens",
-    "max_completion_tokens",
-    "max_new_tokens",
-    "n_predict",
-];
 
 /// The options of a generation request.
 #[derive(Clone, Debug, PartialEq)]
@@ -158,7 +154,7 @@ impl Options {
 
 /// Maximum length of the answer: the model's context if the parameter is missing, -1 or larger.
 fn max_tokens(parameters: &Parameters, context: usize, zero: bool) -> Result<usize, PredictError> {
-    let name = named(parameters, &LENGTHS);
+    let name = named(parameters, &LENGTHS)?;
     if parameters.get(name) == Some(&ParamValue::Int(-1)) {
         return Ok(context);
     }
@@ -178,12 +174,6 @@ fn min_tokens(parameters: &Parameters, most: usize) -> Result<usize, PredictErro
             &format!("0 to 'max_tokens', which is {most} here"),
         )),
     }
-}
-
-/// The first of several names of a parameter that is set, else the first name.
-fn named<'a>(parameters: &Parameters, names: &[&'a str]) -> &'a str {
-    let given = names.iter().find(|name| parameters.get(name).is_some());
-    given.or(names.first()).copied().unwrap_or_default()
 }
 
 fn short_texts(

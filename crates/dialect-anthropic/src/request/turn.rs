@@ -5,6 +5,7 @@ use volley_types::{ChatMessage, exact};
 
 use super::{kind, text_of};
 use crate::FORMAT;
+use volley_dialect_kit::beside;
 use volley_dialect_kit::chat::{self, split_id};
 use volley_dialect_kit::envelope;
 
@@ -34,6 +35,32 @@ struct TurnParts {
     parts: Vec<Value>,
     lost: Option<String>,
     beyond: bool,
+    /// The first field that only servers of this dialect know, except those of results.
+    unknown: Option<String>,
+}
+
+/// Known fields of the blocks of each type. Clients send back some fields of answers.
+const FIELDS: [(&str, &[&str]); 6] = [
+    ("text", &["text", "citations"]),
+    ("image", &["source"]),
+    ("thinking", &["thinking", "signature"]),
+    ("redacted_thinking", &["data"]),
+    ("tool_use", &["id", "name", "input", "caller"]),
+    ("tool_result", &["tool_use_id", "content", "is_error"]),
+];
+
+/// The first field of a block, or of a block in its content, that only servers of this dialect
+/// know. Blocks of unknown types are no part of the messages.
+fn unknown(block: &Value) -> Option<String> {
+    let (_, fields) = FIELDS.iter().find(|(it, _)| Some(*it) == kind(block))?;
+    let known = [*fields, &["type", "cache_control"][..]].concat();
+    let field = beside::unknown(block, &known).or_else(|| {
+        let known = ["type", "url", "media_type", "data"];
+        let field = beside::unknown(&block["source"], &known)?;
+        Some(format!("source.{field}"))
+    });
+    let field = field.or_else(|| block["content"].as_array()?.iter().find_map(unknown))?;
+    Some(format!("content[].{field}"))
 }
 
 /// Whether a block may be sent to an upstream of this format. Reasoning that such an upstream has
@@ -56,21 +83,24 @@ pub(super) fn messages(message: &Value) -> Option<Turn> {
     if !matches!(role, "user" | "assistant" | "system") {
         return None;
     }
-    let blocks = match message.get("content")? {
-        Value::String(text) => {
-            return Some(Turn {
-                messages: vec![ChatMessage::new(role, text)],
-                ..Turn::default()
-            });
+    let mut turn = match message.get("content")? {
+        Value::String(text) => Turn {
+            messages: vec![ChatMessage::new(role, text)],
+            ..Turn::default()
+        },
+        Value::Array(blocks) => {
+            let mut said = TurnParts::default();
+            for block in blocks {
+                said.block(role, block)?;
+            }
+            said.turn(role)
         }
-        Value::Array(blocks) => blocks,
         _ => return None,
     };
-    let mut said = TurnParts::default();
-    for block in blocks {
-        said.block(role, block)?;
+    if let Some(last) = turn.messages.last_mut() {
+        beside::note(last, beside::unknown(message, &["role", "content"]));
     }
-    Some(said.turn(role))
+    Some(turn)
 }
 
 impl TurnParts {
@@ -114,8 +144,14 @@ impl TurnParts {
             .last_mut()
             .filter(|_| kind(block) == Some("tool_result"))
         {
-            Some(result) => add_marks(result, mark.into_iter().collect()),
-            None => self.marks.extend(mark),
+            Some(result) => {
+                add_marks(result, mark.into_iter().collect());
+                beside::note(result, unknown(block));
+            }
+            None => {
+                self.marks.extend(mark);
+                self.unknown = self.unknown.take().or_else(|| unknown(block));
+            }
         }
         Some(())
     }
@@ -203,6 +239,9 @@ impl TurnParts {
             add_marks(&mut message, self.marks);
             messages.push(message);
         }
+        if let Some(last) = messages.last_mut() {
+            beside::note(last, self.unknown);
+        }
         Turn {
             messages,
             lost: self.lost,
@@ -237,6 +276,7 @@ pub(super) fn system(system: &Value) -> Option<ChatMessage> {
     for block in system.as_array().into_iter().flatten() {
         at += block["text"].as_str().unwrap_or_default().chars().count();
         marks.extend(cache_mark(block, at, 0));
+        beside::note(&mut message, unknown(block));
     }
     add_marks(&mut message, marks);
     Some(message)
@@ -278,4 +318,36 @@ fn call(block: &Value) -> Option<Value> {
         call["extra_content"] = json!({ "google": { "thought_signature": signature } });
     }
     Some(call)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noted(message: &ChatMessage) -> Value {
+        let details = message.details.as_deref().unwrap_or("{}");
+        serde_json::from_str::<Value>(details).unwrap()["beside"].take()
+    }
+
+    #[test]
+    fn unknown_fields_are_noted_in_their_messages() {
+        let of = |message: Value| messages(&message).unwrap().messages;
+        let text = |content: Value| json!({ "role": "user", "content": content });
+        let mut given = text(json!("a"));
+        given["newest"] = 1.into();
+        assert_eq!(noted(&of(given)[0]), "newest");
+        let part = json!({ "type": "text", "text": "a", "newest": 1 });
+        assert_eq!(noted(&of(text(json!([part])))[0]), "content[].newest");
+        assert_eq!(noted(&system(&json!([part])).unwrap()), "content[].newest");
+        let result = json!({ "type": "tool_result", "tool_use_id": "c", "content": [part] });
+        let split = of(text(json!([result, { "type": "text", "text": "b" }])));
+        assert_eq!(noted(&split[0]), "content[].content[].newest");
+        assert_eq!(noted(&split[1]), Value::Null);
+        let call = json!({ "type": "tool_use", "id": "c", "name": "f", "input": {}, "newest": 1 });
+        let called = of(json!({ "role": "assistant", "content": [call] }));
+        assert_eq!(noted(&called[0]), "content[].newest");
+        let known = json!([{ "type": "text", "text": "a", "citations": null,
+                             "cache_control": { "type": "ephemeral" } }]);
+        assert_eq!(noted(&of(text(known))[0]), Value::Null);
+    }
 }

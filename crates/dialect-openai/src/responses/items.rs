@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 use volley_types::{ChatMessage, PredictError};
 
-use super::FORMAT;
+use super::{FORMAT, nested};
+use volley_dialect_kit::beside;
 use volley_dialect_kit::chat;
 use volley_dialect_kit::envelope;
 use volley_dialect_kit::tools::shown;
@@ -75,6 +76,13 @@ pub(super) fn take(
                             format!("field 'input' has the type '{kind}' at index {index}")
                         });
                     }
+                }
+                if let Some(message) = messages.last_mut() {
+                    let field = nested::of_item(item);
+                    beside::note(
+                        message,
+                        field.map(|field| format!("input[{index}].{field}")),
+                    );
                 }
             }
             all.extend(items);

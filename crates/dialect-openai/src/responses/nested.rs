@@ -2,6 +2,7 @@
 //! them. Pure.
 
 use serde_json::{Map, Value};
+use volley_dialect_kit::beside;
 use volley_dialect_kit::tools::{shown, unknown_field};
 
 /// Known fields of the objects in a request.
@@ -14,6 +15,38 @@ const FIELDS: [(&str, &[&str]); 4] = [
     ),
     ("stream_options", &["include_obfuscation"]),
 ];
+
+/// Known fields of the items of each type, besides `id`, `type` and `status`. Clients send back
+/// items of answers.
+const OF_ITEMS: [(&str, &[&str]); 4] = [
+    ("message", &["role", "content", "phase"]),
+    ("function_call", &["call_id", "name", "arguments"]),
+    ("function_call_output", &["call_id", "output"]),
+    ("reasoning", &["summary", "content", "encrypted_content"]),
+];
+/// Known fields of a part of an item.
+const OF_PARTS: [&str; 8] = [
+    "type",
+    "text",
+    "refusal",
+    "annotations",
+    "logprobs",
+    "image_url",
+    "detail",
+    "prompt_cache_breakpoint",
+];
+
+/// The first field of an item, or of one of its parts, that only a server of the same format may
+/// know. Items of unknown types have no other form.
+pub(super) fn of_item(item: &Value) -> Option<String> {
+    let kind = item["type"].as_str().unwrap_or("message");
+    let (_, fields) = OF_ITEMS.iter().find(|(known, _)| *known == kind)?;
+    let known = [*fields, &["id", "type", "status"][..]].concat();
+    let of_parts = |name: &str| beside::unknown_in(&item[name], name, &OF_PARTS);
+    beside::unknown(item, &known)
+        .or_else(|| of_parts("content"))
+        .or_else(|| of_parts("output"))
+}
 
 /// Known values of `include`. Most only concern tools at the provider, or have no effect here.
 const INCLUDED: [&str; 8] = [
@@ -75,6 +108,37 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn unknown_fields_of_items_are_named() {
+        let part = json!({ "type": "input_text", "text": "a", "bogus": 1 });
+        for (item, field) in [
+            (
+                json!({ "role": "user", "content": "a", "bogus": 1 }),
+                "bogus",
+            ),
+            (
+                json!({ "role": "user", "content": [part] }),
+                "content[].bogus",
+            ),
+            (
+                json!({ "type": "function_call_output", "call_id": "c", "output": [part] }),
+                "output[].bogus",
+            ),
+        ] {
+            assert_eq!(of_item(&item).as_deref(), Some(field));
+        }
+        for item in [
+            json!({ "type": "message", "id": "m", "status": "completed", "role": "assistant",
+                    "phase": "final_answer", "content": [{ "type": "output_text", "text": "a",
+                    "annotations": [], "logprobs": [] }] }),
+            json!({ "type": "function_call", "id": "f", "call_id": "c", "name": "f",
+                    "arguments": "{}", "status": "completed", "bogus": null }),
+            json!({ "type": "custom_tool_call", "bogus": 1 }),
+        ] {
+            assert_eq!(of_item(&item), None, "{item}");
+        }
+    }
 
     #[test]
     fn unknown_nested_fields_are_named() {

@@ -176,6 +176,15 @@ fn take_limit(body: &mut Map<String, Value>) -> Result<(), PredictError> {
                 "field 'max_output_tokens' must be at least 1",
             ));
         }
+        if body
+            .count("max_tokens")?
+            .is_some_and(|other| other != limit)
+        {
+            return Err(PredictError::invalid(
+                "field 'max_output_tokens' and field 'max_tokens' contradict each other; send one \
+                 of them",
+            ));
+        }
         body.insert("max_tokens".to_owned(), limit.into());
     }
     body.remove("max_output_tokens");
@@ -355,6 +364,25 @@ mod tests {
         assert!(!unknown.native.in_parts && unknown.native.lost.is_some());
         let with_null = json!({ "input": "Hi", "previous_response_id": null, "tools": null });
         assert!(asked(&with_null).unwrap().parameters.is_empty());
+    }
+
+    #[test]
+    fn an_unknown_field_of_an_item_is_noted_and_kept() {
+        let item = json!({ "role": "user", "content": "a", "bogus": 1 });
+        let asked = asked(&json!({ "input": [item] })).unwrap();
+        let details = asked.messages[0].details.as_deref().unwrap();
+        assert_eq!(details, r#"{"beside":"input[0].bogus"}"#);
+        assert_eq!(asked.native.body["input"][0], item);
+    }
+
+    #[test]
+    fn two_lengths_that_differ_are_refused() {
+        let of = |other: u64| {
+            asked(&json!({ "input": "Hi", "max_output_tokens": 3, "max_tokens": other }))
+        };
+        let message = of(5).unwrap_err().message;
+        assert!(message.contains("'max_output_tokens'") && message.contains("'max_tokens'"));
+        assert_eq!(of(3).unwrap().parameters["max_tokens"], 3);
     }
 
     #[test]

@@ -137,3 +137,38 @@ fn interfaces_have_their_forms() {
         assert_eq!(UpstreamDialect::of_interface(name), form);
     }
 }
+
+#[test]
+fn tokens_of_a_cache_are_counted_as_each_server_does() {
+    let choice = Choice {
+        usage: Some(Usage {
+            prompt_tokens: 8,
+            completion_tokens: 5,
+            cached_tokens: 4,
+            cache_write_tokens: 1,
+            reasoning_tokens: 2,
+        }),
+        ..Choice::default()
+    };
+    let counts = |form: UpstreamDialect, name: &str| {
+        let mut map = json!({});
+        form.write_into(&choice, &mut map).unwrap();
+        map[name].take()
+    };
+    assert_eq!(
+        counts(UpstreamDialect::Anthropic, "usage"),
+        json!({ "input_tokens": 3, "output_tokens": 5, "cache_read_input_tokens": 4,
+                "cache_creation_input_tokens": 1,
+                "output_tokens_details": { "thinking_tokens": 2 } })
+    );
+    assert_eq!(
+        counts(UpstreamDialect::Converse, "usage"),
+        json!({ "inputTokens": 3, "outputTokens": 5, "totalTokens": 13,
+                "cacheReadInputTokens": 4, "cacheWriteInputTokens": 1 })
+    );
+    assert_eq!(
+        counts(UpstreamDialect::Gemini, "usageMetadata"),
+        json!({ "promptTokenCount": 8, "candidatesTokenCount": 3, "thoughtsTokenCount": 2,
+                "cachedContentTokenCount": 4, "totalTokenCount": 13 })
+    );
+}

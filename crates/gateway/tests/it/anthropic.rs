@@ -232,3 +232,26 @@ async fn tokens_are_counted_by_the_model_that_would_answer() {
     assert_eq!(refusal.status, 501);
     assert_eq!(refusal.json()["error"]["type"], "api_error");
 }
+
+#[tokio::test]
+async fn an_empty_stream_counts_the_tokens_of_a_cache_apart() {
+    let edge = Edge::start().await;
+    let end = GenerationChunk {
+        usage: Some(Usage {
+            prompt_tokens: 127,
+            completion_tokens: 2,
+            cached_tokens: 100,
+            cache_write_tokens: 7,
+            ..Usage::default()
+        }),
+        ..last()
+    };
+    edge.cluster.script("m", Script::Chunks(vec![end]));
+    let body = ask(&json!({ "stream": true }));
+    let events = events(&edge.send(request(Method::POST, MESSAGES, &body)).await);
+    assert_eq!(
+        events[0]["message"]["usage"],
+        json!({ "input_tokens": 20, "output_tokens": 0, "cache_read_input_tokens": 100,
+                "cache_creation_input_tokens": 7 })
+    );
+}

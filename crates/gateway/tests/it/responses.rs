@@ -275,3 +275,22 @@ async fn unknown_nested_fields_are_refused_by_name() {
         assert!(reply.refused_openai(400).contains(name), "{name}");
     }
 }
+
+#[tokio::test]
+async fn messages_of_the_same_format_stay_apart() {
+    let edge = Edge::start().await;
+    let begun = GenerationChunk {
+        details: Some(json!({ "format": "openai_responses", "begins": true }).to_string()),
+        ..GenerationChunk::default()
+    };
+    let chunks = vec![begun.clone(), text("a"), begun, text("b"), last()];
+    edge.cluster.script("m", Script::Chunks(chunks));
+    let body = json!({ "model": "m", "input": "Hi" }).to_string();
+    let response = edge.post("/v1/responses", &body).await.ok();
+    let output = response["output"].as_array().unwrap();
+    let texts: Vec<_> = output
+        .iter()
+        .map(|item| item["content"][0]["text"].clone())
+        .collect();
+    assert_eq!(texts, ["a", "b"]);
+}

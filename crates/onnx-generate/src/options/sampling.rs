@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use volley_types::{ParamValue, Parameters, PredictError};
 
-use super::{named, number, range, token_ids};
+use super::synonyms::{PENALTIES, named};
+use super::{number, range, token_ids};
 
 /// Maximum number of tokens with a bias.
 const MAX_BIASES: usize = 1_024;
@@ -94,7 +95,7 @@ impl Sampling {
         let temperature = number(parameters, "temperature", 0.0, 100.0)?;
         let top_p = number(parameters, "top_p", 0.0, 1.0)?;
         let min_p = number(parameters, "min_p", 0.0, 1.0)?;
-        let penalty = named(parameters, &["repetition_penalty", "repeat_penalty"]);
+        let penalty = named(parameters, &PENALTIES)?;
         let penalty = number(parameters, penalty, 0.01, 100.0)?;
         let presence = number(parameters, "presence_penalty", -2.0, 2.0)?;
         let frequency = number(parameters, "frequency_penalty", -2.0, 2.0)?;

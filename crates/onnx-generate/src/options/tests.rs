@@ -131,6 +131,23 @@ fn what_changes_nothing_is_taken_and_what_would_is_refused_by_name() {
 }
 
 #[test]
+fn a_required_call_needs_tools() {
+    let choice = ("tool_choice", ParamValue::Text("required".into()));
+    let error = read(&[choice]).unwrap_err();
+    assert!(error.message.contains("'tools' lists none"), "{error}");
+}
+
+#[test]
+fn two_lengths_that_differ_are_refused() {
+    let error = read(&[
+        ("max_tokens", ParamValue::Int(4)),
+        ("max_completion_tokens", ParamValue::Int(3)),
+    ]);
+    let message = error.unwrap_err().message;
+    assert!(message.contains("'max_completion_tokens'"), "{message}");
+}
+
+#[test]
 fn a_number_of_log_probabilities_is_one_of_alternatives() {
     let one = read(&[("logprobs", ParamValue::Int(1))]).unwrap();
     assert_eq!(one.logprobs, Some(1));

@@ -62,6 +62,12 @@ impl Tools {
         };
         let none = |(functions, _): &(Vec<Function>, usize)| functions.is_empty();
         if call.as_ref().is_some_and(none) {
+            if list.is_none() {
+                return Err(PredictError::invalid(
+                    "parameter 'tool_choice' requires a call, but 'tools' lists none; add tools, \
+                     or leave 'tool_choice' out",
+                ));
+            }
             return Err(PredictError::invalid(
                 "parameter 'tool_choice' names a function that is not in 'tools'",
             ));

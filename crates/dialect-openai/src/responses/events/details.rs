@@ -12,6 +12,10 @@ impl ResponseEvents {
     /// Adds the signature or encrypted reasoning of a row. With `own`, also adds items and events
     /// of types that only the provider defines.
     pub(super) fn details(&mut self, details: &Details, own: bool, out: &mut BytesMut) {
+        // The provider's next message is an item of its own.
+        if details.begins && own {
+            self.continued(|_| false, out);
+        }
         let sealed = envelope::signature(details, FORMAT);
         if let Some(sealed) = sealed.or_else(|| envelope::redacted(details, FORMAT)) {
             let place = self.continued(|kind| matches!(kind, Kind::Reasoning(_)), out);
