@@ -1,5 +1,5 @@
 //! Wire messages: the code generated from `/proto` (committed, see `just codegen`), and all
-//! conversions between it and [`volley_types`], one module per message. No logic, no sockets.
+//! conversions between it and [`volley_types`] or JSON, one module per message. No logic, no sockets.
 
 #[rustfmt::skip]
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated code")]
@@ -68,6 +68,7 @@ mod deployment_records;
 mod drain_records;
 pub mod group_records;
 pub mod key_records;
+pub mod model_config;
 mod name_records;
 pub mod params;
 pub mod pipeline_records;
