@@ -24,6 +24,7 @@ mod known;
 mod load;
 pub mod model_files;
 pub(crate) mod models;
+mod nested;
 pub(crate) mod operations;
 mod outputs;
 mod raw;
@@ -36,6 +37,7 @@ mod statistics_routes;
 mod tensors;
 #[cfg(test)]
 mod tests;
+mod text_parameters;
 mod texts;
 
 use arrow_array::RecordBatch;

@@ -80,4 +80,5 @@ pub mod resume;
 pub mod secret_records;
 pub mod status;
 pub mod task_records;
+pub mod tensor_contents;
 pub mod worker_report;
