@@ -1,5 +1,6 @@
 //! Wire messages: the code generated from `/proto` (committed, see `just codegen`), and all
-//! conversions between it and [`volley_types`] or JSON, one module per message. No logic, no sockets.
+//! conversions between it and [`volley_types`], JSON or bytes, one module per message. No logic, no
+//! sockets.
 
 #[rustfmt::skip]
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated code")]
