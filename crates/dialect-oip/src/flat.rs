@@ -13,15 +13,17 @@ use super::ResolvedModel;
 use super::describe::{self, TensorForm};
 use super::outputs::{self, RequestedOutputs};
 use super::tensors::printable;
+use super::text_parameters;
 use volley_dialect_kit::sse::Events;
 
-/// Converts a flat body to a body of `infer`.
+/// Converts a flat body to a body of `infer`. `streams` is whether the response is a stream.
 ///
 /// # Errors
 /// `InvalidInput` naming the field.
 pub(super) fn tensors(
     mut body: Map<String, Value>,
     found: &ResolvedModel,
+    streams: bool,
 ) -> Result<Map<String, Value>, PredictError> {
     let forms = describe::inputs(&found.signature);
     let nested = match body.remove("parameters") {
@@ -34,8 +36,6 @@ pub(super) fn tensors(
         }
     };
     let id = body.remove("id");
-    // The route determines whether the response is a stream.
-    body.remove("stream");
     let (mut inputs, mut parameters) = (Vec::new(), Map::new());
     for (name, value) in body.into_iter().chain(nested) {
         let told = match forms.iter().find(|form| form.name == name) {
@@ -50,6 +50,15 @@ pub(super) fn tensors(
             let message = format!("'{name}' is given twice: in 'parameters' and as a field");
             return Err(PredictError::invalid(message));
         }
+    }
+    text_parameters::take_stream(&mut parameters, streams)?;
+    let of_infer = ["inputs", "outputs"];
+    if let Some(name) = of_infer
+        .iter()
+        .find(|name| parameters.get(**name).is_some_and(|value| !value.is_null()))
+    {
+        let message = format!("field '{name}' is not supported here; leave it out, or use infer");
+        return Err(PredictError::invalid(message));
     }
     let given = |form: &&TensorForm| inputs.iter().any(|input| input["name"] == *form.name);
     if let Some(missing) = forms.iter().find(|form| !form.optional && !given(form)) {

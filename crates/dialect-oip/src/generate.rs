@@ -9,14 +9,14 @@ use volley_types::{GenerationRow, Input, PredictError, PredictRequest, Task};
 use super::events::GenerateEvents;
 use super::flat::{self, FlatAnswer, FlatEvents};
 use super::texts::has_tensors;
-use super::{ModelPath, ResolvedModel, infer, infer_stream, reserved};
+use super::{ModelPath, ResolvedModel, infer, infer_stream, reserved, text_parameters};
 use crate::state::OipCaller;
 use volley_dialect_kit::answer;
 use volley_dialect_kit::chat;
 use volley_dialect_kit::parameters;
 use volley_dialect_kit::refusal;
 use volley_dialect_kit::sse;
-use volley_http_edge::body::{Fields, Tensors, UntypedJsonObject};
+use volley_http_edge::body::{Fields, Tensors, UntypedJsonObject, take_flag};
 use volley_http_edge::context::RequestContext;
 use volley_http_edge::error::ApiError;
 use volley_http_edge::extract::Path;
@@ -35,18 +35,21 @@ pub(crate) async fn generate(
     let work = async {
         let found = ResolvedModel::find(&caller, &named).await?;
         if found.signature.task != Task::Generate {
-            let (mut request, mut answer) = flat_request(body, &found, &context)?;
+            let (mut request, mut answer) = flat_request(body, &found, &context, false)?;
             request.whole = found.signature.task == Task::Events;
             let chunks = found.predict(&caller, request).await?;
             answer.version = found.answering(&caller, &chunks);
             return answer.object(&found.collect(chunks).await?);
         }
-        let mut asked = ParsedGenerate::read(found, body, &context)?;
+        let mut asked = ParsedGenerate::read(found, body, &context, false)?;
         asked.request.whole = true;
         let chunks = asked.found.predict(&caller, asked.request).await?;
         let version = asked.found.answering(&caller, &chunks);
-        let choices = answer::choices(&answer::collect(chunks).await?)?;
-        let choice = choices.into_iter().next().ok_or_else(sse::silent_end)?;
+        let mut choices = answer::choices(&answer::collect(chunks).await?)?.into_iter();
+        let choice = choices.next().ok_or_else(sse::silent_end)?;
+        if choices.next().is_some() {
+            return Err(text_parameters::several());
+        }
         // Without details, the answer has no field for the finish reason.
         if !asked.details {
             refusal::filtered(choice.finish_reason, &choice.details)?;
@@ -83,7 +86,7 @@ pub(crate) async fn stream(
     let begun = async {
         let found = ResolvedModel::find(&caller, &named).await?;
         if found.signature.task != Task::Generate {
-            let (request, mut answer) = flat_request(body, &found, &context)?;
+            let (request, mut answer) = flat_request(body, &found, &context, true)?;
             let mut chunks = found.predict(&caller, request).await?;
             answer.version = found.answering(&caller, &chunks);
             let first = infer_stream::first(&mut chunks, found.signature.task).await?;
@@ -93,7 +96,7 @@ pub(crate) async fn stream(
             };
             return Ok(sse::response(first, chunks, events, keep_alive, &context));
         }
-        let asked = ParsedGenerate::read(found, body, &context)?;
+        let asked = ParsedGenerate::read(found, body, &context, true)?;
         let mut chunks = asked.found.predict(&caller, asked.request).await?;
         let version = asked.found.answering(&caller, &chunks);
         let name = asked.found.model.name.as_str();
@@ -112,8 +115,9 @@ fn flat_request(
     body: Map<String, Value>,
     found: &ResolvedModel,
     context: &RequestContext,
+    streams: bool,
 ) -> Result<(PredictRequest, FlatAnswer), PredictError> {
-    let body = flat::tensors(body, found)?;
+    let body = flat::tensors(body, found, streams)?;
     let asked = infer::InferRequest::read(Tensors::Told(body, Bytes::new()), found)?;
     let answer = FlatAnswer {
         model: found.model.name.as_str().to_owned(),
@@ -139,24 +143,29 @@ impl ParsedGenerate {
         found: ResolvedModel,
         mut body: Map<String, Value>,
         context: &RequestContext,
+        streams: bool,
     ) -> Result<Self, PredictError> {
         let text = body.text("text_input")?;
         let text = text.ok_or_else(|| PredictError::invalid("field 'text_input' is missing"))?;
         let rows = chat::prompts(&[text])?;
         let id = body.text("id")?.map(str::to_owned);
-        for read in ["text_input", "id", "stream"] {
+        for read in ["text_input", "id"] {
             body.remove(read);
         }
         let mut given = body.object("parameters")?.cloned().unwrap_or_default();
         body.remove("parameters");
-        given.extend(body);
-        let details = given.remove("details") == Some(Value::Bool(true));
+        for (name, value) in body {
+            text_parameters::add(&mut given, &name, value)?;
+        }
+        text_parameters::take_stream(&mut given, streams)?;
+        let details = take_flag(&mut given, "details")?;
         let mut request = PredictRequest::new(found.model.clone(), Input::Batch(rows));
         request.request_id = context.request_id.clone();
         request.trace = context.trace;
         request.session = context.session.clone();
         let given = parameters::from_json(&given)?;
         reserved::put(&mut request, given, context.deadline, Task::Generate, false)?;
+        text_parameters::one_answer(&request.parameters)?;
         Ok(Self {
             found,
             request,

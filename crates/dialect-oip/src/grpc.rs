@@ -4,8 +4,6 @@
 //! Reading order: `context` (around every call), `service` (what the flavors share), `request` and
 //! `reply` (messages ⇄ rows), `stream` (`ModelStreamInfer`), `triton` and `mlserver` (the flavors).
 
-mod config;
-mod contents;
 mod context;
 mod mlserver;
 mod reply;

@@ -71,7 +71,7 @@ async fn texts(
         Tensors::Told(body, raw) => binary::told(body, raw)?,
         Tensors::Raw(bytes) => binary::text(&bytes)?,
     };
-    let (texts, mut request) = Texts::request(&body, found, context)?;
+    let (texts, mut request) = Texts::request(&body, found, context, false)?;
     request.whole = true;
     run.is_read(texts.count());
     let chunks = found.predict(caller, request).await?;

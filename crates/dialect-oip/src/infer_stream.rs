@@ -89,7 +89,7 @@ impl InferStreamRequest {
     ) -> Result<Self, PredictError> {
         let (request, form) = if found.signature.task == Task::Generate {
             let body = binary::told(body.clone(), raw)?;
-            let (texts, request) = Texts::request(&body, found, context)?;
+            let (texts, request) = Texts::request(&body, found, context, true)?;
             if texts.count() != 1 {
                 let message = "a stream accepts one prompt per request; send several requests";
                 return Err(PredictError::invalid(message));

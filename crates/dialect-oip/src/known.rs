@@ -73,11 +73,18 @@ fn tensor(
     }
 }
 
-/// Rejects parameters of a tensor that are not `known`.
+/// Rejects parameters of a tensor that are not `known`, and a place in shared memory without its
+/// region.
 ///
 /// # Errors
 /// `InvalidInput` naming the parameter.
 pub(super) fn only(what: &str, names: &[&str], known: &[&str]) -> Result<(), PredictError> {
+    let is_place = |name: &&&str| matches!(**name, SIZE | OFFSET) && !names.contains(&REGION);
+    if let Some(place) = names.iter().find(is_place) {
+        return Err(PredictError::invalid(format!(
+            "parameter '{place}' of {what} needs '{REGION}'; give both, or leave both out"
+        )));
+    }
     match names.iter().find(|name| !known.contains(*name)) {
         None => Ok(()),
         Some(name) => Err(PredictError::invalid(format!(

@@ -24,6 +24,7 @@ mod known;
 mod load;
 pub mod model_files;
 pub(crate) mod models;
+mod nested;
 pub(crate) mod operations;
 mod outputs;
 mod raw;
@@ -36,6 +37,7 @@ mod statistics_routes;
 mod tensors;
 #[cfg(test)]
 mod tests;
+mod text_parameters;
 mod texts;
 
 use arrow_array::RecordBatch;
@@ -201,12 +203,16 @@ impl ResolvedModel {
 
     /// Whether the model's own configuration defines queues.
     fn has_queues(&self) -> bool {
+        self.configures("dynamic_batching")
+    }
+
+    fn configures(&self, field: &str) -> bool {
         let config = self.served.config.as_ref();
-        config.is_some_and(|config| config.get("dynamic_batching").is_some())
+        config.is_some_and(|config| config.get(field).is_some())
     }
 
     /// Sends `request` to the requested version. Without rows there is no call, and the response is
-    /// empty.
+    /// empty; a step of a sequence must have a row.
     async fn predict(
         &self,
         caller: &Caller,
@@ -216,6 +222,10 @@ impl ResolvedModel {
             && rows.num_rows() == 0
             && !matches!(self.signature.task, Task::Generate | Task::Events)
         {
+            if self.configures("sequence_batching") {
+                let message = "a request of a sequence must have one row, and has 0";
+                return Err(PredictError::invalid(message));
+            }
             let schema = self.signature.output.clone();
             return Ok(ChunkStream::new(schema, futures::stream::empty()));
         }

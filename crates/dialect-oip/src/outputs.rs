@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use volley_types::signature::labels;
 use volley_types::{ErrorCode, PredictError};
 
-use super::classes::best;
+use super::classes::{self, best};
 use super::coded::{is_base64, json_of_texts};
 use super::known;
 use super::raw;
@@ -403,9 +403,10 @@ impl<'f> Tensor<'f> {
             let message = "only numeric outputs have classes; leave 'classification' out";
             return Err(PredictError::invalid(message));
         }
-        let Value::Array(values) = self.json()? else {
-            return Err(no_form(self.item));
-        };
+        let mut values = Vec::with_capacity(self.shape.iter().product());
+        for part in &self.parts {
+            classes::append(self.item, part, &mut values).ok_or_else(|| no_form(self.item))?;
+        }
         let rows = if batched {
             self.shape.first().copied().unwrap_or(0)
         } else {

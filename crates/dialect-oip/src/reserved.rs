@@ -7,6 +7,7 @@ use volley_types::{
     Deadline, Dialect, ParamValue, Parameters, PredictError, PredictRequest, Priority, Task,
 };
 
+use super::text_parameters;
 use volley_dialect_kit::parameters;
 
 /// Parameter with the sequence of a request.
@@ -36,7 +37,12 @@ pub(super) fn put(
 ) -> Result<(), PredictError> {
     request.priority = priority(&parameters)?;
     request.deadline = Some(deadline(&parameters, call)?);
-    if let Some(sequence) = sequence(&parameters) {
+    parameters.boolean("sequence_start")?;
+    parameters.boolean("sequence_end")?;
+    if task == Task::Generate {
+        text_parameters::check(&parameters)?;
+    }
+    if let Some(sequence) = sequence(&parameters)? {
         // All requests of a sequence go to the replica that holds its state.
         request.session = Some(format!("sequence {sequence}"));
     }
@@ -89,14 +95,17 @@ fn deadline(parameters: &Parameters, call: Deadline) -> Result<Deadline, Predict
 }
 
 /// The sequence as text; `None` for 0, an empty text and an absent value.
-fn sequence(parameters: &Parameters) -> Option<String> {
-    match parameters.get(SEQUENCE)? {
-        ParamValue::Int(0) => None,
-        ParamValue::Int(id) => Some(id.to_string()),
-        ParamValue::Text(id) if id.is_empty() => None,
-        ParamValue::Text(id) => Some(id.clone()),
-        ParamValue::Bool(_) | ParamValue::Float(_) | ParamValue::Json(_) => None,
-    }
+fn sequence(parameters: &Parameters) -> Result<Option<String>, PredictError> {
+    Ok(match parameters.get(SEQUENCE) {
+        None | Some(ParamValue::Int(0)) => None,
+        Some(ParamValue::Int(id)) => Some(id.to_string()),
+        Some(ParamValue::Text(id)) => (!id.is_empty()).then(|| id.clone()),
+        Some(ParamValue::Bool(_) | ParamValue::Float(_) | ParamValue::Json(_)) => {
+            return Err(PredictError::invalid(format!(
+                "parameter '{SEQUENCE}' must be a whole number or a text"
+            )));
+        }
+    })
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use volley_types::{PredictError, octets};
 
 use super::casts;
 use super::coded::bytes_of_texts;
+use super::nested;
 use super::raw;
 use volley_dialect_kit::tensors::columns::{self, TensorLayout, form};
 use volley_dialect_kit::tensors::{fixed_shape, flat_values};
@@ -310,18 +311,11 @@ impl<'v> Tensor<'v> {
                     Ok(Data::Raw(raw::decode(item, size, bytes, any_bytes)?))
                 }
                 (None, Some(data)) => {
-                    let mut flat = Vec::new();
-                    flatten(data, &mut flat);
-                    if size == flat.len() {
-                        return match bytes_of_texts(input, field, item, &flat)? {
-                            Some(raw) => Ok(Data::Raw(raw)),
-                            None => Ok(Data::Json(flat)),
-                        };
-                    }
-                    let found = flat.len();
-                    Err(format!(
-                        "has {found} values, which does not match its shape {told:?}"
-                    ))
+                    let flat = nested::elements(data, &told)?;
+                    Ok(match bytes_of_texts(input, field, item, &flat)? {
+                        Some(raw) => Data::Raw(raw),
+                        None => Data::Json(flat),
+                    })
                 }
                 (None, None) => Err("has neither 'data' nor a 'binary_data_size'".to_owned()),
             }
@@ -485,13 +479,6 @@ fn shape(input: &Value) -> Option<Vec<usize>> {
     let dims = input.get("shape")?.as_array()?.iter();
     dims.map(|dim| usize::try_from(dim.as_u64()?).ok())
         .collect()
-}
-
-fn flatten<'v>(data: &'v Value, flat: &mut Vec<&'v Value>) {
-    match data {
-        Value::Array(values) => values.iter().for_each(|value| flatten(value, flat)),
-        value => flat.push(value),
-    }
 }
 
 /// Removes characters from a name of the caller that are not suitable for a message.

@@ -9,7 +9,7 @@ use super::coded::is_base64;
 use super::describe::{TEXT_INPUT, TEXT_OUTPUT};
 use super::outputs::{no_output, once};
 use super::tensors::printable;
-use super::{ResolvedModel, known, reserved};
+use super::{ResolvedModel, known, nested, reserved, text_parameters};
 use volley_dialect_kit::answer::Choice;
 use volley_dialect_kit::chat;
 use volley_dialect_kit::parameters;
@@ -43,7 +43,7 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    /// Parses a body, and builds its request.
+    /// Parses a body, and builds its request. `streams` is whether the response is a stream.
     ///
     /// # Errors
     /// `InvalidInput` naming the fault.
@@ -51,6 +51,7 @@ impl Texts {
         body: &Map<String, Value>,
         found: &ResolvedModel,
         context: &RequestContext,
+        streams: bool,
     ) -> Result<(Self, PredictRequest), PredictError> {
         body.only("a request", &FIELDS)?;
         check_outputs(body)?;
@@ -58,7 +59,8 @@ impl Texts {
         known::take_codecs(&mut given, false)?;
         let inputs = inputs(body, false)?;
         known::inputs(inputs)?;
-        let texts = Self::read(inputs, &mut given)?;
+        let texts = Self::read(inputs, &mut given, streams)?;
+        text_parameters::take_stream(&mut given, streams)?;
         let rows = Input::Batch(texts.rows.clone());
         let mut request = PredictRequest::new(found.model.clone(), rows);
         request.request_id = context.request_id.clone();
@@ -66,6 +68,7 @@ impl Texts {
         request.session = context.session.clone();
         let given = parameters::from_json(&given)?;
         reserved::put(&mut request, given, context.deadline, Task::Generate, false)?;
+        text_parameters::one_answer(&request.parameters)?;
         Ok((texts, request))
     }
 
@@ -80,8 +83,7 @@ impl Texts {
     /// `InvalidInput` if a text has more than one answer.
     pub(super) fn outputs(&self, choices: &[Choice]) -> Result<Value, PredictError> {
         if choices.len() != self.count() {
-            let message = "a response has one text for each prompt; leave 'n' out";
-            return Err(PredictError::invalid(message));
+            return Err(text_parameters::several());
         }
         let texts: Vec<_> = choices.iter().map(|choice| choice.text.as_str()).collect();
         Ok(output(&self.shape, &texts))
@@ -94,6 +96,7 @@ impl Texts {
     pub(super) fn read(
         inputs: &[Value],
         parameters: &mut Map<String, Value>,
+        streams: bool,
     ) -> Result<Self, PredictError> {
         let mut texts: Option<Self> = None;
         for input in inputs {
@@ -116,12 +119,18 @@ impl Texts {
                 MESSAGES => conversation(&elements)
                     .ok_or_else(|| wrong("must be one JSON list of chat messages"))??,
                 // The route determines whether the response is a stream.
-                "stream" | "streaming" => continue,
+                "stream" | "streaming" => {
+                    let [value] = elements.as_slice() else {
+                        return Err(wrong("must have one element"));
+                    };
+                    text_parameters::stream(name, value, streams)?;
+                    continue;
+                }
                 _ => {
                     let [value] = elements.as_slice() else {
                         return Err(wrong("must have one element"));
                     };
-                    parameters.insert(name.to_owned(), (*value).clone());
+                    text_parameters::add(parameters, name, (*value).clone())?;
                     continue;
                 }
             };
@@ -200,24 +209,11 @@ fn tensor(input: &Value) -> Result<(Vec<usize>, Vec<&Value>), String> {
         shape.iter().map(size).collect::<Option<Vec<_>>>()
     });
     let shape = sizes.ok_or("'shape' must be a list of sizes")?;
-    let data = input.get("data").and_then(Value::as_array);
-    let data = data.ok_or("'data' must be a list")?;
-    let mut elements = Vec::with_capacity(data.len());
-    for value in data {
-        match value {
-            Value::Array(inner) => elements.extend(inner),
-            value => elements.push(value),
-        }
-    }
-    let fits = match shape.as_slice() {
-        [] => elements.len() == 1,
-        [count] | [count, 1] => elements.len() == *count,
-        _ => false,
-    };
-    if fits && !elements.iter().any(|value| value.is_array()) {
-        Ok((shape, elements))
-    } else {
-        Err("the number of elements does not match its shape, or it is not a list".to_owned())
+    let data = input.get("data").filter(|data| data.is_array());
+    let elements = nested::elements(data.ok_or("'data' must be a list")?, &shape)?;
+    match shape.as_slice() {
+        [] | [_] | [_, 1] => Ok((shape, elements)),
+        _ => Err(format!("its shape {shape:?} is not that of a list")),
     }
 }
 

@@ -132,9 +132,8 @@ pub fn within(
         return Ok(layout);
     }
     let named = declared.and_then(|declared| declared.graph.as_deref());
-    let named = named.filter(|name| directory.join(name).is_file() && !name.contains('/'));
-    let graph = match named {
-        Some(name) => PathBuf::from(name),
+    let graph = match named.filter(|name| !name.is_empty()) {
+        Some(name) => named_graph(directory, name)?,
         None => graph(directory, None)?,
     };
     // A Triton configuration declares tensors.
@@ -142,6 +141,21 @@ pub fn within(
         text::check(directory, &graph, registered.config.is_some())?;
     }
     Ok(Layout::Graph(graph))
+}
+
+/// The graph that `default_model_filename` names.
+fn named_graph(directory: &Path, name: &str) -> Result<PathBuf, PredictError> {
+    let printable: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+    let what = if name.contains(['/', '\\']) || name == ".." {
+        "is not the name of a file; name a file in the folder of the version"
+    } else if !directory.join(name).is_file() {
+        "does not exist in the folder of the version; correct the name, or leave it out"
+    } else {
+        return Ok(PathBuf::from(name));
+    };
+    Err(PredictError::invalid(format!(
+        "config.pbtxt: the file '{printable}' in 'default_model_filename' {what}"
+    )))
 }
 
 /// Finds the graph of a directory, as a path relative to it: the requested variant, else the

@@ -20,8 +20,8 @@ use std::time::Duration;
 use volley_onnx_runtime::ort::value::Outlet;
 use volley_types::PredictError;
 
-use self::fields::{messages, number, plain, string, word};
-pub use self::policy::QueuePolicies;
+use self::fields::{messages, number, once, one_of, plain, string, word};
+pub use self::policy::{LONGEST_WINDOW, QueuePolicies};
 pub use self::sequence::{Control, ControlKind, Sequences};
 use self::tensor::Tensor;
 use self::text::Message;
@@ -157,6 +157,8 @@ impl TritonConfig {
                     .to_owned(),
             );
         }
+        once(message)?;
+        one_of(message, &["dynamic_batching", "sequence_batching"])?;
         if let Some(field) = NOT_KNOWN.iter().find(|field| message.last(field).is_some()) {
             return Err(format!("'{field}' is not supported"));
         }
@@ -271,8 +273,8 @@ impl TritonConfig {
                 ));
             }
             let delay: Option<u64> = number(batching, "max_queue_delay_microseconds")?;
-            let delay = delay.unwrap_or(0);
-            self.merges = Some(Duration::from_micros(delay));
+            let delay = Duration::from_micros(delay.unwrap_or(0)).min(LONGEST_WINDOW);
+            self.merges = Some(delay);
             let mut told = match most {
                 0 => "none without a 'max_batch_size'".to_owned(),
                 _ => "rows of requests that wait run together".to_owned(),
@@ -281,7 +283,8 @@ impl TritonConfig {
                 let sizes: Vec<String> = self.preferred.iter().map(usize::to_string).collect();
                 told.push_str(&format!(", {} where they can be", sizes.join(" or ")));
             }
-            if 0 < delay {
+            if !delay.is_zero() {
+                let delay = delay.as_micros();
                 told.push_str(&format!("; an idle model waits {delay} µs for more"));
             }
             self.queue = QueuePolicies::read(batching)?;
@@ -290,19 +293,7 @@ impl TritonConfig {
                 told.push_str(&format!("; {waits}"));
             }
             self.details.push(("dynamic batching", told));
-            let known = [
-                "preferred_batch_size",
-                "max_queue_delay_microseconds",
-                "preserve_ordering",
-                "priority_levels",
-                "default_priority_level",
-                "default_queue_policy",
-                "priority_queue_policy",
-            ];
-            let others = batching.0.iter().map(|(field, _)| field.as_str());
-            let others = others.filter(|field| !known.contains(field));
-            let others = others.map(|field| format!("dynamic_batching.{field}"));
-            self.idle.extend(others);
+            self.idle.extend(policy::without_effect(batching));
         }
         Ok(())
     }
@@ -400,10 +391,15 @@ impl TritonConfig {
     }
 
     /// The configuration for clients, as a JSON object in Triton's format. Missing fields have
-    /// Triton's defaults. Missing inputs and outputs are those of the graph: `ports`, each with its
-    /// name, type and shape.
-    pub fn config(&self, ports: [Vec<(String, String, Vec<i64>)>; 2]) -> serde_json::Value {
+    /// Triton's defaults. Missing inputs and outputs are those of the `graph`: `ports`,
+    /// each with its name, type and shape.
+    pub fn config(
+        &self,
+        graph: &Path,
+        ports: [Vec<(String, String, Vec<i64>)>; 2],
+    ) -> serde_json::Value {
         let mut json = self.json.clone();
+        let graph = graph.file_name().unwrap_or_default().to_string_lossy();
         let missing = [
             ("platform", serde_json::json!("onnxruntime_onnx")),
             ("backend", serde_json::json!("onnxruntime")),
@@ -412,7 +408,7 @@ impl TritonConfig {
                 "version_policy",
                 serde_json::json!({ "latest": { "num_versions": 1 } }),
             ),
-            ("default_model_filename", serde_json::json!("model.onnx")),
+            ("default_model_filename", graph.into()),
         ];
         for (name, value) in missing {
             json.entry(name).or_insert(value);

@@ -45,11 +45,8 @@ use self::wait::WaitOptions;
 use crate::columns::Port;
 use volley_model_directory::overrides;
 use volley_model_directory::overrides::Overrides;
-use volley_model_directory::triton::{Sequences, TritonConfig};
+use volley_model_directory::triton::{LONGEST_WINDOW, Sequences, TritonConfig};
 use volley_onnx_runtime::{OnnxConfig, Runtime, graph, session};
-
-/// Maximum time that an idle model waits for more rows, regardless of its files.
-const LONGEST_WINDOW: Duration = Duration::from_secs(1);
 
 /// How rows are grouped into runs, from a model's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -177,7 +174,7 @@ pub fn load(
     let answer = unnamed(&signature.output, &ports);
     let served = ModelMetadata {
         versions: Vec::new(),
-        config: declared.map(|declared| declared.config(told(&ports, declared))),
+        config: declared.map(|declared| declared.config(path, told(&ports, declared))),
     };
     let signature = served.on(signature);
     let mut runners = vec![run::Runner::new(session, ports.clone())];

@@ -22,10 +22,26 @@ use crate::columns::{Port, elements};
 use volley_model_directory::triton::{Control, ControlKind, Sequences};
 use volley_onnx_runtime::failure::internal;
 
+/// The id of a sequence. A number and its text are two ids.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum SequenceId {
+    Number(i64),
+    Text(String),
+}
+
+impl std::fmt::Display for SequenceId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Number(id) => write!(f, "{id}"),
+            Self::Text(id) => f.write_str(id),
+        }
+    }
+}
+
 /// The sequence parameters of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SequenceStep {
-    id: String,
+    id: SequenceId,
     start: bool,
     end: bool,
 }
@@ -37,8 +53,8 @@ impl SequenceStep {
     /// `InvalidInput` when the id is missing or invalid, or a flag is not a Boolean.
     pub(super) fn read(parameters: &Parameters) -> Result<Self, PredictError> {
         let id = match parameters.get("sequence_id") {
-            Some(ParamValue::Int(id)) if *id != 0 => id.to_string(),
-            Some(ParamValue::Text(id)) if !id.is_empty() => id.clone(),
+            Some(ParamValue::Int(id)) if *id != 0 => SequenceId::Number(*id),
+            Some(ParamValue::Text(id)) if !id.is_empty() => SequenceId::Text(id.clone()),
             _ => {
                 return Err(PredictError::invalid(
                     "a request to this model must have a 'sequence_id' that is neither 0 nor empty",
@@ -87,7 +103,7 @@ pub(super) struct SequenceTable {
     answer: SchemaRef,
     initial: Vec<ArrayRef>,
     places: Arc<Semaphore>,
-    live: Mutex<HashMap<String, Arc<Slot>>>,
+    live: Mutex<HashMap<SequenceId, Arc<Slot>>>,
 }
 
 impl SequenceTable {
@@ -213,7 +229,7 @@ impl SequenceTable {
 
     /// Starts a sequence, replacing one with the same id. Waits for a permit. Cancel safe, except
     /// that the replaced sequence is gone.
-    async fn begin(&self, id: &str) -> Arc<Slot> {
+    async fn begin(&self, id: &SequenceId) -> Arc<Slot> {
         lock(&self.live).remove(id);
         let pause = self.spec.idle.min(Duration::from_millis(100));
         let permit = loop {
@@ -229,14 +245,15 @@ impl SequenceTable {
             used: Mutex::new(Instant::now()),
             _permit: permit,
         });
-        lock(&self.live).insert(id.to_owned(), slot.clone());
+        lock(&self.live).insert(id.clone(), slot.clone());
         slot
     }
 
-    fn of(&self, id: &str) -> Result<Arc<Slot>, PredictError> {
+    fn of(&self, id: &SequenceId) -> Result<Arc<Slot>, PredictError> {
         self.sweep();
         let found = lock(&self.live).get(id).cloned();
         found.ok_or_else(|| {
+            let id = id.to_string();
             let id: String = id.chars().filter(|c| !c.is_control()).take(64).collect();
             PredictError::new(
                 ErrorCode::InvalidInput,
@@ -340,19 +357,39 @@ fn id(control: &Control, step: &SequenceStep) -> Result<ArrayRef, PredictError> 
             control.element
         ))
     };
+    let id = step.id.to_string();
     Ok(match control.element {
         Element::Uint64 => Arc::new(UInt64Array::from(vec![
-            step.id.parse::<u64>().map_err(|_| none())?,
+            id.parse::<u64>().map_err(|_| none())?,
         ])),
         Element::Int64 => Arc::new(Int64Array::from(vec![
-            step.id.parse::<i64>().map_err(|_| none())?,
+            id.parse::<i64>().map_err(|_| none())?,
         ])),
         Element::Uint32 => Arc::new(UInt32Array::from(vec![
-            step.id.parse::<u32>().map_err(|_| none())?,
+            id.parse::<u32>().map_err(|_| none())?,
         ])),
         Element::Int32 => Arc::new(Int32Array::from(vec![
-            step.id.parse::<i32>().map_err(|_| none())?,
+            id.parse::<i32>().map_err(|_| none())?,
         ])),
-        _ => Arc::new(StringArray::from(vec![step.id.as_str()])),
+        _ => Arc::new(StringArray::from(vec![id.as_str()])),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_and_its_text_are_two_sequences() {
+        let read = |id: ParamValue| {
+            let parameters = [("sequence_id".to_owned(), id)].into_iter().collect();
+            SequenceStep::read(&parameters).map(|step| step.id)
+        };
+        let (number, text) = (ParamValue::Int(1), ParamValue::Text("1".to_owned()));
+        let (number, text) = (read(number).unwrap(), read(text).unwrap());
+        assert_ne!(number, text);
+        assert_eq!(number.to_string(), text.to_string());
+        assert!(read(ParamValue::Int(0)).is_err());
+        assert!(read(ParamValue::Text(String::new())).is_err());
+    }
 }

@@ -1,5 +1,6 @@
 //! Wire messages: the code generated from `/proto` (committed, see `just codegen`), and all
-//! conversions between it and [`volley_types`], one module per message. No logic, no sockets.
+//! conversions between it and [`volley_types`], JSON or bytes, one module per message. No logic, no
+//! sockets.
 
 #[rustfmt::skip]
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated code")]
@@ -68,6 +69,7 @@ mod deployment_records;
 mod drain_records;
 pub mod group_records;
 pub mod key_records;
+pub mod model_config;
 mod name_records;
 pub mod params;
 pub mod pipeline_records;
@@ -79,4 +81,5 @@ pub mod resume;
 pub mod secret_records;
 pub mod status;
 pub mod task_records;
+pub mod tensor_contents;
 pub mod worker_report;

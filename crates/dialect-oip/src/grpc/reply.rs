@@ -8,12 +8,13 @@ use bytes::{Bytes, BytesMut};
 use volley_proto::inference::triton::infer_parameter::ParameterChoice;
 use volley_proto::inference::triton::model_infer_response::InferOutputTensor;
 use volley_proto::inference::triton::{InferParameter, ModelInferResponse};
+use volley_proto::tensor_contents::{put_element, to_typed};
 use volley_types::{FinishReason, ModelName, PredictError, Usage};
 
-use super::contents::{put_element, to_typed};
 use crate::describe::TEXT_OUTPUT;
 use crate::outputs::{self, RequestedOutputs};
 use crate::tensors::RawTensor;
+use crate::text_parameters;
 use volley_dialect_kit::answer;
 use volley_shared_memory::{OFFSET, REGION, SIZE, Slice};
 
@@ -71,12 +72,15 @@ impl Reply {
             }
             OutputEncoding::Texts(shape) => {
                 let choices = answer::choices(batches)?;
+                if choices.iter().any(|choice| choice.choice != 0) {
+                    return Err(text_parameters::several());
+                }
                 let mut end = GenerationEnd {
                     usage: answer::usage(&choices),
                     ..GenerationEnd::default()
                 };
                 let mut texts = Vec::new();
-                for choice in choices.iter().filter(|choice| choice.choice == 0) {
+                for choice in &choices {
                     texts.push(choice.text.as_str());
                     end.finish_reason = choice.finish_reason.or(end.finish_reason);
                 }

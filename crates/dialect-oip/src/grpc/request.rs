@@ -8,17 +8,17 @@ use volley_proto::inference::triton::model_infer_request::{
     InferInputTensor, InferRequestedOutputTensor,
 };
 use volley_proto::inference::triton::{InferParameter, ModelInferRequest, ModelInferResponse};
+use volley_proto::tensor_contents::{self as contents, to_raw};
 use volley_types::{Input, ParamValue, Parameters, PredictError, PredictRequest, Share, Task};
 
 use super::GrpcFlavor;
-use super::contents::{self, to_raw};
 use super::reply::{OutputEncoding, Reply};
 use crate::describe::{TEXT_INPUT, TEXT_OUTPUT};
 use crate::known::{self, OF_INPUTS, OF_OUTPUTS};
 use crate::outputs::{self, GrpcOutput, RequestedOutputs};
 use crate::state::OipCaller;
 use crate::tensors::{RawTensor, TensorRows, binary_rows, printable};
-use crate::{ModelPath, ResolvedModel, reserved};
+use crate::{ModelPath, ResolvedModel, reserved, text_parameters};
 use volley_dialect_kit::chat;
 use volley_http_edge::context::RequestContext;
 use volley_shared_memory::{self as shared_memory, REGION, Slice};
@@ -135,6 +135,9 @@ impl ModelInferCall {
             .start(&reply.model_name, &reply.model_version);
         run.is_read(rows(&request));
         let task = found.signature.task;
+        if task == Task::Generate {
+            text_parameters::one_answer(&request.parameters)?;
+        }
         request.whole = matches!(task, Task::Generate | Task::Events);
         let chunks = found.predict(caller, request).await?;
         reply.model_version = found.answering(caller, &chunks);
@@ -373,9 +376,15 @@ fn prompts(
                 texts += 1;
             }
             // The call determines whether the response is a stream.
-            "stream" | "streaming" => {}
-            _ => {
+            "stream" | "streaming" => match single(input) {
+                Some(ParamValue::Bool(_)) => {}
+                _ => return Err(wrong("must be one boolean")),
+            },
+            name => {
                 let value = single(input).ok_or_else(|| wrong("must have one element"))?;
+                if parameters.get(name).is_some_and(|given| *given != value) {
+                    return Err(text_parameters::different(name));
+                }
                 parameters.set(input.name.clone(), value)?;
             }
         }

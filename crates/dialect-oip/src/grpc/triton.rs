@@ -20,10 +20,10 @@ use volley_proto::inference::triton::{
     SystemSharedMemoryStatusResponse, SystemSharedMemoryUnregisterRequest,
     SystemSharedMemoryUnregisterResponse,
 };
+use volley_proto::model_config::message;
 use volley_proto::status::public_message;
 use volley_types::ModelName;
 
-use super::config::message;
 use super::context::{CallContext, status};
 use super::reply::parameter;
 use super::request::named;

@@ -49,6 +49,20 @@ fn what_a_tensor_does_not_have_is_refused_by_name() {
 }
 
 #[test]
+fn a_place_in_shared_memory_needs_its_region() {
+    for place in ["shared_memory_byte_size", "shared_memory_offset"] {
+        let given = json!({ "name": "y", "parameters": { place: 4 } });
+        let input = inputs(std::slice::from_ref(&given)).unwrap_err();
+        assert!(input.message.contains(place), "{input}");
+        let output = output(&given).unwrap_err();
+        assert!(output.message.contains(place), "{output}");
+    }
+    let given = json!({ "name": "y", "parameters": {
+        "shared_memory_region": "r", "shared_memory_byte_size": 4, "shared_memory_offset": 0 } });
+    assert!(output(&given).is_ok());
+}
+
+#[test]
 fn headers_are_only_for_tensors_and_only_as_mlserver_has_them() {
     let take = |parameters: Value, tensors: bool| {
         let mut parameters = parameters.as_object().unwrap().clone();

@@ -53,6 +53,15 @@ fn urgency_time_and_sequences_are_taken_and_the_rest_stays() {
     )
     .unwrap();
     assert_eq!(asked.parameters.len(), 1);
+    for (name, value) in [
+        ("sequence_id", ParamValue::Bool(true)),
+        ("sequence_start", ParamValue::Text("x".to_owned())),
+        ("logprobs", ParamValue::Bool(true)),
+    ] {
+        let given = [(name.to_owned(), value)].into_iter().collect();
+        let wrong = put(&mut request(), given, call, Task::Generate, false);
+        assert!(wrong.unwrap_err().message.contains(name));
+    }
     let wrong = [("timeout".to_owned(), ParamValue::Text("x".to_owned()))];
     let wrong = put(
         &mut request(),

@@ -14,7 +14,7 @@ fn texts_come_flat_nested_or_as_a_chat_and_the_rest_are_parameters() {
         let mut parameters = Map::new();
         let few = text("max_tokens", json!([1]), json!([3]));
         let stream = text("stream", json!([1]), json!([true]));
-        let texts = Texts::read(&[given, few, stream], &mut parameters).unwrap();
+        let texts = Texts::read(&[given, few, stream], &mut parameters, true).unwrap();
         assert_eq!(texts.rows.num_rows(), rows);
         assert_eq!(Value::Object(parameters), json!({ "max_tokens": 3 }));
     }
@@ -23,6 +23,16 @@ fn texts_come_flat_nested_or_as_a_chat_and_the_rest_are_parameters() {
         json!([{}]),
         json!([text("other", json!([1]), json!(["a"]))]),
         json!([text("text_input", json!([2]), json!(["a"]))]),
+        json!([text("text_input", json!([3]), json!([["a", "b"], ["c"]]))]),
+        json!([
+            text("text_input", json!([1]), json!(["a"])),
+            text("stream", json!([1]), json!([true]))
+        ]),
+        json!([
+            text("text_input", json!([1]), json!(["a"])),
+            text("max_tokens", json!([1]), json!([2])),
+            text("max_tokens", json!([1]), json!([3]))
+        ]),
         json!([text("text_input", json!([1]), json!([1]))]),
         json!([text("text_input", json!([0]), json!([]))]),
         json!([text("text_input", json!([1, 1, 1]), json!([[["a"]]]))]),
@@ -33,7 +43,10 @@ fn texts_come_flat_nested_or_as_a_chat_and_the_rest_are_parameters() {
         ]),
     ] {
         let inputs = bad.as_array().unwrap();
-        assert!(Texts::read(inputs, &mut Map::new()).is_err(), "{bad}");
+        assert!(
+            Texts::read(inputs, &mut Map::new(), false).is_err(),
+            "{bad}"
+        );
     }
 }
 
@@ -49,7 +62,7 @@ proptest! {
             data = Value::Array(vec![data; count]);
         }
         let input = json!({ "name": "text_input", "shape": shape, "data": data });
-        if let Err(error) = Texts::read(&[input], &mut Map::new()) {
+        if let Err(error) = Texts::read(&[input], &mut Map::new(), false) {
             prop_assert_eq!(error.code.http_status(), 400);
         }
     }

@@ -109,6 +109,35 @@ fn of_numbered_versions_the_newest_is_taken_and_a_file_is_itself() {
 }
 
 #[test]
+fn a_graph_that_the_configuration_names_must_exist() {
+    let found = |name: &str| {
+        let config = format!("default_model_filename: '{name}'");
+        let files = [
+            ("config.pbtxt", config.as_str()),
+            ("1/model.onnx", ""),
+            ("1/ten.onnx", ""),
+            ("other.onnx.txt", ""),
+        ];
+        let folder = directory(&files);
+        let declared = TritonConfig::read(folder.path()).unwrap();
+        let found = recognise(
+            folder.path(),
+            &RegisteredConfig::default(),
+            declared.as_ref(),
+        );
+        found.map(|(_, kind)| kind).map_err(|error| error.message)
+    };
+    let graph = |name: &str| Ok(Layout::Graph(PathBuf::from(name)));
+    assert_eq!(found("ten.onnx"), graph("ten.onnx"));
+    assert_eq!(found(""), graph("model.onnx"));
+    for wrong in ["tenn.onnx", "../other.onnx.txt", "../1/ten.onnx", ".."] {
+        let message = found(wrong).unwrap_err();
+        assert!(message.contains("default_model_filename"), "{message}");
+        assert!(message.contains(wrong), "{message}");
+    }
+}
+
+#[test]
 fn a_variant_is_taken_by_its_name_and_never_leaves_the_directory() {
     let export = directory(&[("onnx/model_q4.onnx", ""), ("onnx/model_fp16.onnx", "")]);
     let graph = |variant| graph(export.path(), variant);

@@ -1,5 +1,8 @@
 //! Reads fields of a configuration as specific types.
 
+use std::collections::BTreeSet;
+
+use super::json::is_repeated;
 use super::text::{Message, Value};
 
 /// The messages in a field.
@@ -10,6 +13,32 @@ pub(crate) fn messages<'a>(message: &'a Message, field: &str) -> Result<Vec<&'a 
         Value::Word(_) | Value::Text(_) => Err(format!("'{field}' is not a message")),
     });
     each.collect()
+}
+
+/// Rejects a message with more than one of `fields`, which exclude each other.
+pub(super) fn one_of(message: &Message, fields: &[&str]) -> Result<(), String> {
+    let mut given = fields.iter().filter(|field| message.last(field).is_some());
+    match (given.next(), given.next()) {
+        (Some(first), Some(second)) => Err(format!(
+            "'{first}' and '{second}' exclude each other; leave one out"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Rejects a field that is set twice and is not a list or a map, here and in nested messages.
+pub(super) fn once(message: &Message) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    for (field, value) in &message.0 {
+        if !seen.insert(field.as_str()) && !is_repeated(field) {
+            let field: String = field.chars().take(64).collect();
+            return Err(format!("'{field}' is set twice; set it once"));
+        }
+        if let Value::Message(inner) = value {
+            once(inner)?;
+        }
+    }
+    Ok(())
 }
 
 /// The string in a field.

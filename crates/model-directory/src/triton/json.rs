@@ -43,6 +43,25 @@ const MAPS: [&str; 7] = [
     "priority_queue_policy",
 ];
 
+/// Further repeated fields, of messages without effect here.
+const OTHER_LISTS: [&str; 9] = [
+    "agents",
+    "buckets",
+    "cpu_execution_accelerator",
+    "gpu_execution_accelerator",
+    "graph_spec",
+    "metric_control",
+    "resources",
+    "source_input",
+    "target_name",
+];
+
+/// Whether a field may occur several times.
+pub(super) fn is_repeated(field: &str) -> bool {
+    let lists = LISTS.iter().chain(&MAPS).chain(&OTHER_LISTS);
+    lists.copied().any(|name| name == field)
+}
+
 /// Converts a message to JSON.
 pub(super) fn to_json(message: &Message) -> Map<String, Json> {
     let mut fields: Map<String, Json> = Map::new();

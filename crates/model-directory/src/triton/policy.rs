@@ -6,8 +6,28 @@ use std::time::Duration;
 use super::fields::{messages, number, plain, word};
 use super::text::{Message, Value};
 
+/// Maximum time that an idle model waits for more rows, regardless of its files.
+pub const LONGEST_WINDOW: Duration = Duration::from_secs(1);
 /// Maximum number of priority levels.
 const MAX_LEVELS: u64 = 1_024;
+
+/// The fields of a `dynamic_batching` that are read.
+const KNOWN: [&str; 7] = [
+    "preferred_batch_size",
+    "max_queue_delay_microseconds",
+    "preserve_ordering",
+    "priority_levels",
+    "default_priority_level",
+    "default_queue_policy",
+    "priority_queue_policy",
+];
+
+/// The fields of a `dynamic_batching` that have no effect.
+pub(super) fn without_effect(batching: &Message) -> impl Iterator<Item = String> + use<'_> {
+    let fields = batching.0.iter().map(|(field, _)| field);
+    let others = fields.filter(|field| !KNOWN.contains(&field.as_str()));
+    others.map(|field| format!("dynamic_batching.{field}"))
+}
 
 /// The queue policy of one priority level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use volley_onnx_runtime::ort::value::{Outlet, TensorElementType, ValueType};
 
-use super::fields::{messages, number, plain, string, word};
+use super::fields::{messages, number, one_of, plain, string, word};
 use super::tensor::element;
 use super::text::{Message, Value};
 
@@ -98,6 +98,7 @@ impl Sequences {
         let controls = messages(batching, "control_input")?.into_iter();
         let controls = controls.map(Control::all).collect::<Result<Vec<_>, _>>()?;
         let states = messages(batching, "state")?.into_iter().map(State::read);
+        one_of(batching, &["direct", "oldest"])?;
         let oldest = messages(batching, "oldest")?.pop();
         let direct = messages(batching, "direct")?.pop();
         let strategy = oldest.or(direct);
@@ -324,6 +325,7 @@ mod tests {
         assert_eq!(read(""), Ok(None));
         for (text, told) in [
             ("iterative_sequence: true", "iterative_sequence"),
+            ("direct { } oldest { }", "'direct' and 'oldest'"),
             ("control_input { control { } }", "no name"),
             ("control_input { name: 'S' control { } }", "no values"),
             ("control_input { name: 'S' control { kind: NONE } }", "NONE"),

@@ -1,5 +1,6 @@
 //! Declared inputs and outputs, and the check that they fit the graph.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use volley_onnx_runtime::ort::value::{Outlet, TensorElementType, ValueType};
@@ -51,10 +52,25 @@ impl Tensor {
                     .ok_or_else(|| format!("'{name}' has the unknown data type '{kind}'"))?,
                 name,
             };
+            if let Some(dim) = tensor.dims.iter().find(|dim| **dim < -1) {
+                let name = &tensor.name;
+                return Err(format!(
+                    "'dims' of '{name}' has the size {dim}; an open dimension is -1"
+                ));
+            }
             tensor.reshaped()?;
             Ok(tensor)
         };
-        messages(message, field)?.into_iter().map(read).collect()
+        let tensors = messages(message, field)?.into_iter().map(read);
+        let tensors: Vec<Self> = tensors.collect::<Result<_, String>>()?;
+        let mut seen = BTreeSet::new();
+        match tensors.iter().find(|tensor| !seen.insert(&tensor.name)) {
+            Some(twice) => Err(format!(
+                "the {field} '{}' is listed twice; list it once",
+                twice.name
+            )),
+            None => Ok(tensors),
+        }
     }
 
     /// Rejects a `reshape` that changes the number of values or has dynamic dimensions.

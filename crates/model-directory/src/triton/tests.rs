@@ -117,10 +117,39 @@ fn what_is_not_offered_is_refused_by_its_name() {
         ("max_batch_size: many", "max_batch_size"),
         ("max_batch_size: -1", "max_batch_size"),
         ("input: 3", "'input' is not a message"),
+        ("max_batch_size: 4 max_batch_size: 8", "'max_batch_size'"),
+        (
+            "instance_group { kind: KIND_CPU kind: KIND_CPU }",
+            "'kind' is set twice",
+        ),
+        (
+            "dynamic_batching { } sequence_batching { direct { } }",
+            "'dynamic_batching' and 'sequence_batching'",
+        ),
+        (
+            "input { name: 'x' data_type: TYPE_FP32 } input { name: 'x' data_type: TYPE_FP32 }",
+            "'x' is listed twice",
+        ),
+        ("input { name: 'x' data_type: TYPE_FP32 dims: -2 }", "-2"),
     ] {
         let error = TritonConfig::parse(text).unwrap_err();
         assert!(error.contains(told), "{text}: {error}");
     }
+}
+
+#[test]
+fn lists_may_be_written_in_parts_and_a_window_has_a_limit() {
+    let declared = TritonConfig::parse(
+        "input { name: 'x' data_type: TYPE_FP32 dims: 1 dims: 2 }
+         optimization { execution_accelerators {
+           gpu_execution_accelerator { name: 'a' } gpu_execution_accelerator { name: 'b' } } }
+         dynamic_batching { max_queue_delay_microseconds: 99999999 }",
+    );
+    let declared = declared.unwrap();
+    assert_eq!(declared.inputs[0].dims, [1, 2]);
+    assert_eq!(declared.merges, Some(LONGEST_WINDOW));
+    let (_, told) = &declared.details(true)[0];
+    assert!(told.contains("waits 1000000 µs"), "{told}");
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! `version_policy`: the versions in a repository that are served. Pure.
 
-use super::fields::{messages, number, plain};
+use super::fields::{messages, number, one_of, plain};
 use super::text::Message;
+
+/// The fields of `version_policy`, of which it has one.
+const POLICIES: [&str; 3] = ["latest", "all", "specific"];
 
 /// The selection of served versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,10 +26,21 @@ impl Versions {
         let Some(policy) = messages(message, "version_policy")?.pop() else {
             return Ok(Self::default());
         };
+        let mut others = policy.0.iter().map(|(field, _)| field.as_str());
+        if let Some(other) = others.find(|field| !POLICIES.contains(field)) {
+            return Err(format!(
+                "'version_policy' has the unknown policy '{other}'; the policies are {}",
+                POLICIES.join(", ")
+            ));
+        }
+        one_of(policy, &POLICIES)?;
         if let Some(specific) = messages(policy, "specific")?.pop() {
             let versions = specific.all("versions");
             let versions = versions.map(|value| plain::<u64>(value, "versions"));
             let versions: Vec<u64> = versions.collect::<Result<_, _>>()?;
+            if versions.is_empty() {
+                return Err("'specific' in 'version_policy' has no 'versions'".to_owned());
+            }
             let names = versions.iter().map(u64::to_string);
             return Ok(Self::Specific(names.collect()));
         }
@@ -130,5 +144,14 @@ mod tests {
         assert_eq!(Versions::default().of(&named).unwrap(), ["beta"]);
         let none = text::parse("version_policy { latest { num_versions: 0 } }").unwrap();
         assert!(Versions::read(&none).is_err());
+        for (policy, told) in [
+            ("lates { }", "'lates'"),
+            ("latest { } all { }", "'latest' and 'all'"),
+            ("specific { }", "'versions'"),
+        ] {
+            let policy = text::parse(&format!("version_policy {{ {policy} }}")).unwrap();
+            let error = Versions::read(&policy).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
     }
 }

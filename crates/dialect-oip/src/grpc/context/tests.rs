@@ -18,6 +18,11 @@ fn a_timeout_is_digits_and_a_unit() {
     for bad in ["", "S", "5", "5s", "-5S", "123456789S", "5 S", "+5S"] {
         assert_eq!(read(bad), None, "{bad}");
     }
+    for bad in ["abc", "-1S", "99999999999S", ""] {
+        let headers = HeaderMap::from_iter([(TIMEOUT, HeaderValue::from_static(bad))]);
+        let error = call_timeout(&headers).unwrap_err();
+        assert!(error.message.contains("'grpc-timeout'"), "{error}");
+    }
     assert_eq!(call_timeout(&HeaderMap::new()).unwrap(), None);
 }
 

@@ -1,16 +1,16 @@
 //! Converts typed contents to the bytes of a binary tensor, from which rows are built, and back.
-//! Pure.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use volley_proto::inference::triton::InferTensorContents;
 use volley_types::PredictError;
+
+use crate::inference::triton::InferTensorContents;
 
 /// Encodes the elements of a tensor of `datatype` as bytes.
 ///
 /// # Errors
 /// `InvalidInput` if the elements are in the list of another datatype or exceed the range of this
 /// one. The message does not name the input.
-pub(super) fn to_raw(datatype: &str, given: &InferTensorContents) -> Result<Bytes, PredictError> {
+pub fn to_raw(datatype: &str, given: &InferTensorContents) -> Result<Bytes, PredictError> {
     let lists = [
         ("bool_contents", given.bool_contents.len()),
         ("int_contents", given.int_contents.len()),
@@ -93,7 +93,7 @@ where
 ///
 /// # Errors
 /// `InvalidInput` if the length exceeds a `u32`.
-pub(super) fn put_element(element: &[u8], out: &mut BytesMut) -> Result<(), PredictError> {
+pub fn put_element(element: &[u8], out: &mut BytesMut) -> Result<(), PredictError> {
     let length = u32::try_from(element.len());
     out.put_u32_le(length.map_err(|_| PredictError::invalid("an element is too large"))?);
     out.put_slice(element);
@@ -101,7 +101,8 @@ pub(super) fn put_element(element: &[u8], out: &mut BytesMut) -> Result<(), Pred
 }
 
 /// The typed contents of a tensor of `datatype`; `None` if the datatype has no typed form.
-pub(super) fn to_typed(datatype: &str, data: &Bytes) -> Option<InferTensorContents> {
+#[must_use]
+pub fn to_typed(datatype: &str, data: &Bytes) -> Option<InferTensorContents> {
     let mut typed = InferTensorContents::default();
     match datatype {
         "BOOL" => typed.bool_contents = data.iter().map(|byte| *byte != 0).collect(),
@@ -127,7 +128,8 @@ fn all<const N: usize, T>(data: &[u8], read: fn([u8; N]) -> T) -> Vec<T> {
 }
 
 /// The elements of a BYTES tensor, without copying. `None` if a length exceeds the remaining bytes.
-pub(super) fn elements(data: &Bytes) -> Option<Vec<Bytes>> {
+#[must_use]
+pub fn elements(data: &Bytes) -> Option<Vec<Bytes>> {
     let (mut elements, mut at) = (Vec::new(), 0);
     while at < data.len() {
         let start = at + 4;

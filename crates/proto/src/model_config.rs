@@ -1,22 +1,24 @@
-//! Converts a model's configuration to a message. Pure.
+//! Converts a model's configuration, in JSON in Triton's format, to its message.
 
 use serde_json::Value;
-use volley_proto::inference::triton::model_ensembling::Step;
-use volley_proto::inference::triton::model_input::Format;
-use volley_proto::inference::triton::model_instance_group::Kind;
-use volley_proto::inference::triton::model_queue_policy::TimeoutAction;
-use volley_proto::inference::triton::model_sequence_batching::{
+
+use crate::inference::triton::model_ensembling::Step;
+use crate::inference::triton::model_input::Format;
+use crate::inference::triton::model_instance_group::Kind;
+use crate::inference::triton::model_queue_policy::TimeoutAction;
+use crate::inference::triton::model_sequence_batching::{
     StrategyChoice, StrategyDirect, StrategyOldest,
 };
-use volley_proto::inference::triton::model_version_policy::{All, Latest, PolicyChoice, Specific};
-use volley_proto::inference::triton::{
+use crate::inference::triton::model_version_policy::{All, Latest, PolicyChoice, Specific};
+use crate::inference::triton::{
     DataType, ModelConfig, ModelDynamicBatching, ModelEnsembling, ModelInput, ModelInstanceGroup,
     ModelOutput, ModelParameter, ModelQueuePolicy, ModelSequenceBatching, ModelTensorReshape,
     ModelTransactionPolicy, ModelVersionPolicy,
 };
 
 /// Converts `config`. Fields that the message does not have are left out.
-pub(super) fn message(config: &Value) -> ModelConfig {
+#[must_use]
+pub fn message(config: &Value) -> ModelConfig {
     let parameters = config.get("parameters").and_then(Value::as_object);
     let parameters = parameters.into_iter().flatten().map(|(name, value)| {
         let string_value = text(value, "string_value");
