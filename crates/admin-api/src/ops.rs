@@ -94,6 +94,9 @@ pub(crate) async fn status(caller: Caller) -> Json<Value> {
             "desired_replicas": model.desired_replicas,
             "ready_replicas": ready.count(),
             "failure": registry.models.get(name).map(|entry| failure(entry, &model)),
+            "unplaced": model.unplaced.as_ref().map(|unplaced| {
+                json!({ "reason": unplaced.reason, "permanent": unplaced.permanent })
+            }),
         }))
     });
     Json(json!({

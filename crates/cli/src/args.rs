@@ -5,7 +5,7 @@ pub(crate) mod ops;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::builder::FalseyValueParser;
+use clap::builder::{FalseyValueParser, RangedI64ValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use volley_config::Size;
 use volley_telemetry::LogFormat;
@@ -290,7 +290,7 @@ pub(crate) enum Model {
         /// Name of the model.
         model: String,
         /// Number of replicas [default: the current number, or 1 if the model is not deployed].
-        #[arg(long)]
+        #[arg(long, value_parser = replicas())]
         replicas: Option<u32>,
         /// Allow workers to unload the model while it is idle. The next request then waits until
         /// the model is loaded again [default: unchanged].
@@ -369,7 +369,9 @@ pub(crate) struct Register {
     #[arg(long, value_name = "URL")]
     pub(crate) from: Option<String>,
     /// SHA-256 of the fetched file; for a directory, of its volley-model.json.
+    // A conflict of `from` with the given source would turn `requires` off.
     #[arg(long, value_name = "HEX", requires = "from")]
+    #[arg(conflicts_with_all = ["path", "repository", "connector", "text", "fake"])]
     pub(crate) sha256: Option<String>,
     /// Triton model repository: directory on the workers. Registers all its models under the names
     /// of their directories.
@@ -395,7 +397,7 @@ pub(crate) struct Register {
     pub(crate) parameters: Vec<(String, serde_json::Value)>,
     /// Deploy the model immediately, with this number of replicas [default: the current number, or
     /// 1 if the model is not deployed].
-    #[arg(long, num_args = 0..=1, value_name = "REPLICAS")]
+    #[arg(long, num_args = 0..=1, value_name = "REPLICAS", value_parser = replicas())]
     pub(crate) deploy: Option<Option<u32>>,
     /// Wait until every replica is ready or loading has failed.
     #[arg(long, requires = "deploy")]
@@ -460,6 +462,11 @@ pub(crate) struct Predict {
     /// Print the complete response as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// A number of replicas within the limits of a deployment.
+fn replicas() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(volley_registry::MAX_REPLICAS))
 }
 
 /// `name=value`; the value is JSON where it parses as such, else text.

@@ -13,6 +13,24 @@ fn the_arguments_are_consistent() {
 }
 
 #[test]
+fn options_without_effect_and_impossible_numbers_are_rejected() {
+    let parse = |line: &str| Arguments::command().try_get_matches_from(line.split(' '));
+    parse("volley model register m --from https://h/m.zip --sha256 00 --deploy 2").unwrap();
+    for (line, named) in [
+        ("register m --path /m --sha256 00", "--sha256"),
+        ("register m --connector c --sha256 00", "--sha256"),
+        ("register m --text --sha256 00", "--sha256"),
+        ("register --repository /r --sha256 00", "--sha256"),
+        ("register m --text --deploy 0", "--deploy"),
+        ("register m --text --deploy=1001", "--deploy"),
+        ("deploy m --replicas 0", "--replicas"),
+    ] {
+        let error = parse(&format!("volley model {line}")).unwrap_err();
+        assert!(error.to_string().contains(named), "{line}: {error}");
+    }
+}
+
+#[test]
 fn every_shipped_configuration_is_understood() {
     let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cluster-config");
     let mut seen = 0;

@@ -33,7 +33,7 @@ pub use crate::connectors::NewConnector;
 pub use crate::error::ClientError;
 pub use crate::status::{
     CoordinatorInfo, DrainInfo, GpuInfo, ModelInfo, ModelSummary, NodeInfo, PlacementInfo,
-    ReplicaInfo, Status, WorkerInfo,
+    ReplicaInfo, Status, Unplaced, WorkerInfo,
 };
 pub use crate::stream::TextStream;
 

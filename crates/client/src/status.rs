@@ -266,6 +266,18 @@ pub struct ModelInfo {
     /// Why the deployment does not become ready, if known.
     #[serde(default)]
     pub failure: Option<DeploymentFailure>,
+    /// Why some replicas have no worker, if that is known.
+    #[serde(default)]
+    pub unplaced: Option<Unplaced>,
+}
+
+/// Why replicas of a deployment have no worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unplaced {
+    /// The reason.
+    pub reason: String,
+    /// Whether it stays until other workers join or the deployment changes.
+    pub permanent: bool,
 }
 
 #[derive(Deserialize)]

@@ -245,6 +245,7 @@ impl Coordinator {
             version: None,
             replicas: Vec::new(),
             serving: Vec::new(),
+            unplaced: None,
         }
     }
 

@@ -52,7 +52,7 @@ impl ClusterView for Coordinator {
             return Some(self.pipeline_status(&registry, &pipeline.spec));
         }
         let entry = registry.models.get(model)?;
-        Some(status::model(entry, &self.0.live.read()))
+        Some(status::model(entry, &registry, &self.0.live.read()))
     }
 
     fn status(&self) -> ClusterStatus {

@@ -9,8 +9,8 @@ use volley_types::control::{CoordinatorReport, DrainStatus, Liveness};
 use volley_types::registry::{CoordinatorMember, RegistryCommand, RegistryState};
 use volley_types::{ErrorCode, ModelName, NodeId, NodeIdentity, PredictError, WorkerId};
 
-use crate::Coordinator;
-use crate::live::{LiveWorker, LiveWorkers};
+use crate::live::LiveWorkers;
+use crate::{Coordinator, unplaced};
 
 /// Time for which a drained coordinator accepts requests while it reports that it is not ready:
 /// load balancers check every few seconds.
@@ -151,32 +151,10 @@ fn blocker(
 ) -> Option<String> {
     let entry = state.models.get(model)?;
     let deployment = entry.deployment.as_ref()?;
-    let works = |other: &WorkerId, worker: &LiveWorker| {
-        other != id && worker.liveness != Liveness::Dead && state.worker_drain(other).is_none()
+    let others = match unplaced::allowed(deployment, state, live, Some(id)) {
+        Ok(others) => others,
+        Err(reason) => return Some(reason),
     };
-    let others: Vec<_> = live.iter().filter(|(id, it)| works(id, it)).collect();
-    if others.is_empty() {
-        return Some("the cluster has no other worker".to_owned());
-    }
-    let named =
-        |other: &WorkerId| deployment.workers.is_empty() || deployment.workers.contains(other);
-    let others: Vec<_> = others.into_iter().filter(|(id, _)| named(id)).collect();
-    if others.is_empty() {
-        return Some("its deployment allows no other live worker (node_ids)".to_owned());
-    }
-    let labels = &deployment.options.labels;
-    let labelled = |worker: &LiveWorker| {
-        let given = &worker.report.labels;
-        labels
-            .iter()
-            .all(|(name, value)| given.get(name) == Some(value))
-    };
-    let others: Vec<_> = others.into_iter().filter(|(_, it)| labelled(it)).collect();
-    if others.is_empty() {
-        let labels = labels.iter().map(|(name, value)| format!("{name}={value}"));
-        let labels = labels.collect::<Vec<_>>().join(", ");
-        return Some(format!("no other worker has the labels {labels}"));
-    }
     // A worker without a replica can hold one. If every worker has one, the model has too many
     // replicas.
     let all_hold_it = others.iter().all(|(id, _)| entry.placement.contains(id));

@@ -28,6 +28,7 @@ pub mod status;
 mod stream_limiter;
 pub mod streams;
 pub mod tasks;
+mod unplaced;
 pub mod usage;
 
 use std::sync::Arc;

@@ -117,6 +117,7 @@ impl Coordinator {
             version: None,
             replicas: Vec::new(),
             serving: Vec::new(),
+            unplaced: None,
         }
     }
 

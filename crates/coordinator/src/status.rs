@@ -4,35 +4,34 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use volley_types::control::{ModelStatus, ReplicaStatus, WorkerStatus};
-use volley_types::registry::{ModelEntry, ModelState, ReplicaState};
+use volley_types::registry::{ModelEntry, ModelState, RegistryState, ReplicaState};
 use volley_types::{ModelVersion, ReplicaReport, WorkerId};
 
 use crate::live::{LiveWorker, LiveWorkers};
+use crate::unplaced;
 
 /// A model's state and replicas.
 #[must_use]
-pub fn model(entry: &ModelEntry, live: &LiveWorkers) -> ModelStatus {
-    let replicas = entry
-        .deployment
-        .as_ref()
-        .map_or_else(Vec::new, |deployment| {
-            let held = live.replicas(&entry.name);
-            let held = held.map(|(id, replica)| replica_status(id, replica));
-            held.filter(|replica| replica.version == deployment.version)
-                .collect()
-        });
+pub fn model(entry: &ModelEntry, registry: &RegistryState, live: &LiveWorkers) -> ModelStatus {
+    let deployment = entry.deployment.as_ref();
+    let replicas: Vec<_> = deployment.map_or_else(Vec::new, |deployment| {
+        let held = live.replicas(&entry.name);
+        let held = held.map(|(id, replica)| replica_status(id, replica));
+        held.filter(|replica| replica.version == deployment.version)
+            .collect()
+    });
+    let state = state(entry, &replicas, live);
+    let complete = state == ModelState::Deployed;
     ModelStatus {
-        state: state(entry, &replicas),
-        desired_replicas: entry
-            .deployment
-            .as_ref()
-            .map_or(0, |deployment| deployment.replicas),
-        version: entry
-            .deployment
-            .as_ref()
-            .map(|deployment| deployment.version),
+        state,
+        desired_replicas: deployment.map_or(0, |deployment| deployment.replicas),
+        version: deployment.map(|deployment| deployment.version),
         replicas,
         serving: serving(entry, &live.ready_versions(&entry.name)),
+        unplaced: match complete {
+            true => None,
+            false => unplaced::unplaced(entry, registry, live),
+        },
     }
 }
 
@@ -56,7 +55,9 @@ fn serving(entry: &ModelEntry, ready: &BTreeMap<ModelVersion, usize>) -> Vec<Mod
     serving
 }
 
-fn state(entry: &ModelEntry, replicas: &[ReplicaStatus]) -> ModelState {
+/// A ready replica on a worker that the deployment does not allow any more serves, but does not
+/// complete the deployment: the planner replaces it.
+fn state(entry: &ModelEntry, replicas: &[ReplicaStatus], live: &LiveWorkers) -> ModelState {
     let Some(deployment) = &entry.deployment else {
         return if entry.ever_deployed {
             ModelState::Undeployed
@@ -64,16 +65,21 @@ fn state(entry: &ModelEntry, replicas: &[ReplicaStatus]) -> ModelState {
             ModelState::Registered
         };
     };
+    let stays = |replica: &&ReplicaStatus| {
+        let worker = live.get(&replica.worker);
+        worker.is_some_and(|worker| unplaced::allows(deployment, &replica.worker, worker))
+    };
     let ready = replicas
         .iter()
-        .filter(|replica| replica.state == ReplicaState::Ready)
-        .count();
+        .filter(|replica| replica.state == ReplicaState::Ready);
+    let serves = ready.clone().next().is_some();
+    let ready = ready.filter(stays).count();
     let failed = replicas
         .iter()
         .any(|replica| matches!(replica.state, ReplicaState::Failed(_)));
     if deployment.replicas as usize <= ready {
         ModelState::Deployed
-    } else if 0 < ready {
+    } else if serves {
         ModelState::PartiallyDeployed
     } else if failed {
         ModelState::DeployFailed
@@ -125,49 +131,4 @@ fn replica_status(worker: &WorkerId, replica: &ReplicaReport) -> ReplicaStatus {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use volley_types::registry::{Deployment, Rollout};
-    use volley_types::{ModelName, Revision};
-
-    use super::*;
-
-    #[test]
-    fn what_answers_during_a_rollout_is_told_and_so_after_it_failed() {
-        let (one, two) = (ModelVersion(1), ModelVersion(2));
-        let mut entry = ModelEntry {
-            name: ModelName::new("m").unwrap(),
-            versions: BTreeMap::new(),
-            deployment: None,
-            placement: Vec::new(),
-            ever_deployed: true,
-            group: None,
-            deleted_tasks: BTreeSet::new(),
-        };
-        let ready = |versions: &[ModelVersion]| versions.iter().map(|it| (*it, 1)).collect();
-        assert!(serving(&entry, &ready(&[one])).is_empty(), "not deployed");
-        let deployment = entry
-            .deployment
-            .insert(Deployment::new(two, 1, Revision(1)));
-        deployment.rollout = Some(Rollout {
-            from: one,
-            previous: Vec::new(),
-            paused: false,
-            stopped: Some("no graph".to_owned()),
-        });
-        for (there, told) in [
-            (&[][..], &[][..]),
-            (&[one], &[one]),
-            (&[two], &[two]),
-            (&[one, two], &[one, two]),
-            (&[ModelVersion(7)], &[ModelVersion(7)]),
-        ] {
-            assert_eq!(serving(&entry, &ready(there)), told, "{there:?}");
-        }
-        if let Some(deployment) = &mut entry.deployment {
-            deployment.options.keep_previous = 1;
-        }
-        assert_eq!(serving(&entry, &ready(&[one, two])), [one], "it stays");
-    }
-}
+mod tests;

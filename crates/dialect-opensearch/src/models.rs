@@ -51,6 +51,7 @@ pub(crate) async fn register(
     let group = lifecycle::group(&registry, &body)?;
     lifecycle::allowed(&registry, &spec)?;
     origin_allowed(&registry, &spec.source)?;
+    let mut deploy = lifecycle::first_deployment(&registry, &model, &body)?;
     if let Some(connector) = body.object("connector")? {
         let given = connectors::sealing::read(&caller, &registry, connector)?;
         settings::trust_connector(&registry, &given.spec)?;
@@ -72,17 +73,9 @@ pub(crate) async fn register(
         caller.cluster.registry.write(update).await?;
     }
     if query.deploy {
-        let fields = ["replicas", "overcommit"].map(|name| (name, body.get(name)));
-        let fields = fields
-            .into_iter()
-            .filter_map(|(name, value)| Some((name.to_owned(), value?.clone())));
-        let deploy = lifecycle::deploy_command(
-            &caller.cluster.registry.state(),
-            model.clone(),
-            Some(version),
-            &lifecycle::DeployQuery::default(),
-            &fields.collect(),
-        )?;
+        if let RegistryCommand::Deploy { version: named, .. } = &mut deploy {
+            *named = Some(version);
+        }
         caller.cluster.registry.write(deploy).await?;
     }
     Ok(Json(json!({
@@ -369,5 +362,8 @@ fn render(entry: &ModelEntry, status: &ModelStatus, version: Option<ModelVersion
         "current_worker_nodes": ids(&ready),
         "failures": failures,
         "failure": failure(entry, status),
+        "unplaced": status.unplaced.as_ref().map(|unplaced| {
+            json!({ "reason": unplaced.reason, "permanent": unplaced.permanent })
+        }),
     })
 }

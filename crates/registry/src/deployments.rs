@@ -119,11 +119,7 @@ fn asks_for_the_same(current: &Deployment, asked: &Deployment) -> bool {
 /// Checks the limits of a request, and returns the initial number of replicas.
 fn checked(asked: &DeployRequest<'_>) -> Result<u32, PredictError> {
     let options = asked.options;
-    if asked.replicas == 0 || MAX_REPLICAS < asked.replicas {
-        return Err(PredictError::invalid(format!(
-            "replicas must be 1 to {MAX_REPLICAS}"
-        )));
-    }
+    Deployment::check_replicas(asked.replicas)?;
     let distinct: BTreeSet<_> = asked.workers.iter().collect();
     let enough = asked.workers.is_empty() || asked.replicas as usize <= distinct.len();
     if distinct.len() != asked.workers.len() || !enough {
@@ -355,11 +351,7 @@ fn roll_back(
     model: &ModelName,
     replicas: Option<u32>,
 ) -> Result<RegistryReply, PredictError> {
-    if replicas.is_some_and(|replicas| replicas == 0 || MAX_REPLICAS < replicas) {
-        return Err(PredictError::invalid(format!(
-            "replicas must be 1 to {MAX_REPLICAS}"
-        )));
-    }
+    replicas.map_or(Ok(()), Deployment::check_replicas)?;
     let revision = next(state);
     let entry = entry(state, model)?;
     let Some(current) = &entry.deployment else {

@@ -1,6 +1,7 @@
 //! Limits of registered objects. Each limit is far above normal definitions, and bounds log
 //! entries, snapshots and memory.
 
+pub use volley_types::registry::MAX_REPLICAS;
 use volley_types::registry::size::{credential_bytes, parameter_bytes, path_bytes};
 use volley_types::registry::{
     AliasSpec, ConnectorSpec, ModelVersionSpec, PipelineSpec, RegistryState,
@@ -35,8 +36,6 @@ pub const MAX_TASKS: usize = 1_000;
 pub const MAX_KEYS: usize = 10_000;
 /// Maximum number of model names and prefixes of one API key.
 pub const MAX_KEY_MODELS: usize = 256;
-/// Maximum number of replicas of one deployment.
-pub const MAX_REPLICAS: u32 = 1_000;
 /// Maximum number of labels in a deployment.
 pub const MAX_LABELS: usize = 16;
 /// Maximum length of a URL, a path, a model name at an upstream, or a header, in bytes.

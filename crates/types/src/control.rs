@@ -158,6 +158,17 @@ pub struct ModelStatus {
     /// rollout, also a failed one, that includes the replaced version. Empty for aliases, for
     /// pipelines and for models without a ready replica.
     pub serving: Vec<ModelVersion>,
+    /// Why some replicas have no worker, if that is known.
+    pub unplaced: Option<Unplaced>,
+}
+
+/// Why replicas of a deployment have no worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unplaced {
+    /// The reason. Public text.
+    pub reason: String,
+    /// Whether it stays until other workers join or the deployment changes.
+    pub permanent: bool,
 }
 
 impl ModelStatus {

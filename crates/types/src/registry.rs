@@ -29,7 +29,7 @@ pub use self::connector::{
     ConnectorEndpoint, ConnectorPolicy, ConnectorSpec, CredentialRef, ProviderName,
 };
 pub use self::deployment::{
-    DeployOptions, Deployment, PlacementDecision, Rollout, RolloutAction, Scaling,
+    DeployOptions, Deployment, MAX_REPLICAS, PlacementDecision, Rollout, RolloutAction, Scaling,
 };
 use crate::access::{ApiKey, KeyHash, NodeIdentity, Quota};
 use crate::ids::{

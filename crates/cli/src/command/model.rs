@@ -261,6 +261,9 @@ fn show(out: &mut Terminal, model: &ModelInfo, fetched: &[FetchProgress]) -> any
         rows.push(("failure", failure.message.clone()));
         rows.push(("next", format!("`{}`", failure.next_command)));
     }
+    if let Some(unplaced) = &model.unplaced {
+        rows.push(("waits", unplaced.reason.clone()));
+    }
     rows.extend(fetched.iter().map(|fetch| ("fetching", fetch.told())));
     rows.extend(
         model

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use volley_http_edge::axum::Json;
 use volley_types::control::DeploymentFailure;
 use volley_types::registry::{
-    ModelSource, ModelState, ModelVersionSpec, RegistryCommand, RegistryState,
+    Deployment, ModelSource, ModelState, ModelVersionSpec, RegistryCommand, RegistryState,
 };
 use volley_types::{
     ErrorCode, ModelGroupId, ModelName, ModelRef, ModelVersion, PredictError, WorkerId,
@@ -108,6 +108,23 @@ pub(super) fn deploy_command(
             }
         }
         (None, None) => {}
+    }
+    Ok(command)
+}
+
+/// The command that deploys the version that a registration creates. Its options are checked before
+/// the registration is written.
+pub(super) fn first_deployment(
+    registry: &RegistryState,
+    name: &ModelName,
+    body: &Map<String, Value>,
+) -> Result<RegistryCommand, PredictError> {
+    let fields = ["replicas", "overcommit"].into_iter();
+    let fields = fields.filter_map(|field| Some((field.to_owned(), body.get(field)?.clone())));
+    let query = DeployQuery::default();
+    let command = deploy_command(registry, name.clone(), None, &query, &fields.collect())?;
+    if let RegistryCommand::Deploy { replicas, .. } = &command {
+        Deployment::check_replicas(*replicas)?;
     }
     Ok(command)
 }

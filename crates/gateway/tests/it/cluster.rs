@@ -333,6 +333,7 @@ impl ClusterView for Cluster {
                 version: None,
                 replicas: vec![],
                 serving: vec![],
+                unplaced: None,
             });
         };
         let shown = match &state {
@@ -351,6 +352,7 @@ impl ClusterView for Cluster {
                 _ => vec![],
             },
             replicas: vec![replica(model, deployment.version, state)],
+            unplaced: None,
         })
     }
 

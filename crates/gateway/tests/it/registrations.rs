@@ -72,6 +72,14 @@ async fn malformed_registrations_say_what_is_wrong() {
         let reason = edge.post(&path, body).await.refused(400);
         assert!(reason.contains(says), "{body}: {reason}");
     }
+    let deploys = format!("{path}?deploy=true");
+    for replicas in ["0", "1001", "-1", "99999999999"] {
+        let body = format!(r#"{{"name":"m","function_name":"text","replicas":{replicas}}}"#);
+        let reason = edge.post(&deploys, &body).await.refused(400);
+        assert!(reason.contains("replicas"), "{reason}");
+        let model = format!("{ML}/models/m");
+        edge.get(&model).await.refused(404);
+    }
     edge.cluster.script("m", Script::Chunks(vec![last()]));
     edge.post(&format!("{ML}/models/m/_deploy?replica=2"), "")
         .await

@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::error::PredictError;
 use crate::ids::{ModelName, ModelVersion, Revision, WorkerId};
 use crate::registry::{RegistryCommand, RegistryState};
+
+/// Maximum number of replicas of one deployment.
+pub const MAX_REPLICAS: u32 = 1_000;
 
 /// A deployed version and its number of workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +49,19 @@ impl Deployment {
             rollout: None,
             replaced: None,
             replaced_replicas: None,
+        }
+    }
+
+    /// Checks a fixed number of replicas.
+    ///
+    /// # Errors
+    /// `InvalidInput` outside the limits.
+    pub fn check_replicas(replicas: u32) -> Result<(), PredictError> {
+        match (1..=MAX_REPLICAS).contains(&replicas) {
+            true => Ok(()),
+            false => Err(PredictError::invalid(format!(
+                "replicas must be 1 to {MAX_REPLICAS}"
+            ))),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use volley_client::{Client, ModelInfo, Status};
+use volley_client::{Client, ModelInfo, Status, Unplaced};
 
 use super::super::explain;
 use crate::terminal::Terminal;
@@ -16,6 +16,9 @@ const TELL: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(600);
 /// How long a registration with deployment waits for an early failure.
 const MOMENT: Duration = Duration::from_secs(2);
+/// How long replicas may have no worker until waiting ends: workers of a starting cluster join
+/// within this time.
+const JOINING: Duration = Duration::from_secs(5);
 
 /// The progress of one worker in fetching a version, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,24 +70,65 @@ impl FetchProgress {
     }
 }
 
-/// Waits until `model` is deployed, and prints the progress of fetches.
+/// The reason why replicas have no worker, and since when.
+#[derive(Default)]
+struct Obstacle {
+    known: Option<(Unplaced, Instant)>,
+}
+
+impl Obstacle {
+    /// Records the state at `now`. Returns the line to print if the reason is new.
+    ///
+    /// # Errors
+    /// When the deployment cannot succeed with the workers of the cluster.
+    fn update(&mut self, info: &ModelInfo, now: Instant) -> anyhow::Result<Option<String>> {
+        let Some(unplaced) = &info.unplaced else {
+            self.known = None;
+            return Ok(None);
+        };
+        let model = &info.model_id;
+        match &self.known {
+            Some((known, since)) if known == unplaced => {
+                if unplaced.permanent && JOINING <= now.saturating_duration_since(*since) {
+                    bail!(
+                        "{model} cannot be deployed now: {}. It is deployed once other workers \
+                         join; otherwise change its deployment with `volley model deploy {model}`",
+                        unplaced.reason
+                    );
+                }
+                Ok(None)
+            }
+            _ => {
+                self.known = Some((unplaced.clone(), now));
+                Ok(Some(format!("{model} waits: {}", unplaced.reason)))
+            }
+        }
+    }
+}
+
+/// Waits until `model` is deployed, and prints the progress of fetches and why replicas have no
+/// worker.
 ///
 /// # Errors
-/// The errors of the workers when they cannot load the model. Also after ten minutes without fetch
-/// progress.
+/// The errors of the workers when they cannot load the model. Also when no worker can hold a
+/// replica, and after ten minutes without fetch progress.
 pub(super) async fn until_deployed(client: &Client, model: &str) -> anyhow::Result<()> {
     let mut terminal = Terminal::stderr();
     let (mut moved, mut told) = (Instant::now(), Instant::now());
-    let mut known = Vec::new();
+    let (mut known, mut obstacle) = (Vec::new(), Obstacle::default());
     loop {
         let info = client.model(model).await.map_err(explain)?;
         match info.model_state.as_str() {
             "DEPLOYED" => return Ok(()),
             "DEPLOY_FAILED" => bail!("{}", failed(model, &info)),
             _ if stopped(&info) => bail!("{}", failed(model, &info)),
-            _ if moved.elapsed() < PATIENCE => tokio::time::sleep(LOOK).await,
+            _ if moved.elapsed() < PATIENCE => {}
             _ => bail!("the model made no progress for 10 minutes; see `volley status`"),
         }
+        if let Some(line) = obstacle.update(&info, Instant::now())? {
+            terminal.line(&line)?;
+        }
+        tokio::time::sleep(LOOK).await;
         if told.elapsed() < TELL {
             continue;
         }
@@ -134,7 +178,12 @@ pub(super) async fn fails_early(client: &Client, model: &str) -> anyhow::Result<
             "DEPLOYED" => return Ok(true),
             "DEPLOY_FAILED" => bail!("{}", failed(model, &info)),
             _ if stopped(&info) => bail!("{}", failed(model, &info)),
-            _ if by <= Instant::now() => return Ok(false),
+            _ if by <= Instant::now() => {
+                if let Some(line) = Obstacle::default().update(&info, by)? {
+                    Terminal::stderr().line(&line)?;
+                }
+                return Ok(false);
+            }
             _ => tokio::time::sleep(LOOK).await,
         }
     }

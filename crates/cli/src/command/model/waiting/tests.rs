@@ -37,3 +37,33 @@ fn what_is_fetched_of_a_version_is_told_by_worker() {
     let told: Vec<_> = told.iter().map(FetchProgress::told).collect();
     assert_eq!(told, ["a: 1.5 of 64.0 MiB", "c: 64.0 of 64.0 MiB"]);
 }
+
+#[test]
+fn a_deployment_that_cannot_succeed_is_explained_at_once_and_then_given_up() {
+    let info = |permanent: Option<bool>| {
+        let unplaced = permanent.map(
+            |permanent| json!({ "reason": "no worker has the labels a=b", "permanent": permanent }),
+        );
+        let model = json!({
+            "model_id": "m", "model_version": "1", "model_state": "DEPLOYING", "name": "m",
+            "desired_replicas": 1, "current_worker_nodes": [], "versions": [1],
+            "unplaced": unplaced,
+        });
+        serde_json::from_value::<ModelInfo>(model).unwrap()
+    };
+    let (start, later) = (Instant::now(), Instant::now() + JOINING * 2);
+    let mut obstacle = Obstacle::default();
+    let line = obstacle.update(&info(Some(true)), start).unwrap();
+    assert_eq!(
+        line.as_deref(),
+        Some("m waits: no worker has the labels a=b")
+    );
+    assert_eq!(obstacle.update(&info(Some(true)), start).unwrap(), None);
+    let error = obstacle.update(&info(Some(true)), later).unwrap_err();
+    assert!(error.to_string().contains("no worker has the labels a=b"));
+
+    let mut obstacle = Obstacle::default();
+    obstacle.update(&info(Some(false)), start).unwrap();
+    assert_eq!(obstacle.update(&info(Some(false)), later).unwrap(), None);
+    assert_eq!(obstacle.update(&info(None), later).unwrap(), None);
+}
