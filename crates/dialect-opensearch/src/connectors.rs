@@ -18,8 +18,8 @@ use volley_types::registry::{ConnectorSpec, CredentialRef, RegistryCommand, Regi
 use volley_types::{ConnectorId, ErrorCode, PredictError, SecretName};
 
 use crate::search::{Search, SearchQuery};
-use crate::settings;
 use crate::state::OpenSearchCaller;
+use crate::{defaults, settings};
 use volley_dialect_kit::parameters;
 use volley_http_edge::body::{Fields, JsonObject};
 use volley_http_edge::context::RequestContext;
@@ -294,7 +294,7 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
     let url = field("url")?.ok_or_else(|| {
         PredictError::invalid("field 'url' is missing, here or in a 'predict' action")
     })?;
-    let (url, filled) = fill(url, &parameters)?;
+    let (url, filled) = address::fill(url, &parameters)?;
     // Parameters that are used in the URL are not part of the request body.
     parameters.retain(|name, _| !filled.contains(name) || name == "model");
     let provider = provider(body, &url)?;
@@ -310,6 +310,11 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
                 })?,
         },
     };
+    if model.trim().is_empty() {
+        return Err(PredictError::invalid(
+            "field 'model' is empty: give the name of the model at the server",
+        ));
+    }
     let request_body = field("request_body")?.map(str::to_owned);
     for name in FUNCTIONS {
         let given = action.map_or(Ok(None), |action| action.text(name))?;
@@ -325,6 +330,12 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
     if let Some(template) = request_body.as_deref().filter(|_| !used) {
         blueprint::adopt(provider, template, &mut parameters);
     }
+    let parameters = parameters::from_json(&parameters)?;
+    let request_body = request_body.filter(|_| used);
+    // A template gives its parameters a meaning of its own.
+    if request_body.is_none() {
+        defaults::numbers(&parameters)?;
+    }
     Ok(ConnectorSpec {
         name: body.text("name")?.unwrap_or(id.as_str()).to_owned(),
         id,
@@ -333,8 +344,8 @@ pub(crate) fn read(body: &Map<String, Value>) -> Result<ConnectorSpec, PredictEr
         model,
         credential: credential(body)?,
         headers: headers(body, action, provider)?,
-        parameters: parameters::from_json(&parameters)?,
-        request_body: request_body.filter(|_| used),
+        parameters,
+        request_body,
         url,
     })
 }
@@ -366,33 +377,6 @@ fn predict_action(body: &Map<String, Value>) -> Result<Option<&Map<String, Value
         ));
     }
     Ok(Some(predict))
-}
-
-/// Replaces `${parameters.x}` in a URL. Also returns the names of the replaced parameters.
-fn fill(
-    template: &str,
-    parameters: &Map<String, Value>,
-) -> Result<(String, Vec<String>), PredictError> {
-    let mut used = Vec::new();
-    let mut url = String::with_capacity(template.len());
-    let mut rest = template;
-    while let Some((before, after)) = rest.split_once("${parameters.") {
-        let (name, after) = after.split_once('}').ok_or_else(|| {
-            PredictError::invalid("the connector's URL has a placeholder without a closing brace")
-        })?;
-        let value = parameters
-            .get(name)
-            .and_then(Value::as_str)
-            .ok_or_else(|| {
-                PredictError::invalid(format!("the connector's URL needs parameter '{name}'"))
-            })?;
-        url.push_str(before);
-        url.push_str(value);
-        used.push(name.to_owned());
-        rest = after;
-    }
-    url.push_str(rest);
-    Ok((url, used))
 }
 
 /// The provider that `provider` or `protocol` names, or otherwise the one that the URL implies.

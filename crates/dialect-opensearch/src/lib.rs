@@ -4,7 +4,8 @@
 pub mod batch;
 pub(crate) mod column_events;
 pub(crate) mod connectors;
-pub(crate) mod deployment;
+pub(crate) mod defaults;
+mod deployment;
 pub mod dialect;
 pub(crate) mod events;
 pub(crate) mod groups;

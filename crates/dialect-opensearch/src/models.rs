@@ -18,7 +18,7 @@ use volley_types::{
 pub(crate) use self::lifecycle::{delete, deploy, undeploy, undeploy_many, update};
 use crate::search::{Search, SearchQuery};
 use crate::state::OpenSearchCaller;
-use crate::{connectors, deployment, model_config, settings, tasks};
+use crate::{connectors, defaults, deployment, model_config, settings, tasks};
 use volley_dialect_kit::clock::now_ms;
 use volley_dialect_kit::parameters;
 use volley_dialect_kit::rollout::failure;
@@ -183,6 +183,7 @@ fn spec(
     let empty = Map::new();
     let parameters = body.object("parameters")?.unwrap_or(&empty);
     let mut parameters = parameters::from_json(parameters)?;
+    defaults::check(backend, &parameters)?;
     if backend.takes_model_config {
         model_config::add(&mut parameters, &function, body)?;
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
 use volley_backend_onnx::Runtime;
-use volley_client::{Client, Status};
+use volley_client::{Client, ClientError, Status};
 use volley_security::certificate::{Validity, validity};
 
 use self::file::NodeFile;
@@ -180,10 +180,18 @@ async fn itself(node: &NodeFile, scope: &CheckScope<'_>) -> Vec<Finding> {
             return vec![Finding::new(Verdict::Bad, "node", detail, advice)];
         }
     };
+    let ready = tokio::time::timeout(ANSWER, client.ready()).await;
+    if let Ok(Err(ClientError::Connect(..))) = ready {
+        return vec![Finding::new(
+            Verdict::Notice,
+            "node",
+            format!("{url} accepts no connections: the node of the file does not run"),
+            "start it, or check its log",
+        )];
+    }
     if node.is_coordinator {
         return coordinator(&url, &client).await;
     }
-    let ready = tokio::time::timeout(ANSWER, client.ready()).await;
     vec![match ready {
         Ok(Ok(true)) => Finding::good("worker", format!("{url} runs and is ready")),
         Ok(Ok(false)) => Finding::new(

@@ -39,7 +39,10 @@ pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
                 Rollout::Resume { model } => (model, "resume", "continues to its new version"),
                 Rollout::Undo { model } => (model, "rollback", "returns to the previous version"),
             };
-            client.rollout(&model, action).await.map_err(explain)?;
+            let answer = client.rollout(&model, action).await.map_err(explain)?;
+            if let Some(line) = undone(&model, &answer).filter(|_| action == "rollback") {
+                return out.line(&line);
+            }
             out.line(&format!("the rollout of {model} {effect}"))
         }
         Model::Undeploy { model } => {
@@ -69,6 +72,16 @@ pub(crate) async fn run(client: &Client, command: Model) -> anyhow::Result<()> {
             show(&mut out, &model, &FetchProgress::now(client, &model).await)
         }
     }
+}
+
+/// The versions between which an undo changes. Undoing it changes back.
+fn undone(model: &str, answer: &Value) -> Option<String> {
+    let now = answer["deployed_version"].as_u64()?;
+    let before = answer["deployment"]["replaced_version"].as_u64()?;
+    Some(format!(
+        "{model} returns from version {before} to version {now}; another `rollout undo` goes back \
+         to version {before}"
+    ))
 }
 
 fn list(out: &mut Terminal, models: &[ModelInfo]) -> anyhow::Result<()> {
@@ -276,3 +289,6 @@ fn show(out: &mut Terminal, model: &ModelInfo, fetched: &[FetchProgress]) -> any
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
-//! Checks a connector's URL before it is called.
+//! A connector's URL: its placeholders, and its checks before it is called.
 
+use serde_json::{Map, Value};
 use url::Url;
 use volley_providers::Provider;
 use volley_types::PredictError;
@@ -35,6 +36,12 @@ pub(super) fn check(url: &str, provider: &Provider, templated: bool) -> Result<(
              https://host/v1/chat/completions",
         ));
     };
+    if parsed.fragment().is_some() {
+        return Err(PredictError::invalid(
+            "field 'url' has a fragment, the part from '#', which is never sent to a server: leave \
+             it out",
+        ));
+    }
     let path = parsed.path().trim_end_matches('/');
     check_route(path, provider)?;
     check_other_routes(path, provider, templated)?;
@@ -50,13 +57,13 @@ pub(super) fn check(url: &str, provider: &Provider, templated: bool) -> Result<(
     let route = provider.route;
     if route.contains('{') {
         return Err(PredictError::invalid(format!(
-            "field 'url' has no path: requests are sent to '{shown}' unchanged, so give the \
+            "field 'url' is a base URL and no route: requests are sent to '{shown}' unchanged, so give the \
              complete URL of the route"
         )));
     }
     let meant = parsed.join(route).map(|url| url.to_string());
     Err(PredictError::invalid(format!(
-        "field 'url' has no path: requests are sent to '{shown}' unchanged; did you mean '{}'?",
+        "field 'url' is a base URL and no route: requests are sent to '{shown}' unchanged; did you mean '{}'?",
         meant.unwrap_or_else(|_| route.to_owned())
     )))
 }
@@ -115,6 +122,33 @@ fn check_other_routes(
         provider.name.as_str(),
         provider.route
     )))
+}
+
+/// Replaces `${parameters.x}` in a URL. Also returns the names of the replaced parameters.
+pub(super) fn fill(
+    template: &str,
+    parameters: &Map<String, Value>,
+) -> Result<(String, Vec<String>), PredictError> {
+    let mut used = Vec::new();
+    let mut url = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once("${parameters.") {
+        let (name, after) = after.split_once('}').ok_or_else(|| {
+            PredictError::invalid("the connector's URL has a placeholder without a closing brace")
+        })?;
+        let value = parameters
+            .get(name)
+            .and_then(Value::as_str)
+            .ok_or_else(|| {
+                PredictError::invalid(format!("the connector's URL needs parameter '{name}'"))
+            })?;
+        url.push_str(before);
+        url.push_str(value);
+        used.push(name.to_owned());
+        rest = after;
+    }
+    url.push_str(rest);
+    Ok((url, used))
 }
 
 #[cfg(test)]

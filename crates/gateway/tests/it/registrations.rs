@@ -33,6 +33,14 @@ async fn malformed_registrations_say_what_is_wrong() {
             r#"{"name":"m","function_name":"remote","connector_id":"c","url":"https://h/m.zip"}"#,
             "field 'url' does not fit",
         ),
+        (
+            r#"{"name":"m","path":"/m","parameters":{"temperature":"hot"}}"#,
+            "'temperature'",
+        ),
+        (
+            r#"{"name":"m","path":"/m","parameters":{"max_rowz":1}}"#,
+            "did you mean 'max_rows'?",
+        ),
         (r#"{"name":"m","function_name":"ONNX"}"#, "path"),
         (r#"{"name":"m","function_name":"remote"}"#, "connector_id"),
         (r#"{"name":7}"#, "name"),

@@ -21,7 +21,15 @@ pub(super) async fn check(node: &NodeFile) -> Vec<Finding> {
         // The check of the file has already reported the reason.
         Some(Err(_)) => return Vec::new(),
     };
-    join_all(named(node).iter().map(|address| call(&dialer, address))).await
+    let mut found = join_all(named(node).iter().map(|address| call(&dialer, address))).await;
+    // A coordinator may be the first one that starts; a worker needs one that runs.
+    let silent = |finding: &Finding| finding.verdict == Verdict::Notice;
+    if !node.is_coordinator && found.iter().all(silent) {
+        for finding in &mut found {
+            finding.verdict = Verdict::Bad;
+        }
+    }
+    found
 }
 
 fn tls(node: &NodeFile) -> Option<Result<NodeTls, volley_types::PredictError>> {

@@ -27,6 +27,7 @@ fn a_base_url_is_rejected_with_the_route_that_is_meant() {
         "ftp://host/v1/x",
         "/v1/chat/completions",
         "http:///x",
+        "https://host/v1/chat/completions#part",
     ] {
         assert!(check(no_url, named("openai"), false).is_err(), "{no_url}");
     }
