@@ -376,6 +376,11 @@ impl UpstreamAnswer {
             self.finish_reason,
             Some(FinishReason::Length | FinishReason::ContentFilter)
         );
+        // The cut may come before a name.
+        if !is_cut && self.calls.lacks_name() {
+            self.failure = Some(upstream::unusable("it has a call without a name"));
+            return;
+        }
         if let Some(rest) = self.calls.rest(is_cut) {
             let rest = Delta {
                 tool_calls: Some(rest),

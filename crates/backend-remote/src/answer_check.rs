@@ -28,8 +28,8 @@ pub(crate) struct AnswerCheck {
     called: Vec<u64>,
     /// The required form and the text so far.
     form: Option<Box<RequiredForm>>,
-    /// Whether the caller's dialect is not that of chats, which alone has audio and images.
-    reads_only: bool,
+    /// The caller's dialect; `None` if content is not converted for it.
+    caller: Option<Dialect>,
     /// Whether the answer has audio.
     has_audio: bool,
     /// Whether the answer has text.
@@ -100,7 +100,7 @@ impl AnswerCheck {
     /// Adapts the checks to the caller's dialect.
     pub(crate) fn for_caller(self, dialect: Dialect) -> Self {
         Self {
-            reads_only: dialect != Dialect::OpenAi,
+            caller: Some(dialect),
             token_details: self.token_details || dialect == Dialect::TextGeneration,
             ..self
         }
@@ -122,8 +122,12 @@ impl AnswerCheck {
     /// # Errors
     /// `UpstreamFailed` for more calls than allowed, and those of [`Self::said`].
     pub(crate) fn apply(&mut self, delta: &mut Delta) -> Result<(), PredictError> {
-        if self.reads_only {
-            self.transcribe(delta)?;
+        if let Some(caller) = self.caller {
+            refuse_media(delta, caller)?;
+            // Only chats have audio and images.
+            if caller != Dialect::OpenAi {
+                self.transcribe(delta)?;
+            }
         }
         if !self.token_details {
             drop_tokens(delta);
@@ -329,6 +333,26 @@ fn rejected(message: impl Into<String>) -> PredictError {
     error(ErrorCode::UpstreamFailed, message).with_reason(ErrorReason::AnswerUnusable)
 }
 
+/// Rejects images and files in blocks of another dialect than the caller's.
+fn refuse_media(delta: &Delta, caller: Dialect) -> Result<(), PredictError> {
+    let Some(details) = delta.details.as_deref() else {
+        return Ok(());
+    };
+    let (own, kinds): (_, &[&str]) = match details.format.as_deref() {
+        Some("anthropic") => (Dialect::Anthropic, &["image", "document", "audio", "video"]),
+        Some("openai_responses") => (Dialect::OpenAiResponses, &["image_generation_call"]),
+        _ => return Ok(()),
+    };
+    let blocks = details.blocks.iter().filter(|_| caller != own);
+    // A failed generation has no image.
+    let mut blocks = blocks.filter(|block| !block.get("result").is_some_and(Value::is_null));
+    let kind = blocks.find_map(|block| {
+        let kind = block["type"].as_str()?;
+        kinds.contains(&kind).then_some(kind)
+    });
+    kind.map_or(Ok(()), |kind| Err(foreign(kind)))
+}
+
 /// The error for content that the caller's dialect cannot express.
 fn foreign(kind: &str) -> PredictError {
     let mut delta = Delta::default();
@@ -342,7 +366,8 @@ fn form(provider: &Provider, fields: &Map<String, Value>) -> Option<Value> {
     let form = fields
         .get("response_format")
         .filter(|_| !provider.keeps_schemas)?;
-    let form = form.get("json_schema")?;
+    // A schema beside the type is llama.cpp's form.
+    let form = form.get("json_schema").unwrap_or(form);
     let schema = form.get("schema")?;
     (form.get("strict") != Some(&Value::Bool(false))).then(|| schema.clone())
 }

@@ -56,6 +56,33 @@ impl Blocks {
         }
     }
 
+    /// Whether block `number` is open.
+    pub fn is_open(&self, number: u64) -> bool {
+        let open = self.open.as_ref();
+        open.is_some_and(|(open, ..)| *open == number)
+    }
+
+    /// Adds the fields of a delta that only its server defines to the open block `number`: text is
+    /// appended, and other values replace earlier ones.
+    pub fn extend(&mut self, number: u64, delta: &Map<String, Value>) {
+        let Some((_, block, _)) = self.open.as_mut().filter(|(open, ..)| *open == number) else {
+            return;
+        };
+        let Some(block) = block.as_object_mut() else {
+            return;
+        };
+        for (name, value) in delta.iter().filter(|(name, _)| *name != "type") {
+            match (block.get_mut(name), value) {
+                (Some(Value::String(text)), Value::String(more)) => {
+                    if text.len() + more.len() <= MAX_INPUT {
+                        text.push_str(more);
+                    }
+                }
+                _ => _ = block.insert(name.clone(), value.clone()),
+            }
+        }
+    }
+
     /// Ends block `number` and returns it with its input. `None` if another block or no block is
     /// open.
     pub fn end(&mut self, number: u64) -> Option<Value> {

@@ -24,6 +24,8 @@ pub struct ToolCallAccumulator {
     blocks: Vec<(u64, usize)>,
     /// Calls whose name has not arrived.
     nameless: Vec<UnnamedCall>,
+    /// Whether a call started without a name.
+    has_nameless: bool,
     /// Part of generated ids, so that they differ between answers.
     seed: u64,
 }
@@ -85,6 +87,7 @@ impl ToolCallAccumulator {
     }
 
     fn begin_kind(&mut self, kind: Kind, id: Option<&str>, name: &str, input: &str) -> Value {
+        self.has_nameless |= name.is_empty();
         let index = self.begun.len();
         let id = match id {
             Some(id) if !id.is_empty() => id.to_owned(),
@@ -133,14 +136,16 @@ impl ToolCallAccumulator {
         !self.begun.is_empty()
     }
 
-    /// Returns the outstanding deltas at the end of an answer: calls whose name never arrived, and
-    /// an empty object for calls without arguments. If the answer was cut off, the last call has no
-    /// arguments because they had not begun, and gets none.
+    /// Whether a call has no name: its start had none, or none has arrived for it yet.
+    pub fn lacks_name(&self) -> bool {
+        self.has_nameless || !self.nameless.is_empty()
+    }
+
+    /// Returns the outstanding deltas at the end of an answer: an empty object for calls without
+    /// arguments. If the answer was cut off, the last call has no arguments because they had not
+    /// begun, and gets none.
     pub fn rest(&mut self, is_cut: bool) -> Option<String> {
         let mut rest = Vec::new();
-        for nameless in std::mem::take(&mut self.nameless) {
-            rest.push(self.begin(nameless.id.as_deref(), "", &nameless.arguments));
-        }
         let complete = self.begun.len().saturating_sub(usize::from(is_cut));
         for index in 0..complete {
             if !self.begun[index].filled {
@@ -397,7 +402,9 @@ mod tests {
         let named = said(named, calls);
         assert_eq!(named[0]["id"], "a");
         assert_eq!(named[0]["function"]["arguments"], "{}");
+        assert!(!calls.lacks_name());
         said(r#"[{"index":3,"function":{"arguments":"{}"}}]"#, calls);
-        assert!(calls.rest(false).unwrap().contains("\"name\":\"\""));
+        assert!(calls.lacks_name());
+        assert_eq!(calls.rest(false), None);
     }
 }

@@ -23,6 +23,7 @@ pub fn check_fields(item: &Item, provider: &str) -> Result<(), PredictError> {
                  provider '{provider}' do not support: leave it out"
             )));
         }
+        check_images(message, provider)?;
     }
     Ok(())
 }
@@ -125,12 +126,47 @@ pub enum Image {
 /// The image of a part in OpenAI's format; `None` for other parts.
 pub fn image(part: &Value) -> Option<Image> {
     let url = part.pointer("/image_url/url")?.as_str()?;
-    let data = url.strip_prefix("data:");
-    let data = data.and_then(|data| data.split_once(";base64,"));
-    Some(match data {
-        Some((media, data)) => Image::Data(media.to_owned(), data.to_owned()),
-        None => Image::Address(url.to_owned()),
-    })
+    let of_data = base64(url).map(|(media, data)| Image::Data(media, data.to_owned()));
+    Some(of_data.unwrap_or_else(|| Image::Address(url.to_owned())))
+}
+
+/// The media type, in lower case without parameters, and the data of a `data:` URL in base64.
+fn base64(url: &str) -> Option<(String, &str)> {
+    let (scheme, rest) = url.split_once(':')?;
+    let (head, data) = rest.split_once(',')?;
+    let (head, coding) = head.rsplit_once(';')?;
+    if !scheme.eq_ignore_ascii_case("data") || !coding.trim().eq_ignore_ascii_case("base64") {
+        return None;
+    }
+    let media = head.split(';').next().unwrap_or_default();
+    let media = match media.trim().to_ascii_lowercase() {
+        media if media == "image/jpg" => "image/jpeg".to_owned(),
+        media => media,
+    };
+    Some((media, data))
+}
+
+/// Providers whose part for images also takes other files.
+const TAKE_FILES: [&str; 4] = ["openai", "azure", "gemini", "vertex"];
+
+/// Checks that the images of a message have the media type of an image.
+fn check_images(message: &ChatMessage, provider: &str) -> Result<(), PredictError> {
+    let parts = parts(message).unwrap_or_default();
+    let mut other = parts
+        .iter()
+        .filter_map(image)
+        .filter_map(|image| match image {
+            Image::Data(media, _) if !media.starts_with("image/") => Some(media),
+            _ => None,
+        });
+    match other.find(|media| media.is_empty() || !TAKE_FILES.contains(&provider)) {
+        Some(media) => Err(PredictError::invalid(format!(
+            "field 'messages' has an 'image_url' of the media type '{}', which is not an image: \
+             send a 'data:' URL such as 'data:image/png;base64,…'",
+            shown(&media)
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// An assistant's text without its refusal, and the refusal; `None` for messages without one.
@@ -342,6 +378,27 @@ pub fn is_system(message: &ChatMessage) -> bool {
     matches!(message.role.as_str(), "system" | "developer")
 }
 
+/// Checks that no system message has an image, for servers whose instructions are text.
+///
+/// # Errors
+/// `InvalidInput` naming the message's role.
+pub fn check_system(talk: &[ChatMessage], server: &str) -> Result<(), PredictError> {
+    let mut system = talk.iter().filter(|message| is_system(message));
+    match system.find(|message| {
+        parts(message)
+            .iter()
+            .flatten()
+            .any(|it| image(it).is_some())
+    }) {
+        Some(message) => Err(PredictError::invalid(format!(
+            "field 'messages' has an image in a message of the role '{}': {server} accepts only \
+             text there; send the image in a message of the role 'user'",
+            message.role
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Splits the system messages before the first turn, joined into one text if there are any, from
 /// the others, for servers that accept later system messages in place.
 pub fn without_first_system(mut messages: Vec<ChatMessage>) -> (Option<String>, Vec<ChatMessage>) {
@@ -363,72 +420,4 @@ pub fn without_system(messages: Vec<ChatMessage>) -> (Option<String>, Vec<ChatMe
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_in_arguments_keep_their_text() {
-        let call = |text: &str| json!({ "function": { "name": "f", "arguments": text } });
-        let exact_text = r#"{"a":12345678901234567890123,"e":1e2}"#;
-        let body = json!({ "input": arguments(&call(exact_text)).unwrap() });
-        assert_eq!(exact::write(&body), format!("{{\"input\":{exact_text}}}"));
-        assert_eq!(arguments(&call(" ")).unwrap(), json!({}));
-        for wrong in ["{bad", "[1]", "1e2"] {
-            assert!(arguments(&call(wrong)).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_refusal_is_split_from_its_text() {
-        let refused = |content: &str| ChatMessage {
-            details: Some(json!({ "refusal": "No." }).to_string()),
-            ..ChatMessage::new("assistant", content)
-        };
-        let split = |text: &str| Some((text.to_owned(), "No.".to_owned()));
-        assert_eq!(refusal(&refused("No.")), split(""));
-        assert_eq!(refusal(&refused("Hm. No.")), split("Hm. "));
-        assert_eq!(refusal(&ChatMessage::new("assistant", "No.")), None);
-    }
-
-    #[test]
-    fn text_and_calls_keep_their_order() {
-        let order = |details: Option<Value>| {
-            let message = ChatMessage {
-                tool_calls: Some(json!([{ "id": "a" }, { "id": "b" }]).to_string()),
-                details: details.map(|details| details.to_string()),
-                ..ChatMessage::new("assistant", "äbc")
-            };
-            let told = said(&message).into_iter().map(|said| match said {
-                Stretch::Text(text) => text,
-                Stretch::Call(call) => call["id"].as_str().unwrap().to_owned(),
-                Stretch::Mark(_) => "|".to_owned(),
-            });
-            told.collect::<Vec<_>>()
-        };
-        assert_eq!(order(None), ["äbc", "a", "b"]);
-        assert_eq!(
-            order(Some(json!({ "calls_at": [1, 2] }))),
-            ["ä", "a", "b", "b", "c"]
-        );
-        assert_eq!(
-            order(Some(json!({ "calls_at": [0, 0] }))),
-            ["a", "b", "äbc"]
-        );
-        let mark = |at: usize, calls: usize| json!({ "at": at, "calls": calls, "control": {} });
-        let marked = json!({ "cache": [mark(1, 0), mark(3, 1), mark(3, 2)] });
-        assert_eq!(order(Some(marked)), ["ä", "|", "bc", "a", "|", "b", "|"]);
-    }
-
-    #[test]
-    fn a_field_of_one_dialect_is_refused_by_name() {
-        let named = ChatMessage {
-            details: Some(json!({ "beside": "name" }).to_string()),
-            ..ChatMessage::new("user", "hi")
-        };
-        let item = Item::Chat(vec![ChatMessage::new("user", "hi"), named]);
-        let error = check_fields(&item, "a test").unwrap_err();
-        assert!(error.message.contains("'name' at index 1"), "{error}");
-        let item = Item::Chat(vec![ChatMessage::new("user", "hi")]);
-        assert!(check_fields(&item, "a test").is_ok());
-    }
-}
+mod tests;

@@ -172,14 +172,24 @@ pub enum ResponseFormat {
 /// Removes `response_format` from the body and returns it; `None` if it is absent or not in
 /// OpenAI's format.
 pub fn take_response_format(body: &mut Map<String, Value>) -> Option<ResponseFormat> {
-    let given = body.get("response_format")?;
-    let form = match (
-        given["type"].as_str()?,
-        given.pointer("/json_schema/schema"),
-    ) {
-        ("text", _) => ResponseFormat::Text,
-        ("json_object", None) if given.get("json_schema").is_none() => ResponseFormat::Object,
-        ("json_schema", Some(schema)) => ResponseFormat::Schema(schema.clone()),
+    let given = body.get("response_format")?.as_object()?;
+    let has_only = |fields: &Map<String, Value>, known: &[&str]| {
+        let mut names = fields.iter().filter(|(_, value)| !value.is_null());
+        names.all(|(name, _)| known.contains(&name.as_str()))
+    };
+    let form = match given.get("type")?.as_str()? {
+        "text" if has_only(given, &["type"]) => ResponseFormat::Text,
+        // The field `schema` is that of llama.cpp.
+        "json_object" if has_only(given, &["type", "schema"]) => match given.get("schema") {
+            Some(schema) if !schema.is_null() => ResponseFormat::Schema(schema.clone()),
+            _ => ResponseFormat::Object,
+        },
+        "json_schema" if has_only(given, &["type", "json_schema"]) => {
+            let named = given.get("json_schema")?.as_object()?;
+            let known = ["description", "name", "schema", "strict"];
+            let named = Some(named).filter(|named| has_only(named, &known));
+            ResponseFormat::Schema(named?.get("schema")?.clone())
+        }
         _ => return None,
     };
     body.remove("response_format");
@@ -261,7 +271,19 @@ mod tests {
             take_response_format(&mut body),
             Some(ResponseFormat::Schema(json!({ "a": 1 })))
         );
-        let mut own = object(json!({ "response_format": { "type": "own" } }));
-        assert_eq!((take_response_format(&mut own), own.len()), (None, 1));
+        let object_schema = json!({ "type": "json_object", "schema": { "a": 1 } });
+        let mut body = object(json!({ "response_format": object_schema }));
+        assert_eq!(
+            take_response_format(&mut body),
+            Some(ResponseFormat::Schema(json!({ "a": 1 })))
+        );
+        for left in [
+            json!({ "type": "own" }),
+            json!({ "type": "json_object", "foo": 1 }),
+            json!({ "type": "json_schema", "json_schema": { "schema": {}, "foo": 1 } }),
+        ] {
+            let mut own = object(json!({ "response_format": left }));
+            assert_eq!((take_response_format(&mut own), own.len()), (None, 1));
+        }
     }
 }

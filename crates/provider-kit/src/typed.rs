@@ -83,6 +83,10 @@ fn one(
     name: &str,
     value: &ParamValue,
 ) -> Result<Option<ParamValue>, PredictError> {
+    if let (true, ParamValue::Bool(_)) = (is_number(name), value) {
+        let why = "must be a number, not true or false";
+        return Err(PredictError::invalid(format!("parameter '{name}' {why}")));
+    }
     if NUMBERS.contains(&name) {
         return Ok(parameters.float(name)?.map(ParamValue::Float));
     }
@@ -98,7 +102,7 @@ fn one(
     }
     Ok(match value {
         ParamValue::Float(number) if WHOLE.contains(&name) && number.fract() == 0.0 => {
-            Some(ParamValue::Int(*number as i64))
+            Some(ParamValue::Int(whole(name, *number)?))
         }
         ParamValue::Text(text) if WHOLE.contains(&name) => {
             let whole = text.trim().parse().map(ParamValue::Int);
@@ -111,6 +115,22 @@ fn one(
         }
         _ => None,
     })
+}
+
+/// Whether the parameter is a number.
+fn is_number(name: &str) -> bool {
+    NUMBERS.contains(&name) || COUNTS.contains(&name) || WHOLE.contains(&name)
+}
+
+/// Converts a number without a fraction.
+fn whole(name: &str, number: f64) -> Result<i64, PredictError> {
+    const END: f64 = 9_223_372_036_854_775_808.0;
+    if (-END..END).contains(&number) {
+        return Ok(number as i64);
+    }
+    Err(PredictError::invalid(format!(
+        "parameter '{name}' is out of range: it must be a whole number from -2^63 to 2^63 - 1"
+    )))
 }
 
 fn is_nested_json(text: &str) -> bool {
@@ -222,6 +242,16 @@ mod tests {
             ("logprobs", "perhaps"),
         ] {
             let error = typed_one(name, text(given)).unwrap_err();
+            assert!(error.message.contains(&format!("'{name}'")), "{name}");
+        }
+        for (name, given) in [
+            ("seed", ParamValue::Float(9_223_372_036_854_775_808.0)),
+            ("top_k", ParamValue::Float(-1e30)),
+            ("temperature", ParamValue::Bool(true)),
+            ("max_tokens", ParamValue::Bool(true)),
+            ("seed", ParamValue::Bool(false)),
+        ] {
+            let error = typed_one(name, given).unwrap_err();
             assert!(error.message.contains(&format!("'{name}'")), "{name}");
         }
     }

@@ -127,6 +127,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
             begin(&mut delta, body.index, block, calls);
         }
         "content_block_delta" => {
+            extend(data, body.index, calls);
             if let Some(inner) = body.delta {
                 piece(&mut delta, body.index, inner, calls);
             }
@@ -190,6 +191,26 @@ fn begin(delta: &mut Delta, index: u64, block: Value, calls: &mut ToolCallAccumu
         None => delta.text = block["text"].as_str().map(str::to_owned),
     }
     named(delta);
+}
+
+/// Adds a delta of a type that only the server defines to its open block.
+fn extend(data: &str, index: u64, calls: &mut ToolCallAccumulator) {
+    const READ: [&str; 5] = [
+        "citations_delta",
+        "input_json_delta",
+        "signature_delta",
+        "text_delta",
+        "thinking_delta",
+    ];
+    if !calls.native.is_open(index) {
+        return;
+    }
+    let event = serde_json::from_str::<Value>(data).unwrap_or_default();
+    let kind = event["delta"]["type"].as_str();
+    let delta = event["delta"].as_object();
+    if let Some(delta) = delta.filter(|_| kind.is_some_and(|kind| !READ.contains(&kind))) {
+        calls.native.extend(index, delta);
+    }
 }
 
 fn piece(delta: &mut Delta, index: u64, inner: Inner<'_>, calls: &mut ToolCallAccumulator) {

@@ -1,6 +1,7 @@
 //! Cohere's Chat API, version 2.
 
 mod citations;
+mod content;
 
 use std::borrow::Cow;
 
@@ -27,6 +28,7 @@ use volley_provider_kit::step::{Delta, Step};
 use volley_types::{ChatMessage, Dialect, ErrorCode, FinishReason, PredictError};
 
 use self::citations::citations;
+use self::content::{add_content, whole_content};
 
 pub(crate) static PROVIDER: Provider = Provider {
     page: Page {
@@ -249,14 +251,6 @@ struct Message<'a> {
 }
 
 #[derive(Deserialize)]
-struct Content<'a> {
-    #[serde(borrow, default)]
-    text: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    thinking: Option<Cow<'a, str>>,
-}
-
-#[derive(Deserialize)]
 struct Call<'a> {
     #[serde(borrow, default)]
     id: Option<Cow<'a, str>>,
@@ -303,9 +297,7 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
         (Some("message-end"), _) => return end(&inner),
         (Some("content-start" | "content-delta"), _) => {
             if let Some(content) = inner.message.and_then(|message| message.content) {
-                let content: Content<'_> = one(content)?;
-                delta.text = content.text.map(Cow::into_owned);
-                delta.thinking = content.thinking.map(Cow::into_owned);
+                add_content(&mut delta, content)?;
             }
             delta.logprobs = body.logprobs.as_ref().and_then(probabilities);
         }
@@ -437,24 +429,13 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
         _ => return Err("no message".to_owned()),
     };
     let list = |name: &str| message.get(name).and_then(Value::as_array);
-    let texts = |name: &str| -> String {
-        let parts = list("content").into_iter().flatten();
-        parts.filter_map(|part| part[name].as_str()).collect()
-    };
-    let thinking = Delta {
-        thinking: Some(texts("thinking")),
-        ..Delta::default()
-    };
+    let (thinking, mut delta) = whole_content(&message["content"]);
     let plan = message.get("tool_plan").and_then(Value::as_str);
     let mut plan = Delta {
         thinking: plan.map(str::to_owned),
         ..Delta::default()
     };
     planned(&mut plan);
-    let mut delta = Delta {
-        text: Some(texts("text")),
-        ..Delta::default()
-    };
     let made = list("tool_calls").into_iter().flatten().map(|call| {
         let function = &call["function"];
         let name = function["name"].as_str().unwrap_or_default();

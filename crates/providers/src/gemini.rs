@@ -10,6 +10,7 @@ mod thinking;
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_provider_kit::calls::{ToolCallAccumulator, deltas};
@@ -166,6 +167,11 @@ struct Function<'a> {
     name: Cow<'a, str>,
     #[serde(borrow, default)]
     args: Option<&'a RawValue>,
+    /// A piece of the arguments, for requests with `streamFunctionCallArguments`.
+    #[serde(default, rename = "partialArgs")]
+    partial: Option<IgnoredAny>,
+    #[serde(default, rename = "willContinue")]
+    continues: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -348,6 +354,9 @@ fn add_parts(
         let signature = signature.filter(|signature| !signature.is_empty());
         let text = part.text.map(Cow::into_owned);
         match (part.function_call, part.thought) {
+            (Some(function), _) if function.partial.is_some() || function.continues == Some(true) => {
+                delta.lacks_form("partialArgs");
+            }
             (Some(function), _) => {
                 called.push(call(&function, signature, calls));
                 append(&mut delta.text, text);

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
@@ -224,6 +225,8 @@ struct Message<'a> {
     thinking: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     tool_calls: Option<Vec<Call<'a>>>,
+    #[serde(default)]
+    images: Option<Vec<IgnoredAny>>,
 }
 
 #[derive(Deserialize)]
@@ -261,6 +264,9 @@ fn read(data: &str, calls: &mut ToolCallAccumulator) -> Result<Step, String> {
     if let Some(message) = line.message {
         delta.text = message.content.map(Cow::into_owned).or(delta.text);
         delta.thinking = message.thinking.map(Cow::into_owned);
+        if message.images.is_some_and(|images| !images.is_empty()) {
+            delta.lacks_form("images");
+        }
         let made = message.tool_calls.into_iter().flatten().map(|call| {
             let function = call.function.as_ref();
             let name = function.and_then(|function| function.name.as_str());
@@ -421,6 +427,11 @@ mod tests {
         assert_eq!(delta.text.as_deref(), Some("."));
         assert_eq!(delta.finish_reason, Some(FinishReason::ToolCalls));
         assert_eq!(delta.completion_tokens, Some(3));
+        let image = r#"{"message":{"content":"","images":["eA=="]},"done":false}"#;
+        let Ok(Step::Delta(delta)) = read(image, calls) else {
+            panic!()
+        };
+        assert!(delta.unusable.unwrap().contains("'images'"));
         let failed = read(r#"{"error":"out of memory"}"#, calls);
         assert_eq!(failed, Ok(Step::Failed("out of memory".to_owned())));
         assert!(read("{}", calls).is_err());

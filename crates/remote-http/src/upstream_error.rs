@@ -159,12 +159,15 @@ impl ErrorBody {
             Ok(body) => body,
             Err(_) => {
                 return Self {
+                    message: plain_text(body, headers),
                     blame,
                     ..Self::default()
                 };
             }
         };
-        let error = body.get("error").or_else(|| body.get("detail"));
+        // Mistral nests the faults in the message.
+        let nested = body.pointer("/message/detail");
+        let error = body.get("error").or_else(|| body.get("detail")).or(nested);
         let details = error.and_then(|error| error["details"].as_array());
         let mut details = details.into_iter().flatten();
         let delay = details.find_map(|detail| detail["retryDelay"].as_str());
@@ -183,6 +186,17 @@ impl ErrorBody {
             retry_after: delay.and_then(|delay| seconds(delay.strip_suffix('s')?)),
         }
     }
+}
+
+/// The text of a plain body. Other bodies, such as HTML pages, have no message.
+fn plain_text(body: &[u8], headers: &HeaderMap) -> Option<String> {
+    let media = headers.get(http::header::CONTENT_TYPE)?.to_str().ok()?;
+    let (media, _) = media.split_once(';').unwrap_or((media, ""));
+    if !media.trim().eq_ignore_ascii_case("text/plain") {
+        return None;
+    }
+    let text = std::str::from_utf8(body).ok()?.trim();
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 /// Joins the messages of a validation error, each with its location. The submitted value is
@@ -259,6 +273,31 @@ mod tests {
         assert_eq!(other.code, ErrorCode::InvalidInput);
         assert!(other.message.contains("no such parameter"));
         assert_eq!(answered(413, "").code, ErrorCode::TooLarge);
+    }
+
+    #[test]
+    fn the_reason_is_read_from_a_nested_detail_and_from_plain_text() {
+        let nested = r#"{"object":"error","message":{"detail":[{"loc":["body","temperature"],"msg":"bad temp"}]}}"#;
+        let error = answered(422, nested);
+        assert_eq!(error.code, ErrorCode::InvalidInput);
+        assert!(
+            error.message.contains("body.temperature: bad temp"),
+            "{error}"
+        );
+        let told = |media: &'static str, body: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("content-type", http::HeaderValue::from_static(media));
+            let refusal = Refusal {
+                status: StatusCode::BAD_REQUEST,
+                headers: &headers,
+                body: body.as_bytes(),
+            };
+            refusal.error(str::to_owned).message
+        };
+        assert!(told("text/plain; charset=utf-8", "no such model").contains("no such model"));
+        assert!(!told("text/html", "<html>no</html>").contains("<html>"));
+        let long = told("text/plain", &"x".repeat(10_000));
+        assert!(long.len() < MAX_MESSAGE + 100);
     }
 
     #[test]

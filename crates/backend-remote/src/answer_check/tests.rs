@@ -214,3 +214,31 @@ fn a_warning_is_in_the_details_of_the_end_once() {
     assert_eq!(fields["volley-warning"], "moved");
     assert!(second.end.is_none());
 }
+
+#[test]
+fn an_image_in_a_block_is_an_error_for_callers_of_other_dialects() {
+    for (format, own, kind) in [
+        ("anthropic", Dialect::Anthropic, "image"),
+        (
+            "openai_responses",
+            Dialect::OpenAiResponses,
+            "image_generation_call",
+        ),
+    ] {
+        let made = |dialect| {
+            let mut delta = Delta::default();
+            let details = delta.details();
+            details.format = Some(format.to_owned());
+            details
+                .blocks
+                .push(json!({ "type": kind, "result": "eA==" }));
+            let check = AnswerCheck::of(provider("openai"), &json!({}), &Map::new());
+            check.for_caller(dialect).apply(&mut delta)
+        };
+        made(own).unwrap();
+        for other in [Dialect::Own, Dialect::OpenAi, Dialect::Cohere] {
+            let error = made(other).unwrap_err();
+            assert!(error.message.contains(&format!("'{kind}'")), "{error:?}");
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::{
-    Image, Stretch, arguments, calls, image, is_error, is_system, messages, parts, reasoned, said,
+    Image, Stretch, arguments, calls, check_system, image, is_error, is_system, messages, parts, reasoned, said,
     without_first_system,
 };
 use volley_provider_kit::effort::{self, Thinking};
@@ -99,7 +99,9 @@ pub(super) fn body(
     body.entry("max_tokens")
         .or_insert_with(|| DEFAULT_MAX_TOKENS.into());
     // System messages are a field of the body in this format.
-    let (system, rest) = without_first_system(messages(item));
+    let talk = messages(item);
+    check_system(&talk, "Anthropic's messages")?;
+    let (system, rest) = without_first_system(talk);
     if let Some(system) = system {
         body.entry("system").or_insert_with(|| system.into());
     }

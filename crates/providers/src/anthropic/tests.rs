@@ -167,3 +167,23 @@ fn signatures_unknown_blocks_and_the_providers_own_reason_come_along() {
     assert_eq!(told.stop_sequence.as_deref(), Some("END"));
     assert_eq!(told.usage.unwrap()["cache_read_input_tokens"], 100);
 }
+
+#[test]
+fn unknown_deltas_belong_to_their_block() {
+    let calls = &mut ToolCallAccumulator::default();
+    for data in [
+        r#"{"type":"content_block_start","index":0,"content_block":{"type":"compaction","content":""}}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"compaction_delta","content":"summary "}}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"compaction_delta","content":"text"}}"#,
+    ] {
+        read(data, calls).unwrap();
+    }
+    let end = read(r#"{"type":"content_block_stop","index":0}"#, calls);
+    let Ok(Step::Delta(end)) = end else {
+        panic!("{end:?}")
+    };
+    assert_eq!(
+        end.details.unwrap().blocks,
+        [json!({ "type": "compaction", "content": "summary text" })]
+    );
+}

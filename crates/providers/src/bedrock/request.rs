@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::{
-    Image, Stretch, arguments, calls, image, is_error, is_system, marks, messages, no_address,
-    parts, reasoned, said,
+    Image, Stretch, arguments, calls, check_system, image, is_error, is_system, marks, messages,
+    no_address, parts, reasoned, said,
 };
 use volley_provider_kit::normalize::{
     ToolChoice, allowed_only, check_tool_choice, is_one_call, take_response_format,
@@ -70,6 +70,7 @@ pub(super) fn body(
     mut request: RequestFields<'_>,
 ) -> Result<Value, PredictError> {
     let mut talk = messages(item);
+    check_system(&talk, "Converse")?;
     let caches = model::has_cache(model);
     if !caches {
         unmarked(&mut talk);

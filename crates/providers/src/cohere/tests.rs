@@ -101,3 +101,22 @@ fn a_whole_message_has_all_its_parts() {
     assert_eq!(delta.finish_reason, Some(FinishReason::Length));
     assert_eq!(delta.completion_tokens, Some(3));
 }
+
+#[test]
+fn content_of_other_kinds_is_an_error_and_a_string_is_text() {
+    let calls = &mut ToolCallAccumulator::default();
+    let image = r#"{"type":"content-start","index":0,"delta":{"message":{"content":{"type":"image_url","image_url":{"url":"x"}}}}}"#;
+    assert!(delta(image, calls).unusable.unwrap().contains("'image_url'"));
+    let plain = r#"{"type":"content-delta","index":0,"delta":{"message":{"content":"hi"}}}"#;
+    assert_eq!(delta(plain, calls).text.as_deref(), Some("hi"));
+    let whole = |content: &str| {
+        let body = format!(r#"{{"finish_reason":"COMPLETE","message":{{"content":{content}}}}}"#);
+        let Ok(Step::All(mut deltas)) = read_whole(body.as_bytes(), &mut ToolCallAccumulator::default()) else {
+            panic!("{content}")
+        };
+        deltas.pop().unwrap()
+    };
+    assert_eq!(whole(r#""hi""#).text.as_deref(), Some("hi"));
+    let image = whole(r#"[{"type":"text","text":"a"},{"type":"image_url"}]"#);
+    assert!(image.unusable.unwrap().contains("'image_url'"));
+}

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::{
-    self, Image, arguments, called, calls, is_error, messages, reasoned, without_system,
+    self, Image, arguments, called, calls, check_system, is_error, messages, reasoned, without_system,
 };
 use volley_provider_kit::normalize::{
     ResponseFormat, ToolChoice, allowed_only, check_tool_choice, is_one_call, take_response_format,
@@ -100,7 +100,9 @@ pub(super) fn body(
         let config = json!({ "functionCallingConfig": calling(choice, strict) });
         body.entry("toolConfig").or_insert(config);
     }
-    let (system, rest) = without_system(messages(item));
+    let talk = messages(item);
+    check_system(&talk, "Gemini")?;
+    let (system, rest) = without_system(talk);
     if let Some(system) = system {
         let system = json!({ "parts": [{ "text": system }] });
         body.entry("systemInstruction").or_insert(system);

@@ -76,3 +76,18 @@ fn a_list_of_responses_is_one_answer() {
     assert_eq!(delta.finish_reason, Some(FinishReason::Length));
     assert_eq!(delta.completion_tokens, Some(2));
 }
+
+#[test]
+fn pieces_of_arguments_are_an_error() {
+    for call in [
+        r#"{"name":"f","willContinue":true}"#,
+        r#"{"partialArgs":[{"jsonPath":"$.a","numberValue":1}]}"#,
+    ] {
+        let data = format!(r#"{{"candidates":[{{"content":{{"parts":[{{"functionCall":{call}}}]}}}}]}}"#);
+        let Ok(Step::Delta(delta)) = read(&data, &mut ToolCallAccumulator::default()) else {
+            panic!("{call}")
+        };
+        assert_eq!(delta.tool_calls, None);
+        assert!(delta.unusable.unwrap().contains("'partialArgs'"));
+    }
+}

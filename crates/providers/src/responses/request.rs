@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 use volley_backend::items::Item;
-use volley_provider_kit::conversation::{calls, messages, parts, reasoned, refusal};
+use volley_provider_kit::conversation::{
+    calls, is_error, messages, parts, reasoned, refusal,
+};
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_types::{ChatMessage, Dialect, PredictError};
 
@@ -57,7 +59,7 @@ pub(super) fn body(
     let logprobs = request.take("logprobs") == Some(Value::Bool(true));
     let effort = request.take("reasoning_effort");
     let verbosity = request.take("verbosity");
-    let form = request.take("response_format");
+    let form = request.take("response_format").map(named_schema);
     let mut body = request.finish()?;
     let wanted = [
         (logprobs, "message.output_text.logprobs"),
@@ -111,6 +113,15 @@ fn keeps_reasoning(request: &RequestFields<'_>) -> bool {
     let effort = request.fields.get("reasoning_effort");
     request.dialect() == Dialect::Anthropic
         && (thinks || effort.is_some_and(|effort| effort != "none"))
+}
+
+/// Writes a schema in llama.cpp's form, beside the type `json_object`, as a named schema.
+fn named_schema(mut form: Value) -> Value {
+    if form["type"] != "json_object" || form["schema"].is_null() {
+        return form;
+    }
+    let schema = form["schema"].take();
+    json!({ "type": "json_schema", "json_schema": { "name": "answer", "schema": schema } })
 }
 
 /// Flattens a choice among some tools, and those tools.
@@ -176,7 +187,12 @@ fn said(message: &ChatMessage) -> Value {
 
 /// The content of a message with images.
 fn shown(message: &ChatMessage) -> Option<Value> {
-    let parts = parts(message)?.into_iter().map(|part| {
+    let mut parts = parts(message)?;
+    // The format has no field for it; messages without images have the mark in their text.
+    if is_error(message) {
+        parts.insert(0, json!({ "type": "text", "text": "Error:" }));
+    }
+    let parts = parts.into_iter().map(|part| {
         let image = &part["image_url"];
         if image.is_null() {
             return json!({ "type": "input_text", "text": part["text"] });
@@ -216,6 +232,32 @@ mod tests {
             items(&refused("Hm. No."))[0]["content"],
             json!([text, part])
         );
+    }
+
+    #[test]
+    fn a_failed_result_with_an_image_is_marked() {
+        let image = json!({ "type": "image_url", "image_url": { "url": "data:image/png;base64,eA==" } });
+        let result = |details: Value| ChatMessage {
+            tool_call_id: Some("1".to_owned()),
+            details: Some(details.to_string()),
+            ..ChatMessage::new("tool", "")
+        };
+        let failed = items(&result(json!({ "is_error": true, "parts": [image] })));
+        let mark = json!({ "type": "input_text", "text": "Error:" });
+        assert_eq!(failed[0]["output"][0], mark);
+        assert_eq!(failed[0]["output"][1]["type"], "input_image");
+        let fine = items(&result(json!({ "parts": [image] })));
+        assert_eq!(fine[0]["output"].as_array().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_schema_beside_the_type_is_a_named_one() {
+        let form = json!({ "type": "json_object", "schema": { "a": 1 } });
+        let fields = json!({ "response_format": form }).as_object().cloned().unwrap();
+        let item = Item::Prompt("hi".to_owned());
+        let made = asking(&PARAMETERS, fields, |request| body("m", &item, request)).unwrap();
+        let named = json!({ "type": "json_schema", "name": "answer", "schema": { "a": 1 } });
+        assert_eq!(made["text"]["format"], named);
     }
 
     #[test]
