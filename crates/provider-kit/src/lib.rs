@@ -27,5 +27,6 @@ pub mod reserved;
 pub mod rows;
 pub mod step;
 pub mod template;
+pub mod tools;
 pub mod typed;
 pub mod wire;

@@ -261,6 +261,10 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
         whole.cached_tokens = delta.cached_tokens.or(whole.cached_tokens);
         whole.reasoning_tokens = delta.reasoning_tokens.or(whole.reasoning_tokens);
     }
+    let is_empty = whole.text.is_none() && whole.thinking.is_none() && called.is_empty() && signed.is_empty();
+    if is_empty && whole.finish_reason.is_none() && whole.unusable.is_none() && whole.end.is_none() {
+        return Err("no candidates".to_owned());
+    }
     whole.tool_calls = deltas(called);
     whole.citations = some(cited);
     let text = whole.text.as_deref().unwrap_or_default();

@@ -12,6 +12,7 @@ use volley_provider_kit::normalize::{
 };
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_provider_kit::provider::ANSWER_TOOL;
+use volley_provider_kit::tools::check_functions;
 use volley_types::{ChatMessage, Dialect, PredictError};
 
 use super::claude::{self, Claude};
@@ -81,6 +82,9 @@ pub(super) fn body(
     };
     let mut body = request.finish()?;
     if let Some(Value::Array(given)) = body.get_mut("tools") {
+        if !is_own {
+            check_functions(given)?;
+        }
         given.iter_mut().try_for_each(|given| tool(given, claude))?;
     }
     if let Some(choice) = body.get_mut("tool_choice") {

@@ -11,6 +11,7 @@ use volley_provider_kit::normalize::{
     take_tool_choice, take_users,
 };
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
+use volley_provider_kit::tools::check_functions;
 use volley_types::{ChatMessage, Dialect, PredictError};
 
 use super::model;
@@ -198,6 +199,7 @@ fn tools(
     if given.is_empty() {
         return Ok(());
     }
+    check_functions(&given)?;
     let mut specs = Vec::with_capacity(given.len());
     for given in given {
         let control = given.get("cache_control").filter(|_| caches);

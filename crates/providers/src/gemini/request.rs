@@ -10,6 +10,7 @@ use volley_provider_kit::normalize::{
     take_tool_choice,
 };
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
+use volley_provider_kit::tools::check_functions;
 use volley_types::{ChatMessage, Dialect, PredictError};
 
 use super::thinking;
@@ -93,6 +94,7 @@ pub(super) fn body(
     }
     let mut strict = false;
     if let Some(Value::Array(given)) = body.remove("tools") {
+        check_functions(&given)?;
         strict = given.iter().any(|tool| tool["function"]["strict"] == true);
         body.insert("tools".to_owned(), tools(given));
     }
