@@ -87,9 +87,8 @@ mod tests {
         for noted in [None, field, Some("later".to_owned())] {
             note(&mut message, noted);
         }
-        assert_eq!(
-            message.details.as_deref(),
-            Some(r#"{"beside":"content[].newest","refusal":"No."}"#)
-        );
+        let details: Value = serde_json::from_str(message.details.as_deref().unwrap()).unwrap();
+        let expected = json!({ "beside": "content[].newest", "refusal": "No." });
+        assert_eq!(details, expected);
     }
 }

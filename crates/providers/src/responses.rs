@@ -206,6 +206,9 @@ fn begin_item(
         details.format = Some("openai_responses".to_owned());
         details.item = begun.id.as_deref().map(str::to_owned);
     }
+    if 0 < event.output_index && item.as_ref().is_some_and(|item| item.kind == "message") {
+        begin_message(&mut delta);
+    }
     let read = ["message", "reasoning", "function_call"];
     if item
         .as_ref()
@@ -227,6 +230,13 @@ fn begin_item(
     });
     delta.tool_calls = deltas(call.into_iter().collect());
     Ok(delta)
+}
+
+/// Marks the beginning of a message, so that it is not joined with the one before it.
+fn begin_message(delta: &mut Delta) {
+    let details = delta.details();
+    details.format = Some("openai_responses".to_owned());
+    details.begins = true;
 }
 
 /// Reads the failure of an `error` event, which stands in an object or beside the type.
@@ -328,7 +338,7 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
     }
     let items = body["output"].as_array().ok_or("no output")?;
     let mut all = Vec::new();
-    for item in items {
+    for (index, item) in items.iter().enumerate() {
         match item["type"].as_str() {
             Some("function_call") => {
                 let name = item["name"].as_str().unwrap_or_default();
@@ -340,6 +350,11 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
                 });
             }
             Some("message") => {
+                if 0 < index {
+                    let mut begun = Delta::default();
+                    begin_message(&mut begun);
+                    all.push(begun);
+                }
                 let parts = item["content"].as_array().into_iter().flatten();
                 all.extend(parts.map(said));
             }
