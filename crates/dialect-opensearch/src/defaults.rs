@@ -1,7 +1,7 @@
 //! Checks of default parameters, as far as a coordinator knows them. The names that a model takes
 //! are known where it is loaded.
 
-use volley_types::registry::{BackendInfo, BackendName};
+use volley_types::registry::{BackendInfo, SourceKind};
 use volley_types::{Parameters, PredictError, unknown_parameter};
 
 /// Keys of a model's `model.toml` that a registration cannot set.
@@ -51,12 +51,13 @@ const SIMILAR_FROM: usize = 8;
 /// `InvalidInput` naming a parameter with a value of the wrong type and, for ONNX models, a
 /// misspelled one or one that belongs in the model's directory.
 pub(crate) fn check(backend: &BackendInfo, parameters: &Parameters) -> Result<(), PredictError> {
-    if backend.name == BackendName::ONNX {
+    // The models whose directory describes them.
+    if backend.takes_model_config {
         for (name, _) in parameters.iter() {
             names(name)?;
         }
     }
-    match backend.name == BackendName::ONNX || backend.name == BackendName::REMOTE {
+    match backend.takes_model_config || backend.source == SourceKind::Connector {
         true => numbers(parameters),
         false => Ok(()),
     }

@@ -429,7 +429,7 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
         _ => return Err("no message".to_owned()),
     };
     let list = |name: &str| message.get(name).and_then(Value::as_array);
-    let (thinking, mut delta) = whole_content(&message["content"]);
+    let (thinking, mut delta) = whole_content(message.get("content").unwrap_or(&Value::Null));
     let plan = message.get("tool_plan").and_then(Value::as_str);
     let mut plan = Delta {
         thinking: plan.map(str::to_owned),

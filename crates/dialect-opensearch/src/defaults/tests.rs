@@ -1,15 +1,18 @@
 use serde_json::{Value, json};
 use volley_dialect_kit::parameters::from_json;
-use volley_types::registry::SourceKind;
+use volley_types::registry::BackendName;
 
 use super::*;
 
 fn checked(name: BackendName, given: &Value) -> Result<(), String> {
     let backend = BackendInfo {
-        name,
+        source: match name == BackendName::REMOTE {
+            true => SourceKind::Connector,
+            false => SourceKind::Files,
+        },
+        takes_model_config: name == BackendName::ONNX,
         summary: "",
-        source: SourceKind::Files,
-        takes_model_config: false,
+        name,
     };
     let parameters = from_json(given.as_object().unwrap()).unwrap();
     check(&backend, &parameters).map_err(|error| error.message.to_string())

@@ -277,7 +277,7 @@ async fn operators_see_the_cluster() {
     assert_eq!(
         status["models"],
         json!([{ "id": "m", "version": 1, "state": "DEPLOYED", "desired_replicas": 1, "ready_replicas": 1,
-                 "failure": null }])
+                 "failure": null, "unplaced": null }])
     );
     assert_eq!(status["active_streams"], 0);
 
