@@ -156,7 +156,11 @@ mod tests {
     fn rows(events: &[&[i64]]) -> RecordBatch {
         let batches = (0_u32..).zip(events).map(|(number, values)| {
             let values: ArrayRef = Arc::new(Int64Array::from(values.to_vec()));
-            let columns = [vec![values.clone()], marks(number, &[values.len()]).to_vec()].concat();
+            let columns = [
+                vec![values.clone()],
+                marks(number, &[values.len()]).to_vec(),
+            ]
+            .concat();
             RecordBatch::try_new(signature().output, columns).unwrap()
         });
         let batches: Vec<_> = batches.collect();

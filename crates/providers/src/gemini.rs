@@ -261,8 +261,10 @@ fn read_whole(body: &[u8], calls: &mut ToolCallAccumulator) -> Result<Step, Stri
         whole.cached_tokens = delta.cached_tokens.or(whole.cached_tokens);
         whole.reasoning_tokens = delta.reasoning_tokens.or(whole.reasoning_tokens);
     }
-    let is_empty = whole.text.is_none() && whole.thinking.is_none() && called.is_empty() && signed.is_empty();
-    if is_empty && whole.finish_reason.is_none() && whole.unusable.is_none() && whole.end.is_none() {
+    let is_empty =
+        whole.text.is_none() && whole.thinking.is_none() && called.is_empty() && signed.is_empty();
+    if is_empty && whole.finish_reason.is_none() && whole.unusable.is_none() && whole.end.is_none()
+    {
         return Err("no candidates".to_owned());
     }
     whole.tool_calls = deltas(called);
@@ -358,7 +360,9 @@ fn add_parts(
         let signature = signature.filter(|signature| !signature.is_empty());
         let text = part.text.map(Cow::into_owned);
         match (part.function_call, part.thought) {
-            (Some(function), _) if function.partial.is_some() || function.continues == Some(true) => {
+            (Some(function), _)
+                if function.partial.is_some() || function.continues == Some(true) =>
+            {
                 delta.lacks_form("partialArgs");
             }
             (Some(function), _) => {

@@ -65,7 +65,9 @@ fn rows_of_events(part: &AnswerPart) -> Result<Cow<'_, [usize]>, PredictError> {
         Some(events) => Cow::Borrowed(events.as_slice()),
         None => Cow::Owned(vec![part.rows]),
     };
-    let sum = events.iter().try_fold(0_usize, |sum, rows| sum.checked_add(*rows));
+    let sum = events
+        .iter()
+        .try_fold(0_usize, |sum, rows| sum.checked_add(*rows));
     match events.contains(&0) || sum != Some(part.rows) {
         true => Err(malformed("an event without rows")),
         false => Ok(events),

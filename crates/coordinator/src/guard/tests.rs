@@ -44,7 +44,8 @@ async fn a_generation_without_its_last_row_ends_in_an_error() {
 async fn a_stream_that_ends_within_an_event_ends_in_an_error() {
     let none = std::sync::Arc::new(Schema::empty());
     let schema = Signature::events(none.clone(), &none).unwrap().output;
-    let event = |number| RecordBatch::try_new(schema.clone(), marks(number, &[2]).to_vec()).unwrap();
+    let event =
+        |number| RecordBatch::try_new(schema.clone(), marks(number, &[2]).to_vec()).unwrap();
     for (last, expected) in [
         (event(1), vec![None, None]),
         (

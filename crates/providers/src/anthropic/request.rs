@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::{
-    Image, Stretch, arguments, calls, check_system, image, is_error, is_system, messages, parts, reasoned, said,
-    without_first_system,
+    Image, Stretch, arguments, calls, check_system, image, is_error, is_system, messages, parts,
+    reasoned, said, without_first_system,
 };
 use volley_provider_kit::effort::{self, Thinking};
 use volley_provider_kit::normalize::{

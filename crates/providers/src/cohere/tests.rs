@@ -106,12 +106,19 @@ fn a_whole_message_has_all_its_parts() {
 fn content_of_other_kinds_is_an_error_and_a_string_is_text() {
     let calls = &mut ToolCallAccumulator::default();
     let image = r#"{"type":"content-start","index":0,"delta":{"message":{"content":{"type":"image_url","image_url":{"url":"x"}}}}}"#;
-    assert!(delta(image, calls).unusable.unwrap().contains("'image_url'"));
+    assert!(
+        delta(image, calls)
+            .unusable
+            .unwrap()
+            .contains("'image_url'")
+    );
     let plain = r#"{"type":"content-delta","index":0,"delta":{"message":{"content":"hi"}}}"#;
     assert_eq!(delta(plain, calls).text.as_deref(), Some("hi"));
     let whole = |content: &str| {
         let body = format!(r#"{{"finish_reason":"COMPLETE","message":{{"content":{content}}}}}"#);
-        let Ok(Step::All(mut deltas)) = read_whole(body.as_bytes(), &mut ToolCallAccumulator::default()) else {
+        let Ok(Step::All(mut deltas)) =
+            read_whole(body.as_bytes(), &mut ToolCallAccumulator::default())
+        else {
             panic!("{content}")
         };
         deltas.pop().unwrap()

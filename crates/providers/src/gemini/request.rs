@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 use volley_backend::items::Item;
 use volley_provider_kit::conversation::{
-    self, Image, arguments, called, calls, check_system, is_error, messages, reasoned, without_system,
+    self, Image, arguments, called, calls, check_system, is_error, messages, reasoned,
+    without_system,
 };
 use volley_provider_kit::normalize::{
     ResponseFormat, ToolChoice, allowed_only, check_tool_choice, is_one_call, take_response_format,

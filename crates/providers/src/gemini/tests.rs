@@ -83,7 +83,8 @@ fn pieces_of_arguments_are_an_error() {
         r#"{"name":"f","willContinue":true}"#,
         r#"{"partialArgs":[{"jsonPath":"$.a","numberValue":1}]}"#,
     ] {
-        let data = format!(r#"{{"candidates":[{{"content":{{"parts":[{{"functionCall":{call}}}]}}}}]}}"#);
+        let data =
+            format!(r#"{{"candidates":[{{"content":{{"parts":[{{"functionCall":{call}}}]}}}}]}}"#);
         let Ok(Step::Delta(delta)) = read(&data, &mut ToolCallAccumulator::default()) else {
             panic!("{call}")
         };

@@ -2,9 +2,7 @@
 
 use serde_json::{Value, json};
 use volley_backend::items::Item;
-use volley_provider_kit::conversation::{
-    calls, is_error, messages, parts, reasoned, refusal,
-};
+use volley_provider_kit::conversation::{calls, is_error, messages, parts, reasoned, refusal};
 use volley_provider_kit::parameters::{ParameterTable, RequestFields};
 use volley_types::{ChatMessage, Dialect, PredictError};
 
@@ -236,7 +234,8 @@ mod tests {
 
     #[test]
     fn a_failed_result_with_an_image_is_marked() {
-        let image = json!({ "type": "image_url", "image_url": { "url": "data:image/png;base64,eA==" } });
+        let image =
+            json!({ "type": "image_url", "image_url": { "url": "data:image/png;base64,eA==" } });
         let result = |details: Value| ChatMessage {
             tool_call_id: Some("1".to_owned()),
             details: Some(details.to_string()),
@@ -253,7 +252,10 @@ mod tests {
     #[test]
     fn a_schema_beside_the_type_is_a_named_one() {
         let form = json!({ "type": "json_object", "schema": { "a": 1 } });
-        let fields = json!({ "response_format": form }).as_object().cloned().unwrap();
+        let fields = json!({ "response_format": form })
+            .as_object()
+            .cloned()
+            .unwrap();
         let item = Item::Prompt("hi".to_owned());
         let made = asking(&PARAMETERS, fields, |request| body("m", &item, request)).unwrap();
         let named = json!({ "type": "json_schema", "name": "answer", "schema": { "a": 1 } });
